@@ -1,0 +1,245 @@
+//! A transaction, step by step, and its encoding as a netlink batch.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use ipnet::IpNet;
+use nftnl::{Chain, ChainType, Hook, MsgType, Table};
+
+use super::xt::{self, Extension};
+use crate::config::Family;
+use crate::netlink::expr::{Expr, Header, Verdict};
+use crate::netlink::rule::RuleMessage;
+use crate::netlink::{Batch, Finished, Generation};
+use crate::ruleset::{ChainName, Match, Rule, Target};
+
+/// The table, in both families: xtables' nat table.
+const NAT: &CStr = c"nat";
+/// Where in a hook's order destination NAT happens: `NF_IP_PRI_NAT_DST` in linux/netfilter_ipv4.h.
+const NAT_PRIORITY: i32 = -100;
+
+/// One change; one netlink message. The kernel makes them in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// Make the nat table, unless it is there.
+    AddTable(Family),
+    /// Make a chain, unless it is there. A base chain that is there keeps its policy.
+    AddChain(Family, ChainName),
+    /// Delete all of a chain's rules.
+    FlushChain(Family, ChainName),
+    /// Delete a chain that nothing jumps to any more.
+    DeleteChain(Family, ChainName),
+    /// Append a rule to a chain.
+    AddRule(Family, ChainName, &'a Rule),
+    /// Delete the rule with this handle.
+    DeleteRule(Family, ChainName, u64),
+}
+
+impl Step<'_> {
+    /// The xt extensions that the kernel must have for this step.
+    pub(super) fn extensions(&self) -> Vec<Extension> {
+        match self {
+            Step::AddRule(_, _, rule) => extensions(rule).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The family that it is about.
+    pub(super) fn family(&self) -> Family {
+        match *self {
+            Step::AddTable(family)
+            | Step::AddChain(family, _)
+            | Step::FlushChain(family, _)
+            | Step::DeleteChain(family, _)
+            | Step::AddRule(family, _, _)
+            | Step::DeleteRule(family, _, _) => family,
+        }
+    }
+}
+
+/// The iptables command that the step stands for, where there is one.
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let command = super::command(self.family());
+        match self {
+            Step::AddTable(family) => write!(f, "table {} nat", table_family(*family)),
+            Step::AddChain(_, chain) => write!(f, "{command} -t nat -N {chain}"),
+            Step::FlushChain(_, chain) => write!(f, "{command} -t nat -F {chain}"),
+            Step::DeleteChain(_, chain) => write!(f, "{command} -t nat -X {chain}"),
+            Step::AddRule(_, chain, rule) => write!(f, "{command} -t nat -A {chain} {rule:#}"),
+            Step::DeleteRule(_, chain, handle) => {
+                write!(
+                    f,
+                    "nft delete rule {} nat {chain} handle {handle}",
+                    table_family(self.family())
+                )
+            }
+        }
+    }
+}
+
+/// The family's name in nft's language.
+fn table_family(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+/// The steps as a batch; message n is step n, counted from 1. The last one asks for an acknowledgement.
+pub(super) fn encode(steps: &[Step<'_>], generation: Generation) -> Finished {
+    let mut batch = Batch::begin(Some(generation));
+    let tables = [Family::V4, Family::V6].map(|family| Table::new(NAT, family.protocol()));
+    let [v4, v6] = &tables;
+    for (index, step) in steps.iter().enumerate() {
+        let last = index + 1 == steps.len();
+        let table = match step.family() {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        };
+        match *step {
+            Step::AddTable(_) => batch.add(table, MsgType::Add, last),
+            Step::AddChain(_, chain) => batch.add(&chain_message(table, chain), MsgType::Add, last),
+            Step::DeleteChain(_, chain) => batch.add(&Chain::new(c_name(chain), table), MsgType::Del, last),
+            Step::AddRule(family, chain, rule) => batch.add(&rule_message(family, chain, rule), MsgType::Add, last),
+            Step::FlushChain(family, chain) => batch.add(&empty_rule(family, chain), MsgType::Del, last),
+            Step::DeleteRule(family, chain, handle) => {
+                let mut message = empty_rule(family, chain);
+                message.set_handle(handle);
+                batch.add(&message, MsgType::Del, last);
+            }
+        }
+    }
+    batch.end()
+}
+
+fn chain_message(table: &Table, chain: ChainName) -> Chain<'_> {
+    let mut message = Chain::new(c_name(chain), table);
+    let hook = match chain {
+        ChainName::Prerouting => Hook::PreRouting,
+        ChainName::Output => Hook::Out,
+        ChainName::ProxyInitRedirect | ChainName::ProxyInitOutput => return message,
+    };
+    message.set_hook(hook, NAT_PRIORITY);
+    message.set_type(ChainType::Nat);
+    // No policy: a new chain's is accept, and one that is there keeps its own.
+    message
+}
+
+fn empty_rule(family: Family, chain: ChainName) -> RuleMessage {
+    RuleMessage::new(family.protocol(), NAT, c_name(chain))
+}
+
+fn rule_message(family: Family, chain: ChainName, rule: &Rule) -> RuleMessage {
+    let mut message = empty_rule(family, chain);
+    for condition in &rule.matches {
+        match condition {
+            Match::Tcp => {
+                message.set_compat_protocol(libc::IPPROTO_TCP as u32);
+                message.push(Expr::meta(libc::NFT_META_L4PROTO));
+                message.push(Expr::equals(&[libc::IPPROTO_TCP as u8]));
+            }
+            // Not payload and cmp, as iptables-nft since 1.8.9 writes it: 1.8.7 reads that back without the port.
+            Match::DestinationPort(port) => message.push(xt_match(Extension::Tcp, &xt::tcp(*port))),
+            Match::DestinationPorts(ports) => message.push(xt_match(Extension::Multiport, &xt::multiport(ports))),
+            Match::Source(net) => push_address(&mut message, *net, Side::Source),
+            Match::Destination(net) => push_address(&mut message, *net, Side::Destination),
+            Match::OutLoopback => {
+                message.push(Expr::meta(libc::NFT_META_OIFNAME));
+                message.push(Expr::equals(LOOPBACK));
+            }
+            Match::UidOwner(id) => message.push(xt_match(Extension::Owner, &xt::uid_owner(*id))),
+            Match::GidOwner(id) => message.push(xt_match(Extension::Owner, &xt::gid_owner(*id))),
+        }
+    }
+    message.push(Expr::counter());
+    message.push(match rule.target {
+        Target::Return => Expr::verdict(Verdict::Return),
+        Target::Jump(chain) => Expr::verdict(Verdict::Jump(c_name(chain))),
+        Target::Redirect(port) => {
+            let target = Extension::Redirect;
+            Expr::xt_target(target.name(), target.revision(), &xt::redirect(family, port))
+        }
+    });
+    message.set_comment(&rule.comment);
+    message
+}
+
+fn xt_match(extension: Extension, info: &[u8]) -> Expr {
+    Expr::xt_match(extension.name(), extension.revision(), info)
+}
+
+/// The loopback interface's name as `meta oifname` holds it: with its NUL, the whole name and not a prefix.
+pub(super) const LOOPBACK: &[u8] = b"lo\0";
+
+/// Which address of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Source,
+    Destination,
+}
+
+/// Where an address is in its family's header, in bytes: `struct iphdr`, `struct ipv6hdr`.
+pub(super) fn address_offset(family: Family, side: Side) -> u32 {
+    match (family, side) {
+        (Family::V4, Side::Source) => 12,
+        (Family::V4, Side::Destination) => 16,
+        (Family::V6, Side::Source) => 8,
+        (Family::V6, Side::Destination) => 24,
+    }
+}
+
+/// The whole address, masked: the one form that every version of iptables-nft reads. (Since 1.8.7 it shortens the
+/// load itself where the prefix ends on a byte.)
+fn push_address(message: &mut RuleMessage, net: IpNet, side: Side) {
+    if net.prefix_len() == 0 {
+        return; // every address
+    }
+    let (family, address, mask) = match net {
+        IpNet::V4(net) => (
+            Family::V4,
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+        ),
+        IpNet::V6(net) => (
+            Family::V6,
+            net.network().octets().to_vec(),
+            net.netmask().octets().to_vec(),
+        ),
+    };
+    message.push(Expr::payload(
+        Header::Network,
+        address_offset(family, side),
+        address.len() as u32,
+    ));
+    if net.prefix_len() < net.max_prefix_len() {
+        message.push(Expr::mask(&mask));
+    }
+    message.push(Expr::equals(&address));
+}
+
+/// The xt extensions in a rule.
+fn extensions(rule: &Rule) -> impl Iterator<Item = Extension> {
+    let target = match rule.target {
+        Target::Redirect(_) => Some(Extension::Redirect),
+        Target::Return | Target::Jump(_) => None,
+    };
+    rule.matches
+        .iter()
+        .filter_map(|condition| match condition {
+            Match::DestinationPort(_) => Some(Extension::Tcp),
+            Match::DestinationPorts(_) => Some(Extension::Multiport),
+            Match::UidOwner(_) | Match::GidOwner(_) => Some(Extension::Owner),
+            Match::Tcp | Match::Source(_) | Match::Destination(_) | Match::OutLoopback => None,
+        })
+        .chain(target)
+}
+
+fn c_name(chain: ChainName) -> &'static CStr {
+    match chain {
+        ChainName::Prerouting => c"PREROUTING",
+        ChainName::Output => c"OUTPUT",
+        ChainName::ProxyInitRedirect => c"PROXY_INIT_REDIRECT",
+        ChainName::ProxyInitOutput => c"PROXY_INIT_OUTPUT",
+    }
+}

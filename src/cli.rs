@@ -1,0 +1,374 @@
+//! Flags → [`Install`]. The only place that knows clap.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser};
+
+use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
+use crate::error::Mode;
+use crate::install::Install;
+use crate::log::{Format, Level};
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Install the rules, or show them.
+    Install(Box<Install>),
+    /// Print this text (help or version) and be done.
+    Print(String),
+}
+
+/// Bad input: one line that names the flag and the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (libnftnl ",
+    env!("PROXY_INIT_LIBNFTNL_VERSION"),
+    ", libmnl ",
+    env!("PROXY_INIT_LIBMNL_VERSION"),
+    ")"
+);
+
+const AFTER_HELP: &str = "\
+Example:
+  proxy-init --iptables-mode nft -p 4143 -o 4140 -u 2102 \\
+      --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568
+
+Lists are separated by commas and may be repeated. Exit codes: 0 done, 1 failed, 2 bad input.";
+
+/// Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy.
+///
+/// Run it once, as root or with CAP_NET_ADMIN, in the namespace or with --netns. It takes linkerd-init's flags and
+/// leaves linkerd-init's rules, for IPv4 and IPv6, in one transaction: all of them or none. Running it again replaces
+/// its rules and leaves everybody else's alone.
+#[derive(Debug, Parser)]
+#[command(name = "proxy-init", version = VERSION, after_help = AFTER_HELP, args_override_self = true)]
+struct Cli {
+    #[command(flatten)]
+    rules: RuleFlags,
+    #[command(flatten)]
+    run: RunFlags,
+}
+
+/// Which rules.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Rules")]
+struct RuleFlags {
+    /// Port of the proxy that takes inbound connections (required)
+    #[arg(short = 'p', long, value_name = "PORT", allow_hyphen_values = true)]
+    incoming_proxy_port: Option<String>,
+
+    /// Port of the proxy that takes outbound connections (required)
+    #[arg(short = 'o', long, value_name = "PORT", allow_hyphen_values = true)]
+    outgoing_proxy_port: Option<String>,
+
+    /// The proxy's user id: its own connections are not redirected [default: -1, no rule]
+    #[arg(short = 'u', long, value_name = "UID", allow_hyphen_values = true)]
+    proxy_uid: Option<String>,
+
+    /// The proxy's group id, likewise [default: -1, no rule]
+    #[arg(short = 'g', long, value_name = "GID", allow_hyphen_values = true)]
+    proxy_gid: Option<String>,
+
+    /// Redirect only these inbound ports, e.g. 80,443 [default: all]
+    #[arg(short = 'r', long, value_name = "PORTS", allow_hyphen_values = true)]
+    ports_to_redirect: Vec<String>,
+
+    /// Inbound ports that bypass the proxy, e.g. 4190,8000-8100
+    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
+    inbound_ports_to_ignore: Vec<String>,
+
+    /// Outbound ports that bypass the proxy, e.g. 443,3306
+    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
+    outbound_ports_to_ignore: Vec<String>,
+
+    /// Connections from these subnets bypass the proxy, e.g. 10.0.0.0/8,fd00::/8
+    #[arg(
+        long,
+        visible_alias = "subnets-to-ignore",
+        value_name = "SUBNETS",
+        allow_hyphen_values = true
+    )]
+    inbound_subnets_to_ignore: Vec<String>,
+
+    /// Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32
+    #[arg(long, value_name = "SUBNETS", allow_hyphen_values = true)]
+    outbound_subnets_to_ignore: Vec<String>,
+
+    /// Rules for IPv6 beside those for IPv4; --ipv6=false for IPv4 alone
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "true", hide_default_value = false)]
+    ipv6: String,
+}
+
+/// How and where.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run")]
+struct RunFlags {
+    /// How the rules reach the kernel: nft (nf_tables over netlink, atomic, runs no iptables), legacy, plain or auto
+    #[arg(long, value_name = "MODE", default_value = "", hide_default_value = true)]
+    iptables_mode: String,
+
+    /// Print the rules as iptables-restore input, change nothing, need no privilege
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "false", hide_default_value = true)]
+    simulate: String,
+
+    /// Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    netns: OsString,
+
+    /// Wait for the xtables lock (legacy mode; nft mode needs no lock)
+    #[arg(short = 'w', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true)]
+    use_wait_flag: String,
+
+    /// Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "0",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    timeout_close_wait_secs: String,
+
+    /// Format of the log lines on stdout: plain (logfmt) or json
+    #[arg(long, value_name = "FORMAT", default_value = "plain")]
+    log_format: String,
+
+    /// Log lines that matter at least so much: error, warning, info or debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+
+    /// linkerd-init's older way to choose the mode: iptables-nft or iptables-legacy
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    firewall_bin_path: String,
+
+    /// Goes with --firewall-bin-path, and says nothing more
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    firewall_save_bin_path: String,
+}
+
+/// Reads the command line, the program's name first.
+///
+/// # Errors
+/// Anything that linkerd-init, iptables or the kernel would refuse, or that can't be meant.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+    let matches = match Cli::command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Command::Print(error.to_string()));
+        }
+        Err(error) => return Err(one_line(&error)),
+    };
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| one_line(&error))?;
+    Ok(Command::Install(Box::new(install(cli)?)))
+}
+
+/// clap's error without the usage behind it.
+fn one_line(error: &clap::Error) -> UsageError {
+    let argument = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => argument.as_str(),
+        _ => "",
+    };
+    let text = match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let similar = match error.get(ContextKind::SuggestedArg) {
+                Some(ContextValue::String(similar)) => format!(", did you mean {similar}?"),
+                _ => String::new(),
+            };
+            format!("unknown flag or argument {argument}{similar}")
+        }
+        ErrorKind::InvalidValue => format!("{argument}: a value is missing"),
+        _ => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            first.strip_prefix("error: ").unwrap_or(first).to_owned()
+        }
+    };
+    UsageError(format!("{text} (see proxy-init --help)"))
+}
+
+fn install(cli: Cli) -> Result<Install, UsageError> {
+    let Cli { rules, run } = cli;
+    let config = Config {
+        proxy_uid: owner("--proxy-uid", rules.proxy_uid)?,
+        proxy_gid: owner("--proxy-gid", rules.proxy_gid)?,
+        redirected_ports: list("--ports-to-redirect", &rules.ports_to_redirect)?,
+        ignored_inbound_ports: list::<PortRange>("--inbound-ports-to-ignore", &rules.inbound_ports_to_ignore)?,
+        ignored_outbound_ports: list::<PortRange>("--outbound-ports-to-ignore", &rules.outbound_ports_to_ignore)?,
+        ignored_inbound_subnets: list::<Subnet>("--inbound-subnets-to-ignore", &rules.inbound_subnets_to_ignore)?,
+        ignored_outbound_subnets: list::<Subnet>("--outbound-subnets-to-ignore", &rules.outbound_subnets_to_ignore)?,
+        ipv6: boolean("--ipv6", &rules.ipv6)?,
+        ..Config::new(
+            proxy_port("--incoming-proxy-port", rules.incoming_proxy_port)?,
+            proxy_port("--outgoing-proxy-port", rules.outgoing_proxy_port)?,
+        )
+    };
+    Ok(Install {
+        config,
+        mode: mode(&run)?,
+        simulate: boolean("--simulate", &run.simulate)?,
+        netns: Some(PathBuf::from(run.netns)).filter(|path| !path.as_os_str().is_empty()),
+        close_wait_timeout: seconds("--timeout-close-wait-secs", &run.timeout_close_wait_secs)?,
+        log_format: log_format(&run.log_format)?,
+        log_level: log_level(&run.log_level)?,
+    })
+    .and_then(|install| boolean("--use-wait-flag", &run.use_wait_flag).map(|_| install))
+}
+
+fn invalid(flag: &str, reason: impl fmt::Display) -> UsageError {
+    UsageError(format!("{flag}: {reason}"))
+}
+
+fn proxy_port(flag: &str, value: Option<String>) -> Result<Port, UsageError> {
+    let Some(value) = value else {
+        return Err(UsageError(format!(
+            "{flag} must be a valid TCP port number: it is required, e.g. {flag} 4143"
+        )));
+    };
+    let port = integer(&value).and_then(|number| Port::new(u16::try_from(number).ok()?));
+    port.ok_or_else(|| {
+        UsageError(format!(
+            "{flag} must be a valid TCP port number (1-65535), not \"{value}\""
+        ))
+    })
+}
+
+fn owner(flag: &str, value: Option<String>) -> Result<Option<OwnerId>, UsageError> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    match integer(&value) {
+        Some(-1 | 0) => Ok(None),
+        number => number
+            .and_then(|number| OwnerId::new(u32::try_from(number).ok()?))
+            .map(Some)
+            .ok_or_else(|| invalid(flag, Invalid::OwnerId(value))),
+    }
+}
+
+fn seconds(flag: &str, value: &str) -> Result<Option<u32>, UsageError> {
+    match integer(value).map(i32::try_from) {
+        Some(Ok(0)) => Ok(None),
+        Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
+        _ => Err(invalid(
+            flag,
+            format_args!("\"{value}\" is not a number of seconds (1-2147483647, or 0 to leave it as it is)"),
+        )),
+    }
+}
+
+/// A list's items, from every time that the flag was given; spaces around items and empty ones don't count.
+fn list<T: FromStr<Err = Invalid>>(flag: &str, values: &[String]) -> Result<Vec<T>, UsageError> {
+    values
+        .iter()
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(|item| item.parse().map_err(|error| invalid(flag, error)))
+        .collect()
+}
+
+/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front (strconv.ParseInt with
+/// base 0).
+fn integer(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (digits, radix) = if let Some(digits) = lower.strip_prefix("0x") {
+        (digits, 16)
+    } else if let Some(digits) = lower.strip_prefix("0b") {
+        (digits, 2)
+    } else if let Some(digits) = lower.strip_prefix("0o") {
+        (digits, 8)
+    } else if let Some(digits) = lower.strip_prefix('0').filter(|digits| !digits.is_empty()) {
+        (digits, 8)
+    } else {
+        (lower.as_str(), 10)
+    };
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    Some(sign * i64::from_str_radix(digits, radix).ok()?)
+}
+
+/// A boolean as Go's flags read it (strconv.ParseBool).
+fn boolean(flag: &str, value: &str) -> Result<bool, UsageError> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(invalid(flag, format_args!("\"{value}\" is not true or false"))),
+    }
+}
+
+fn mode(run: &RunFlags) -> Result<Mode, UsageError> {
+    let by_name = match run.iptables_mode.as_str() {
+        "" => mode_of_binary(&run.firewall_bin_path)?,
+        mode => mode,
+    };
+    match by_name {
+        "nft" => Ok(Mode::Nft),
+        mode @ ("legacy" | "plain" | "auto") => Err(UsageError(format!(
+            "--iptables-mode {mode} is not available yet: use --iptables-mode nft"
+        ))),
+        mode => Err(UsageError(format!(
+            "--iptables-mode valid values are only \"legacy\", \"nft\", \"auto\", and \"plain\", not \"{mode}\""
+        ))),
+    }
+}
+
+/// The mode that an iptables binary's name stands for, wherever it is.
+fn mode_of_binary(path: &str) -> Result<&'static str, UsageError> {
+    match path.rsplit('/').next().unwrap_or_default() {
+        "iptables-nft" => Ok("nft"),
+        "" | "iptables-legacy" => Ok("legacy"),
+        "iptables" => Ok("plain"),
+        _ => Err(UsageError(format!(
+            "--firewall-bin-path: \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
+             use --iptables-mode"
+        ))),
+    }
+}
+
+fn log_format(value: &str) -> Result<Format, UsageError> {
+    match value {
+        "plain" => Ok(Format::Plain),
+        "json" => Ok(Format::Json),
+        _ => Err(invalid(
+            "--log-format",
+            format_args!("\"{value}\" is not a format: use plain or json"),
+        )),
+    }
+}
+
+/// logrus' levels; those that we have no lines for mean the nearest one.
+fn log_level(value: &str) -> Result<Level, UsageError> {
+    match value.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => Ok(Level::Error),
+        "warn" | "warning" => Ok(Level::Warning),
+        "info" => Ok(Level::Info),
+        "debug" | "trace" => Ok(Level::Debug),
+        _ => Err(invalid(
+            "--log-level",
+            format_args!("not a valid logrus Level: \"{value}\" (use error, warning, info or debug)"),
+        )),
+    }
+}

@@ -1,0 +1,295 @@
+//! What is asked for, checked once: ports, port ranges, subnets, the proxy's owner.
+//!
+//! A [`Config`] can't hold anything that the kernel would refuse for its form, so nothing after it checks again.
+
+use std::fmt;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+/// An address family; each has its own tables, chains and rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4: what `iptables` shows.
+    V4,
+    /// IPv6: what `ip6tables` shows.
+    V6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// Why a value can't be used. The message does not name the flag; the caller knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Invalid {
+    /// Not a number from 1 to 65535.
+    #[error("\"{0}\" is not a valid TCP port (1-65535)")]
+    Port(String),
+    /// More than one dash.
+    #[error("\"{0}\": ranges expected as <lower>-<upper>")]
+    RangeForm(String),
+    /// The number before the dash, or the only one, is not from 0 to 65535.
+    #[error("\"{0}\" is not a valid lower-bound (a port, or a range such as 8000-8100)")]
+    LowerBound(String),
+    /// The number after the dash is not from 0 to 65535.
+    #[error("\"{0}\" is not a valid upper-bound (0-65535)")]
+    UpperBound(String),
+    /// The range runs backwards.
+    #[error("\"{0}\": upper-bound must be greater than or equal to lower-bound")]
+    RangeOrder(String),
+    /// Not an address with a prefix length.
+    #[error("{0} is not a valid CIDR address (such as 10.0.0.0/8 or fd00::/8)")]
+    Subnet(String),
+    /// Not a user or group id.
+    #[error("\"{0}\" is not a valid id (1-4294967294; -1 or 0 for none)")]
+    OwnerId(String),
+}
+
+/// A TCP port that something can listen on: 1 to 65535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(NonZeroU16);
+
+impl Port {
+    /// The port with this number; there is no port 0.
+    pub fn new(number: u16) -> Option<Self> {
+        NonZeroU16::new(number).map(Self)
+    }
+
+    /// Its number.
+    pub fn get(self) -> u16 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Port {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        text.parse().map(Self).map_err(|_| Invalid::Port(text.to_owned()))
+    }
+}
+
+/// One port or an inclusive range of them, first ≤ last. Port 0 is allowed, as in linkerd-init, so that `0-65535`
+/// means every port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    /// The range from `first` to `last`, both included; none if it runs backwards.
+    pub fn new(first: u16, last: u16) -> Option<Self> {
+        (first <= last).then_some(Self { first, last })
+    }
+
+    /// The lowest port.
+    pub fn first(self) -> u16 {
+        self.first
+    }
+
+    /// The highest port.
+    pub fn last(self) -> u16 {
+        self.last
+    }
+}
+
+/// As iptables writes it: `4190`, or `8000:8100`. A range of one port is that port.
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}:{}", self.first, self.last)
+        }
+    }
+}
+
+/// As linkerd-init's flags write it: `4190`, or `8000-8100`.
+impl FromStr for PortRange {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let (lower, upper) = match text.split_once('-') {
+            Some((_, upper)) if upper.contains('-') => return Err(Invalid::RangeForm(text.to_owned())),
+            Some((lower, upper)) => (lower.trim(), upper.trim()),
+            None => (text, text),
+        };
+        let first = lower.parse().map_err(|_| Invalid::LowerBound(lower.to_owned()))?;
+        let last = upper.parse().map_err(|_| Invalid::UpperBound(upper.to_owned()))?;
+        Self::new(first, last).ok_or_else(|| Invalid::RangeOrder(text.to_owned()))
+    }
+}
+
+/// A subnet, and how the user wrote it: the rule's comment carries that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subnet {
+    written: String,
+    net: IpNet,
+}
+
+impl Subnet {
+    /// The network, its host bits zero.
+    pub fn net(&self) -> IpNet {
+        self.net
+    }
+
+    /// The family whose packets it can match.
+    pub fn family(&self) -> Family {
+        match self.net {
+            IpNet::V4(_) => Family::V4,
+            IpNet::V6(_) => Family::V6,
+        }
+    }
+}
+
+/// As the user wrote it.
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let net: IpNet = text.parse().map_err(|_| Invalid::Subnet(text.to_owned()))?;
+        Ok(Self {
+            written: text.to_owned(),
+            net: net.trunc(),
+        })
+    }
+}
+
+/// The id of a user or group that isn't root, as the kernel knows it: 1 to 2³² − 2 (2³² − 1 is `(uid_t) -1`, nobody).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(NonZeroU32);
+
+impl OwnerId {
+    /// The id with this number, unless it is 0 or 2³² − 1.
+    pub fn new(id: u32) -> Option<Self> {
+        if id == u32::MAX {
+            return None;
+        }
+        NonZeroU32::new(id).map(Self)
+    }
+
+    /// Its number.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What the rules shall do. Each field is one of linkerd-init's flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where the proxy listens for the pod's inbound connections.
+    pub inbound_port: Port,
+    /// Where the proxy listens for the pod's outbound connections.
+    pub outbound_port: Port,
+    /// The proxy's user: its own connections are never redirected.
+    pub proxy_uid: Option<OwnerId>,
+    /// The proxy's group, likewise.
+    pub proxy_gid: Option<OwnerId>,
+    /// The only inbound ports to redirect; empty: all.
+    pub redirected_ports: Vec<Port>,
+    /// Inbound ports that bypass the proxy.
+    pub ignored_inbound_ports: Vec<PortRange>,
+    /// Outbound ports that bypass the proxy.
+    pub ignored_outbound_ports: Vec<PortRange>,
+    /// Sources whose inbound connections bypass the proxy.
+    pub ignored_inbound_subnets: Vec<Subnet>,
+    /// Destinations whose outbound connections bypass the proxy.
+    pub ignored_outbound_subnets: Vec<Subnet>,
+    /// IPv6 beside IPv4.
+    pub ipv6: bool,
+}
+
+impl Config {
+    /// A config that redirects everything, both ways and in both families.
+    ///
+    /// ```
+    /// use proxy_init::{Config, Port};
+    ///
+    /// let config = Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap());
+    /// assert!(config.ipv6);
+    /// ```
+    pub fn new(inbound_port: Port, outbound_port: Port) -> Self {
+        Self {
+            inbound_port,
+            outbound_port,
+            proxy_uid: None,
+            proxy_gid: None,
+            redirected_ports: Vec::new(),
+            ignored_inbound_ports: Vec::new(),
+            ignored_outbound_ports: Vec::new(),
+            ignored_inbound_subnets: Vec::new(),
+            ignored_outbound_subnets: Vec::new(),
+            ipv6: true,
+        }
+    }
+
+    /// The families that get rules.
+    pub fn families(&self) -> &'static [Family] {
+        if self.ipv6 {
+            &[Family::V4, Family::V6]
+        } else {
+            &[Family::V4]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_linkerd_init_reads_them() {
+        for (text, want) in [
+            ("23-23", Ok((23, 23))),
+            ("25-27", Ok((25, 27))),
+            ("0-65535", Ok((0, 65535))),
+            ("33", Ok((33, 33))),
+            ("", Err(Invalid::LowerBound(String::new()))),
+            ("notanumber", Err(Invalid::LowerBound("notanumber".into()))),
+            ("-23", Err(Invalid::LowerBound(String::new()))),
+            ("-23-25", Err(Invalid::RangeForm("-23-25".into()))),
+            ("25-23", Err(Invalid::RangeOrder("25-23".into()))),
+            ("65536-65539", Err(Invalid::LowerBound("65536".into()))),
+            ("23-notanumber", Err(Invalid::UpperBound("notanumber".into()))),
+        ] {
+            let got = text.parse::<PortRange>().map(|range| (range.first(), range.last()));
+            assert_eq!(got, want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_subnet_keeps_its_spelling_and_drops_its_host_bits() {
+        let subnet: Subnet = "10.1.2.3/8".parse().unwrap();
+        assert_eq!(subnet.to_string(), "10.1.2.3/8");
+        assert_eq!(subnet.net().to_string(), "10.0.0.0/8");
+        assert!("10.0.0.0/33".parse::<Subnet>().is_err());
+        assert!("10.0.0.1".parse::<Subnet>().is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! What can go wrong, each with what failed, why, and what to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use crate::config::{Family, OwnerId};
+use crate::ruleset::ChainName;
+
+/// A backend, as `--iptables-mode` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// xtables-compatible nat chains in nf_tables.
+    Nft,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Nft => "nft",
+        })
+    }
+}
+
+/// An error after which nothing of ours has changed, unless its text says otherwise.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process may not change this namespace's rules.
+    #[error(
+        "{mode} mode: nothing was installed: the kernel refuses changes to this network namespace's rules (EPERM): \
+         run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities"
+    )]
+    NotPermitted {
+        /// The backend that tried.
+        mode: Mode,
+    },
+
+    /// The kernel was built or started without nf_tables.
+    #[error(
+        "{mode} mode: nothing was installed: this kernel has no nf_tables ({errno}): load the module nf_tables on the \
+         node (CONFIG_NF_TABLES), or use --iptables-mode legacy"
+    )]
+    NoNfTables {
+        /// The backend that tried.
+        mode: Mode,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// nf_tables has no tables of this family.
+    #[error(
+        "{mode} mode: nothing was installed: this kernel's nf_tables has no {family} tables ({errno}): load the \
+         family's modules on the node (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6), or, without IPv6, pass \
+         --ipv6=false"
+    )]
+    NoFamily {
+        /// The backend that tried.
+        mode: Mode,
+        /// The family that is missing.
+        family: Family,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// nf_tables can't do NAT.
+    #[error(
+        "nft mode: nothing was installed: this kernel's nf_tables has no {family} nat chains ({errno}): load the \
+         module nft_chain_nat on the node (CONFIG_NFT_NAT), or use --iptables-mode legacy"
+    )]
+    NoNatChains {
+        /// Whose chains.
+        family: Family,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// A match or target of the rule is not in this kernel.
+    #[error(
+        "nft mode: nothing was installed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
+         {module} on the node ({option}), or use --iptables-mode legacy"
+    )]
+    NoExtension {
+        /// The rule, as an iptables command.
+        rule: String,
+        /// What is missing.
+        what: String,
+        /// The module it is in.
+        module: &'static str,
+        /// The kernel option that builds it.
+        option: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// Somebody made a chain of this name for something else.
+    #[error(
+        "nft mode: nothing was installed: the {family} nat table has a chain {chain} that is not hooked where \
+         iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
+        match family { Family::V4 => "ip", Family::V6 => "ip6" }
+    )]
+    OtherBaseChain {
+        /// Whose table.
+        family: Family,
+        /// The chain.
+        chain: ChainName,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// The proxy's user or group doesn't exist in this user namespace.
+    #[error(
+        "nft mode: nothing was installed: id {id} is not mapped in this user namespace, so the kernel refuses \
+         `{rule}` (EINVAL): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
+         mapped id with --proxy-uid or --proxy-gid"
+    )]
+    UnmappedOwner {
+        /// The rule, as an iptables command.
+        rule: String,
+        /// The id.
+        id: OwnerId,
+    },
+
+    /// The network namespace belongs to another user namespace.
+    #[error(
+        "nft mode: nothing was installed: the kernel refuses `{rule}` (EINVAL): a rule on an owner must come from \
+         the user namespace that the network namespace belongs to: run proxy-init in there, or without --proxy-uid \
+         and --proxy-gid"
+    )]
+    ForeignOwner {
+        /// The rule, as an iptables command.
+        rule: String,
+    },
+
+    /// The rules don't fit into the socket's send buffer.
+    #[error(
+        "{mode} mode: nothing was installed: the rules are {bytes} bytes, more than the socket may send at once \
+         (EMSGSIZE): raise the sysctl net.core.wmem_max on the node above half of that, or ignore ranges instead of \
+         single ports"
+    )]
+    BatchTooLarge {
+        /// The backend that tried.
+        mode: Mode,
+        /// The batch's size.
+        bytes: usize,
+    },
+
+    /// Somebody else kept changing the rules.
+    #[error(
+        "nft mode: nothing was installed: somebody else changed this namespace's rules during each of {tries} tries \
+         (ERESTART): find out who with `nft monitor`, and run proxy-init again"
+    )]
+    Contended {
+        /// How often it was tried.
+        tries: u32,
+    },
+
+    /// The kernel refused something for a reason that has no error of its own here.
+    #[error(
+        "{mode} mode: nothing was installed: the kernel refused `{what}`: {errno}{text}: please report this line with \
+         the kernel's version (uname -r)"
+    )]
+    Refused {
+        /// The backend that tried.
+        mode: Mode,
+        /// The rule, as an iptables command, or another change.
+        what: String,
+        /// What the kernel said.
+        errno: Errno,
+        /// Its words, quoted; often empty.
+        text: String,
+    },
+
+    /// A system call on the netlink socket failed.
+    #[error(
+        "{mode} mode: nothing was installed: {call} on the netlink socket to nf_tables failed: {errno}: if a seccomp \
+         profile or sandbox is in force, allow AF_NETLINK sockets"
+    )]
+    Netlink {
+        /// The backend that tried.
+        mode: Mode,
+        /// The call.
+        call: &'static str,
+        /// How it failed.
+        errno: Errno,
+    },
+
+    /// The kernel's answer makes no sense.
+    #[error(
+        "{mode} mode: the kernel's answer is cut off or garbled, so it is not known whether the rules are installed: \
+         look with iptables-nft-save, and report this line with the kernel's version (uname -r)"
+    )]
+    Garbled {
+        /// The backend that tried.
+        mode: Mode,
+    },
+
+    /// `--netns` can't be entered.
+    #[error("--netns {path}: cannot enter that network namespace: {errno}: {advice}", path = path.display())]
+    Netns {
+        /// The flag's value.
+        path: PathBuf,
+        /// How it failed.
+        errno: Errno,
+        /// What to do about that.
+        advice: &'static str,
+    },
+
+    /// `--timeout-close-wait-secs` can't be written.
+    #[error("--timeout-close-wait-secs: nothing was installed: cannot write {seconds} to {path}: {errno}: {advice}")]
+    Sysctl {
+        /// The flag's value.
+        seconds: u32,
+        /// The file that it goes to.
+        path: &'static str,
+        /// How it failed.
+        errno: Errno,
+        /// What to do about that.
+        advice: &'static str,
+    },
+}

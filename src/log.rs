@@ -1,0 +1,166 @@
+//! Log lines as linkerd-init writes them: logfmt or JSON, with time, level and message.
+//!
+//! Lines are collected and written at once at the end, in one write: a run is over in less time than several take.
+
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How a line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// `time="…" level=info msg="…"`
+    #[default]
+    Plain,
+    /// `{"level":"info","msg":"…","time":"…"}`
+    Json,
+}
+
+/// How much a line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Level {
+    /// The run failed.
+    Error,
+    /// It went on, but not as asked.
+    Warning,
+    /// What was done.
+    #[default]
+    Info,
+    /// How.
+    Debug,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+}
+
+/// The lines so far.
+#[derive(Debug)]
+pub struct Log {
+    format: Format,
+    level: Level,
+    time: String,
+    lines: String,
+}
+
+impl Log {
+    /// An empty log that takes lines of this level and those that matter more. All lines carry the time of now.
+    pub fn new(format: Format, level: Level) -> Self {
+        Self {
+            format,
+            level,
+            time: timestamp(SystemTime::now()),
+            lines: String::new(),
+        }
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, level: Level, message: impl fmt::Display) {
+        if level > self.level {
+            return;
+        }
+        let (name, time) = (level.as_str(), &self.time);
+        let lines = &mut self.lines;
+        // Writing to a String can't fail.
+        let _ = match self.format {
+            Format::Plain => writeln!(lines, "time=\"{time}\" level={name} msg=\"{}\"", Quoted(message)),
+            Format::Json => writeln!(
+                lines,
+                "{{\"level\":\"{name}\",\"msg\":\"{}\",\"time\":\"{time}\"}}",
+                Quoted(message)
+            ),
+        };
+    }
+
+    /// Writes all lines to stdout, in one write. Where nobody can read them, nobody can be told either.
+    pub fn flush(&mut self) {
+        let mut stdout = std::io::stdout().lock();
+        let _ = stdout.write_all(self.lines.as_bytes());
+        let _ = stdout.flush();
+        self.lines.clear();
+    }
+}
+
+/// A text between double quotes, as JSON and logfmt have it.
+struct Quoted<T>(T);
+
+impl<T: fmt::Display> fmt::Display for Quoted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct Escape<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+        impl fmt::Write for Escape<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                for character in text.chars() {
+                    match character {
+                        '"' => self.0.write_str("\\\"")?,
+                        '\\' => self.0.write_str("\\\\")?,
+                        '\n' => self.0.write_str("\\n")?,
+                        '\t' => self.0.write_str("\\t")?,
+                        control if control.is_control() => write!(self.0, "\\u{:04x}", u32::from(control))?,
+                        other => self.0.write_char(other)?,
+                    }
+                }
+                Ok(())
+            }
+        }
+
+        write!(Escape(f), "{}", self.0)
+    }
+}
+
+/// RFC 3339 in UTC, to the second, as logrus writes it. A date library would cost more start-up than these lines.
+fn timestamp(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date of the Gregorian calendar, in years that begin on 1 March, so that the leap day is the last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        second / 3_600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates_are_what_date_says() {
+        // date -u -d @SECONDS +%FT%TZ
+        for (seconds, want) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_827_696, "2000-02-29T12:34:56Z"),
+            (1_709_164_800, "2024-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), want);
+        }
+    }
+
+    #[test]
+    fn a_message_cannot_break_out_of_its_line() {
+        let mut log = Log::new(Format::Json, Level::Info);
+        log.add(Level::Info, "a \"quote\",\na line and a bell\u{7}");
+        log.add(Level::Debug, "left out");
+        assert_eq!(log.lines.lines().count(), 1);
+        assert!(log.lines.contains(r#""msg":"a \"quote\",\na line and a bell\u0007""#));
+    }
+}

@@ -1,0 +1,217 @@
+//! Netlink messages as bytes: small requests going out, answers coming in.
+//!
+//! Every read is bounds-checked, and a message that doesn't add up is a [`Malformed`] error, never a panic.
+
+use std::ffi::CStr;
+
+use thiserror::Error;
+
+/// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
+const HEADER: usize = 16;
+/// Length of `struct nfgenmsg`, which follows it in every nfnetlink message: family, version, resource.
+const SUBHEADER: usize = 4;
+/// `NLA_TYPE_MASK` in linux/netlink.h: an attribute's type without its two flag bits.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// The kernel's answer is not what the protocol allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the kernel's answer is cut off or garbled")]
+pub(crate) struct Malformed;
+
+/// One message of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message<'a> {
+    /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
+    pub(crate) kind: u16,
+    /// `nlmsg_seq`: which request it answers.
+    pub(crate) sequence: u32,
+    /// What follows the header.
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// The attributes behind nfnetlink's own header.
+    pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
+        self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
+    }
+}
+
+/// The messages of one datagram.
+pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let message = first_message(self.0);
+        self.0 = match message {
+            Ok((_, rest)) => rest,
+            Err(Malformed) => &[],
+        };
+        Some(message.map(|(message, _)| message))
+    }
+}
+
+fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
+    let length = u32_at(bytes, 0)? as usize;
+    let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
+    let message = Message {
+        kind: u16_at(bytes, 4)?,
+        sequence: u32_at(bytes, 8)?,
+        payload,
+    };
+    Ok((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// A run of attributes: type and value each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// The value of the first attribute of this type, which must be there.
+    pub(crate) fn get(self, kind: u16) -> Result<&'a [u8], Malformed> {
+        self.find(kind)?.ok_or(Malformed)
+    }
+
+    /// The value of the first attribute of this type.
+    pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
+        for attribute in self {
+            let (found, value) = attribute?;
+            if found == kind {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<(u16, &'a [u8]), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let attribute = first_attribute(self.0);
+        self.0 = match attribute {
+            Ok((_, _, rest)) => rest,
+            Err(Malformed) => &[],
+        };
+        Some(attribute.map(|(kind, value, _)| (kind, value)))
+    }
+}
+
+fn first_attribute(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), Malformed> {
+    let length = usize::from(u16_at(bytes, 0)?);
+    let kind = u16_at(bytes, 2)? & TYPE_MASK;
+    let value = bytes.get(4..length).ok_or(Malformed)?;
+    Ok((kind, value, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The number that is all of an attribute's value, in network byte order, as nf_tables writes numbers.
+pub(crate) fn be32(value: &[u8]) -> Result<u32, Malformed> {
+    value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
+}
+
+/// The same with 64 bits.
+pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
+    value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
+}
+
+/// An attribute that holds a C string.
+pub(crate) fn string(value: &[u8]) -> Result<&str, Malformed> {
+    let text = CStr::from_bytes_until_nul(value).map_err(|_| Malformed)?;
+    text.to_str().map_err(|_| Malformed)
+}
+
+/// The number at an offset, in the machine's byte order.
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+    field.copied().map(u32::from_ne_bytes).ok_or(Malformed)
+}
+
+/// The same with 16 bits.
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+    field.copied().map(u16::from_ne_bytes).ok_or(Malformed)
+}
+
+/// A single request, such as a dump, that the kernel answers at once. (What changes the ruleset goes in a
+/// [`Batch`](super::Batch).)
+pub(crate) struct Request(Vec<u8>);
+
+impl Request {
+    /// A request of this nfnetlink subsystem (`NFNL_SUBSYS_*`) and message. `flags` are those of netlink(7) beside
+    /// `NLM_F_REQUEST`.
+    pub(crate) fn new(subsystem: i32, message: i32, flags: i32, family: nftnl::ProtoFamily) -> Self {
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend([0; 4]); // the length, when it is known
+        bytes.extend(((subsystem << 8 | message) as u16).to_ne_bytes());
+        bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+        bytes.extend([0; 8]); // sequence and port: a socket has one request under way at a time
+        bytes.extend([family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
+        Self(bytes)
+    }
+
+    /// Adds an attribute that is a C string.
+    pub(crate) fn string(self, kind: u16, value: &str) -> Self {
+        self.attribute(kind, &[value.as_bytes(), &[0]].concat())
+    }
+
+    /// Adds an attribute that is a number, in network byte order.
+    pub(crate) fn be32(self, kind: u16, value: u32) -> Self {
+        self.attribute(kind, &value.to_be_bytes())
+    }
+
+    fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        self.0.extend((value.len() as u16 + 4).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// The request's bytes.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        let length = (self.0.len() as u32).to_ne_bytes();
+        if let Some(field) = self.0.first_chunk_mut() {
+            *field = length;
+        }
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let bytes = Request::new(10, 7, 0, nftnl::ProtoFamily::Ipv4)
+            .string(1, "nat")
+            .string(2, "PREROUTING")
+            .finish();
+        let messages: Vec<_> = Messages(&bytes).collect();
+        assert_eq!(messages.len(), 1);
+        let message = messages[0].unwrap();
+        assert_eq!(message.kind, 10 << 8 | 7);
+        let attributes = message.attributes().unwrap();
+        assert_eq!(string(attributes.find(2).unwrap().unwrap()), Ok("PREROUTING"));
+        assert_eq!(attributes.find(3), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            for message in Messages(&bytes).flatten() {
+                for attribute in message.attributes().into_iter().flatten() {
+                    let _ = attribute.map(|(_, value)| (be32(value), be64(value), string(value).is_ok()));
+                }
+            }
+        }
+    }
+}

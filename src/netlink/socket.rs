@@ -1,0 +1,213 @@
+//! The socket to nfnetlink: sends a batch or a request, reads what the kernel answers.
+
+use std::io::IoSlice;
+use std::os::fd::AsRawFd as _;
+
+use mnl::{Bus, mnl_sys};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, NetlinkAddr, recv, sendmsg};
+
+use thiserror::Error;
+
+use super::message::{Attributes, Malformed, Message, Messages, Request, be32, u32_at};
+use super::uapi::{NFTA_GEN_ID, NLMSGERR_ATTR_MSG};
+use super::{Finished, Generation};
+
+/// Room for any datagram of a dump: the kernel builds them of up to 32 KiB (`NLMSG_GOODSIZE`, netlink_dump()).
+const ANSWER: usize = 64 * 1024;
+
+/// A netlink socket of the thread's network namespace.
+pub(crate) struct Socket(mnl::Socket);
+
+/// Why a batch was not committed.
+#[derive(Debug)]
+pub(crate) enum CommitError {
+    /// The kernel didn't take the batch, or didn't answer: the call and its errno.
+    Socket(&'static str, Errno),
+    /// The kernel answered something that isn't an answer.
+    Malformed(Malformed),
+    /// The ruleset is not at the generation that the batch is for.
+    OtherGeneration,
+    /// The kernel refused the batch as a whole: no privilege, no nf_tables, or the commit itself failed.
+    Refused(Errno, String),
+    /// These messages are bad; there is at least one.
+    Messages(Vec<Failure>),
+}
+
+/// Why something could not be read.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    /// The kernel refused, or didn't answer.
+    #[error("{0}")]
+    Socket(#[from] Errno),
+    /// The kernel answered something that isn't an answer.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// One bad message of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The message's number, from 1.
+    pub(crate) sequence: u32,
+    /// What is wrong with it.
+    pub(crate) errno: Errno,
+    /// What the kernel says about it beside the errno; often empty.
+    pub(crate) text: String,
+}
+
+impl Socket {
+    /// Opens a socket. It isn't bound: the kernel does that with the first message.
+    pub(crate) fn open() -> Result<Self, Errno> {
+        let socket =
+            mnl::Socket::open(Bus::Netfilter).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        // Errors without a copy of the message that caused them, and with the kernel's words where it has any. Kernels
+        // too old for these (before 4.12) answer without.
+        for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
+            let on: libc::c_int = 1;
+            // SAFETY: the socket is open, and the option's value is an int that outlives the call.
+            unsafe {
+                mnl_sys::mnl_socket_setsockopt(
+                    socket.as_raw_socket(),
+                    option,
+                    (&raw const on).cast_mut().cast(),
+                    size_of_val(&on) as u32,
+                )
+            };
+        }
+        Ok(Self(socket))
+    }
+
+    /// Sends a batch whose last message asks for an acknowledgement, and reads the kernel's verdict on it.
+    ///
+    /// The kernel has answered before `sendmsg` returns: an error for each bad message, in their order, and the
+    /// acknowledgement last. So when the first answer is the acknowledgement, the batch is committed.
+    pub(crate) fn commit(&self, batch: &Finished) -> Result<(), CommitError> {
+        self.send(&batch.pages())
+            .map_err(|errno| CommitError::Socket("sendmsg", errno))?;
+        let mut failures = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let answer = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => buffer.get(..length).unwrap_or_default(),
+                // More errors than the socket can hold: those that fit follow.
+                Err(Errno::ENOBUFS) => continue,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) if !failures.is_empty() => return Err(CommitError::Messages(failures)),
+                Err(errno) => return Err(CommitError::Socket("recv", errno)),
+            };
+            for message in Messages(answer) {
+                let (sequence, errno, text) = message
+                    .and_then(|message| verdict(&message))
+                    .map_err(CommitError::Malformed)?;
+                match (sequence, errno) {
+                    (_, None) if failures.is_empty() => return Ok(()),
+                    (_, None) => return Err(CommitError::Messages(failures)),
+                    (0, Some(Errno::ERESTART)) => return Err(CommitError::OtherGeneration),
+                    (0, Some(errno)) => return Err(CommitError::Refused(errno, text)),
+                    (sequence, Some(errno)) => failures.push(Failure { sequence, errno, text }),
+                }
+            }
+        }
+    }
+
+    /// One `sendmsg` over all of a batch's pages. A batch larger than the send buffer is refused with `EMSGSIZE`;
+    /// then the buffer is made larger, as far as the namespace's privileges go, and it is sent again.
+    fn send(&self, pages: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let send = || sendmsg::<NetlinkAddr>(self.0.as_raw_fd(), pages, &[], MsgFlags::empty(), None);
+        match send() {
+            Err(Errno::EMSGSIZE) => {
+                let length: usize = pages.iter().map(|page| page.len()).sum();
+                // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
+                self.grow_send_buffer(length + 32);
+                send()
+            }
+            result => result,
+        }
+        .map(drop)
+    }
+
+    fn grow_send_buffer(&self, bytes: usize) {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        // FORCE goes beyond net.core.wmem_max, and is refused in a user namespace. When both don't suffice, sendmsg
+        // says so.
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
+            // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
+            let result = unsafe {
+                libc::setsockopt(
+                    self.0.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    option,
+                    (&raw const bytes).cast(),
+                    size_of_val(&bytes) as u32,
+                )
+            };
+            if result == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Asks, and hands each message of the answer to `read`.
+    pub(crate) fn ask(
+        &self,
+        request: Request,
+        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        let request = request.finish();
+        self.send(&[IoSlice::new(&request)])?;
+        let mut buffer = vec![0; ANSWER];
+        loop {
+            let length = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => continue,
+                length => length?,
+            };
+            for message in Messages(buffer.get(..length).unwrap_or_default()) {
+                let message = message?;
+                match i32::from(message.kind) {
+                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_ERROR => {
+                        let (_, errno, _) = verdict(&message)?;
+                        return errno.map_or(Ok(()), |errno| Err(errno.into()));
+                    }
+                    _ => read(&message)?,
+                }
+            }
+        }
+    }
+
+    /// The ruleset's generation now.
+    pub(crate) fn generation(&self) -> Result<Generation, ReadError> {
+        let request = Request::new(
+            libc::NFNL_SUBSYS_NFTABLES,
+            libc::NFT_MSG_GETGEN,
+            libc::NLM_F_ACK,
+            nftnl::ProtoFamily::Unspec,
+        );
+        let mut generation = None;
+        self.ask(request, |message| {
+            generation = Some(Generation(be32(message.attributes()?.get(NFTA_GEN_ID)?)?));
+            Ok(())
+        })?;
+        generation.ok_or(ReadError::Malformed(Malformed))
+    }
+}
+
+/// What an `NLMSG_ERROR` message says: of which message it speaks, what is wrong (nothing: an acknowledgement), and
+/// the kernel's words.
+fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
+    if i32::from(message.kind) != libc::NLMSG_ERROR {
+        return Err(Malformed);
+    }
+    let code = u32_at(message.payload, 0)? as i32;
+    // Behind the code come the header of the message that it speaks of (20 bytes together) and, with
+    // NETLINK_EXT_ACK, attributes.
+    let text = Attributes(message.payload.get(20..).unwrap_or_default())
+        .find(NLMSGERR_ATTR_MSG)
+        .ok()
+        .flatten()
+        .and_then(|text| super::message::string(text).ok())
+        .unwrap_or_default();
+    let errno = (code != 0).then(|| Errno::from_raw(code.saturating_neg()));
+    Ok((message.sequence, errno, text.to_owned()))
+}

@@ -1,0 +1,56 @@
+//! Numbers of the kernel's nf_tables interface that libc doesn't have, under the names they have in
+//! linux/netfilter/nf_tables.h, nfnetlink.h and netlink.h.
+
+pub(crate) const NFNL_BATCH_GENID: u16 = 1;
+pub(crate) const NLMSGERR_ATTR_MSG: u16 = 1;
+
+pub(crate) const NFTA_GEN_ID: u16 = 1;
+
+pub(crate) const NFTA_CHAIN_TABLE: u16 = 1;
+pub(crate) const NFTA_CHAIN_NAME: u16 = 3;
+
+pub(crate) const NFTA_RULE_TABLE: u16 = 1;
+pub(crate) const NFTA_RULE_CHAIN: u16 = 2;
+pub(crate) const NFTA_RULE_HANDLE: u16 = 3;
+pub(crate) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+pub(crate) const NFTA_RULE_USERDATA: u16 = 7;
+
+pub(crate) const NFTA_EXPR_NAME: u16 = 1;
+pub(crate) const NFTA_EXPR_DATA: u16 = 2;
+
+pub(crate) const NFTA_META_DREG: u16 = 1;
+pub(crate) const NFTA_META_KEY: u16 = 2;
+
+pub(crate) const NFTA_CMP_SREG: u16 = 1;
+pub(crate) const NFTA_CMP_OP: u16 = 2;
+pub(crate) const NFTA_CMP_DATA: u16 = 3;
+
+pub(crate) const NFTA_PAYLOAD_DREG: u16 = 1;
+pub(crate) const NFTA_PAYLOAD_BASE: u16 = 2;
+pub(crate) const NFTA_PAYLOAD_OFFSET: u16 = 3;
+pub(crate) const NFTA_PAYLOAD_LEN: u16 = 4;
+
+pub(crate) const NFTA_BITWISE_SREG: u16 = 1;
+pub(crate) const NFTA_BITWISE_DREG: u16 = 2;
+pub(crate) const NFTA_BITWISE_MASK: u16 = 4;
+pub(crate) const NFTA_BITWISE_XOR: u16 = 5;
+
+pub(crate) const NFTA_IMMEDIATE_DREG: u16 = 1;
+pub(crate) const NFTA_IMMEDIATE_DATA: u16 = 2;
+
+pub(crate) const NFTA_DATA_VALUE: u16 = 1;
+pub(crate) const NFTA_DATA_VERDICT: u16 = 2;
+
+pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
+pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
+
+/// `NFTA_MATCH_*` and `NFTA_TARGET_*` have the same numbers.
+pub(crate) const NFTA_XT_NAME: u16 = 1;
+pub(crate) const NFTA_XT_REV: u16 = 2;
+pub(crate) const NFTA_XT_INFO: u16 = 3;
+
+pub(crate) const NFNL_SUBSYS_NFT_COMPAT: i32 = 11;
+pub(crate) const NFNL_MSG_COMPAT_GET: i32 = 0;
+pub(crate) const NFTA_COMPAT_NAME: u16 = 1;
+pub(crate) const NFTA_COMPAT_REV: u16 = 2;
+pub(crate) const NFTA_COMPAT_TYPE: u16 = 3;

@@ -1,0 +1,335 @@
+//! The rules in xtables' vocabulary, as plain data, and the pure function that plans them.
+//!
+//! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use ipnet::IpNet;
+
+use crate::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
+
+/// One family's rules in the nat table, chain by chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruleset {
+    /// Whose packets they see.
+    pub family: Family,
+    /// The chains in the order in which their rules are added.
+    pub chains: Vec<Chain>,
+}
+
+impl Ruleset {
+    /// Every rule with its chain, in order.
+    pub fn rules(&self) -> impl Iterator<Item = (ChainName, &Rule)> {
+        self.chains
+            .iter()
+            .flat_map(|chain| chain.rules.iter().map(|rule| (chain.name, rule)))
+    }
+}
+
+/// A chain and our rules in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Which chain.
+    pub name: ChainName,
+    /// Its rules, first to last.
+    pub rules: Vec<Rule>,
+}
+
+/// The chains of the nat table that we have rules in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChainName {
+    /// The base chain that inbound packets enter; holds a jump of ours, and strangers' rules.
+    Prerouting,
+    /// The base chain that the pod's own packets enter; likewise.
+    Output,
+    /// Our chain for inbound packets.
+    ProxyInitRedirect,
+    /// Our chain for outbound packets.
+    ProxyInitOutput,
+}
+
+impl ChainName {
+    /// All of them, base chains first.
+    pub const ALL: [Self; 4] = [
+        Self::Prerouting,
+        Self::Output,
+        Self::ProxyInitRedirect,
+        Self::ProxyInitOutput,
+    ];
+
+    /// Its name in the kernel.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prerouting => "PREROUTING",
+            Self::Output => "OUTPUT",
+            Self::ProxyInitRedirect => "PROXY_INIT_REDIRECT",
+            Self::ProxyInitOutput => "PROXY_INIT_OUTPUT",
+        }
+    }
+
+    /// The chain with this name, if it is one of these.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|chain| chain.as_str() == name)
+    }
+
+    /// Whether the chain is all ours; the others are shared with strangers.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
+    }
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A rule: where every match holds, the target decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// What a packet must be like; no match: any packet.
+    pub matches: Vec<Match>,
+    /// What happens to it.
+    pub target: Target,
+    /// Why the rule is there, for people; without the prefix's quotes, at most 127 bytes.
+    pub comment: Cow<'static, str>,
+}
+
+/// A condition on a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Match {
+    /// `-p tcp`
+    Tcp,
+    /// `-m tcp --dport PORT`
+    DestinationPort(Port),
+    /// `-m multiport --dports PORTS`
+    DestinationPorts(Multiport),
+    /// `-s SUBNET`
+    Source(IpNet),
+    /// `-d SUBNET`
+    Destination(IpNet),
+    /// `-o lo`
+    OutLoopback,
+    /// `-m owner --uid-owner UID`
+    UidOwner(OwnerId),
+    /// `-m owner --gid-owner GID`
+    GidOwner(OwnerId),
+}
+
+/// What happens to a packet that matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Back to the calling chain: the packet bypasses the proxy.
+    Return,
+    /// To the proxy, which listens on this port.
+    Redirect(Port),
+    /// On to another chain.
+    Jump(ChainName),
+}
+
+/// What one multiport match holds: at most [`Multiport::MAX_REFERENCES`] port references, a range counting two
+/// (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h), and at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Multiport(Vec<PortRange>);
+
+impl Multiport {
+    /// The most references that one match holds.
+    pub const MAX_REFERENCES: usize = 15;
+
+    /// A match on these ports, if they fit.
+    pub fn new(ports: Vec<PortRange>) -> Option<Self> {
+        let references: usize = ports.iter().copied().map(Self::references).sum();
+        (1..=Self::MAX_REFERENCES).contains(&references).then_some(Self(ports))
+    }
+
+    /// Cuts a list of any length into matches, in order, each as full as it gets.
+    pub fn pieces(ports: &[PortRange]) -> Vec<Self> {
+        let mut pieces = Vec::with_capacity(ports.len() / Self::MAX_REFERENCES + 1);
+        let mut piece = Vec::new();
+        let mut used = 0;
+        for &range in ports {
+            if used + Self::references(range) > Self::MAX_REFERENCES {
+                pieces.push(Self(std::mem::take(&mut piece)));
+                used = 0;
+            }
+            used += Self::references(range);
+            piece.push(range);
+        }
+        if !piece.is_empty() {
+            pieces.push(Self(piece));
+        }
+        pieces
+    }
+
+    /// The ports and ranges.
+    pub fn ranges(&self) -> &[PortRange] {
+        &self.0
+    }
+
+    fn references(range: PortRange) -> usize {
+        if range.first() == range.last() { 1 } else { 2 }
+    }
+}
+
+/// As iptables writes it: `4190,4191,8000:8100`.
+impl fmt::Display for Multiport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_char(',')?;
+            }
+            range.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// The rules that `config` asks for in one family: linkerd-init's, in its order, with its comments.
+pub fn plan(config: &Config, family: Family) -> Ruleset {
+    Ruleset {
+        family,
+        chains: vec![
+            Chain {
+                name: ChainName::ProxyInitRedirect,
+                rules: inbound(config, family),
+            },
+            Chain {
+                name: ChainName::Prerouting,
+                rules: vec![jump(
+                    ChainName::ProxyInitRedirect,
+                    "proxy-init/install-proxy-init-prerouting",
+                )],
+            },
+            Chain {
+                name: ChainName::ProxyInitOutput,
+                rules: outbound(config, family),
+            },
+            Chain {
+                name: ChainName::Output,
+                rules: vec![jump(ChainName::ProxyInitOutput, "proxy-init/install-proxy-init-output")],
+            },
+        ],
+    }
+}
+
+fn inbound(config: &Config, family: Family) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    rules.extend(ignored_ports(&config.ignored_inbound_ports));
+    rules.extend(ignored_subnets(&config.ignored_inbound_subnets, family, Match::Source));
+    if config.redirected_ports.is_empty() {
+        rules.push(redirect(
+            vec![Match::Tcp],
+            config.inbound_port,
+            "proxy-init/redirect-all-incoming-to-proxy-port",
+        ));
+    }
+    rules.extend(config.redirected_ports.iter().map(|&port| {
+        redirect(
+            vec![Match::Tcp, Match::DestinationPort(port)],
+            config.inbound_port,
+            format!("proxy-init/redirect-port-{port}-to-proxy-port"),
+        )
+    }));
+    rules
+}
+
+fn outbound(config: &Config, family: Family) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    if let Some(uid) = config.proxy_uid {
+        rules.push(bypass(vec![Match::UidOwner(uid)], "proxy-init/ignore-proxy-user-id"));
+    }
+    if let Some(gid) = config.proxy_gid {
+        rules.push(bypass(vec![Match::GidOwner(gid)], "proxy-init/ignore-proxy-group-id"));
+    }
+    rules.push(bypass(vec![Match::OutLoopback], "proxy-init/ignore-loopback"));
+    rules.extend(ignored_ports(&config.ignored_outbound_ports));
+    rules.extend(ignored_subnets(
+        &config.ignored_outbound_subnets,
+        family,
+        Match::Destination,
+    ));
+    rules.push(redirect(
+        vec![Match::Tcp],
+        config.outbound_port,
+        "proxy-init/redirect-all-outgoing-to-proxy-port",
+    ));
+    rules
+}
+
+fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
+    Multiport::pieces(ports).into_iter().map(|piece| {
+        let comment = format!("proxy-init/ignore-port-{piece}");
+        bypass(vec![Match::Tcp, Match::DestinationPorts(piece)], comment)
+    })
+}
+
+fn ignored_subnets(subnets: &[Subnet], family: Family, side: fn(IpNet) -> Match) -> impl Iterator<Item = Rule> {
+    subnets
+        .iter()
+        .filter(move |subnet| subnet.family() == family)
+        .map(move |subnet| bypass(vec![side(subnet.net())], format!("proxy-init/ignore-subnet-{subnet}")))
+}
+
+fn bypass(matches: Vec<Match>, comment: impl Into<Cow<'static, str>>) -> Rule {
+    Rule {
+        matches,
+        target: Target::Return,
+        comment: comment.into(),
+    }
+}
+
+fn redirect(matches: Vec<Match>, to: Port, comment: impl Into<Cow<'static, str>>) -> Rule {
+    Rule {
+        matches,
+        target: Target::Redirect(to),
+        comment: comment.into(),
+    }
+}
+
+fn jump(to: ChainName, comment: &'static str) -> Rule {
+    Rule {
+        matches: Vec::new(),
+        target: Target::Jump(to),
+        comment: comment.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(list: &str) -> Vec<PortRange> {
+        list.split(',').map(|item| item.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_range_counts_two_and_a_range_of_one_port_counts_one() {
+        let seven_ranges_and_one = "1-2,3-4,5-6,7-8,9-10,11-12,13-14,20-20";
+        assert_eq!(Multiport::pieces(&ranges(seven_ranges_and_one)).len(), 1);
+        let pieces = Multiport::pieces(&ranges(&format!("{seven_ranges_and_one},30")));
+        let written: Vec<_> = pieces.iter().map(ToString::to_string).collect();
+        assert_eq!(written, ["1:2,3:4,5:6,7:8,9:10,11:12,13:14,20", "30"]);
+        assert!(Multiport::new(ranges(&format!("{seven_ranges_and_one},30"))).is_none());
+        assert!(Multiport::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_subnet_goes_to_its_own_family() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        for (family, comment) in [
+            (Family::V4, "proxy-init/ignore-subnet-10.0.0.0/8"),
+            (Family::V6, "proxy-init/ignore-subnet-fd00::/8"),
+        ] {
+            let ruleset = plan(&config, family);
+            let subnets: Vec<_> = ruleset
+                .rules()
+                .filter(|(_, rule)| rule.comment.contains("subnet"))
+                .map(|(_, rule)| rule.comment.clone())
+                .collect();
+            assert_eq!(subnets, [comment]);
+        }
+    }
+}

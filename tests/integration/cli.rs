@@ -1,0 +1,391 @@
+//! The command line as users write it: Linkerd's chart, Go's ways, and mistakes.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use xtask::lab::Namespace;
+use xtask::linkerd::CHART_ARGUMENTS;
+
+use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
+
+#[test]
+fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
+    let namespace = Namespace::new();
+    for (arguments, words) in [
+        ("", &["--incoming-proxy-port must be a valid TCP port number"][..]),
+        ("-p 4143", &["--outgoing-proxy-port must be a valid TCP port number"]),
+        (
+            "-p 70000 -o 4140",
+            &["--incoming-proxy-port must be a valid TCP port number", "70000"],
+        ),
+        (
+            "-p 4143 -o 0",
+            &["--outgoing-proxy-port must be a valid TCP port number", "\"0\""],
+        ),
+        (
+            "-p -1 -o 4140",
+            &["--incoming-proxy-port must be a valid TCP port number", "-1"],
+        ),
+        ("-p abc -o 4140", &["--incoming-proxy-port", "abc"]),
+        (
+            "-p 4143 -o 4140 --inbound-ports-to-ignore 70000",
+            &["--inbound-ports-to-ignore", "70000"],
+        ),
+        (
+            "-p 4143 -o 4140 --inbound-ports-to-ignore 9-3",
+            &[
+                "--inbound-ports-to-ignore",
+                "\"9-3\": upper-bound must be greater than or equal to lower-bound",
+            ],
+        ),
+        (
+            "-p 4143 -o 4140 --outbound-ports-to-ignore 80,abc",
+            &["--outbound-ports-to-ignore", "abc"],
+        ),
+        (
+            "-p 4143 -o 4140 --outbound-ports-to-ignore 1-2-3",
+            &["ranges expected as <lower>-<upper>"],
+        ),
+        ("-p 4143 -o 4140 -r 0", &["--ports-to-redirect", "\"0\""]),
+        ("-p 4143 -o 4140 -r 80-90", &["--ports-to-redirect", "80-90"]),
+        (
+            "-p 4143 -o 4140 --subnets-to-ignore 10.0.0.0/33",
+            &["subnets-to-ignore", "10.0.0.0/33 is not a valid CIDR address"],
+        ),
+        (
+            "-p 4143 -o 4140 --outbound-subnets-to-ignore 0.0.0.0",
+            &["0.0.0.0 is not a valid CIDR address"],
+        ),
+        ("-p 4143 -o 4140 -u 4294967295", &["--proxy-uid", "4294967295"]),
+        ("-p 4143 -o 4140 -u -2", &["--proxy-uid", "-2"]),
+        ("-p 4143 -o 4140 -g root", &["--proxy-gid", "root"]),
+        (
+            "-p 4143 -o 4140 --iptables-mode ebtables",
+            &["--iptables-mode valid values are only", "ebtables"],
+        ),
+        ("-p 4143 -o 4140 --ipv6=maybe", &["--ipv6", "maybe"]),
+        ("-p 4143 -o 4140 -w=2", &["--use-wait-flag", "2"]),
+        (
+            "-p 4143 -o 4140 --timeout-close-wait-secs -5",
+            &["--timeout-close-wait-secs", "-5"],
+        ),
+        ("-p 4143 -o 4140 --log-format xml", &["--log-format", "xml"]),
+        ("-p 4143 -o 4140 --log-level loud", &["--log-level", "loud"]),
+        (
+            "-p 4143 -o 4140 --firewall-bin-path /bin/false",
+            &["--firewall-bin-path", "/bin/false"],
+        ),
+        (
+            "-p 4143 -o 4140 --incoming-port 1",
+            &["--incoming-port", "--incoming-proxy-port"],
+        ),
+        ("-p 4143 -o", &["--outgoing-proxy-port", "value"]),
+        ("-p 4143 -o 4140 extra", &["extra"]),
+    ] {
+        let arguments = if arguments.contains("iptables-mode") || arguments.contains("firewall") {
+            arguments.to_owned()
+        } else {
+            format!("--iptables-mode nft {arguments}")
+        };
+        let output = run(&namespace, &arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
+        assert_eq!(output.stdout, b"", "{arguments}");
+        for word in words {
+            assert!(stderr.contains(word), "{word:?} in {stderr:?}");
+        }
+    }
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+}
+
+#[test]
+fn the_charts_arguments_run_unchanged() {
+    let namespace = Namespace::new();
+    let chart = "--firewall-bin-path iptables-nft --firewall-save-bin-path iptables-nft-save";
+    let log = install(&namespace, &format!("{chart} {}", CHART_ARGUMENTS.join(" ")));
+    assert!(log.contains("in nft mode for IPv4 and IPv6"), "{log}");
+    let chart = "--iptables-mode nft --ipv6=false --timeout-close-wait-secs 3600 --log-format json --log-level info";
+    install(
+        &namespace,
+        &format!("{chart} {} --proxy-gid 2102", CHART_ARGUMENTS.join(" ")),
+    );
+}
+
+#[test]
+fn every_way_of_writing_the_same_gives_the_same() {
+    let plain = Namespace::new();
+    install(
+        &plain,
+        "--iptables-mode nft -p 4143 -o 4140 -u 2102 -r 80,443 --inbound-ports-to-ignore 25,26-27 \
+         --outbound-ports-to-ignore 99 --inbound-subnets-to-ignore 10.0.0.0/8,fd00::/8",
+    );
+    let want = saved_by_nft(&plain);
+    for arguments in [
+        &[
+            "--iptables-mode=nft",
+            "--incoming-proxy-port=4143",
+            "--outgoing-proxy-port=4140",
+            "--proxy-uid=2102",
+            "--proxy-gid=-1",
+            "--ports-to-redirect= 80 , ,443,",
+            "--inbound-ports-to-ignore",
+            " 25 ,, 26-27 ",
+            "--outbound-ports-to-ignore",
+            ",99,",
+            "--subnets-to-ignore",
+            "10.0.0.0/8, fd00::/8",
+            "--ipv6",
+        ][..],
+        &[
+            "-p4143",
+            "-o=4140",
+            "-u",
+            "2102",
+            "-g",
+            "0",
+            "-r80",
+            "-r",
+            "443",
+            "--inbound-ports-to-ignore=25",
+            "--inbound-ports-to-ignore=26-27",
+            "--outbound-ports-to-ignore=99-99",
+            "--subnets-to-ignore=10.0.0.0/8",
+            "--inbound-subnets-to-ignore=fd00::/8",
+            "--ipv6=1",
+            "-w",
+            "--iptables-mode=nft",
+        ],
+        &[
+            "--ipv6=false",
+            "-p",
+            "1",
+            "-o",
+            "2",
+            "-p",
+            "4143",
+            "-o",
+            "0x102c",
+            "-wu",
+            "2102",
+            "--ipv6=TRUE",
+            "-r",
+            "80,443",
+            "--inbound-ports-to-ignore",
+            "25,26-27",
+            "--outbound-ports-to-ignore",
+            "99",
+            "--netns",
+            "",
+            "--subnets-to-ignore",
+            "10.0.0.0/8,fd00::/8",
+            "--iptables-mode",
+            "legacy",
+            "--iptables-mode",
+            "nft",
+        ],
+    ] {
+        let namespace = Namespace::new();
+        let output = namespace.output(proxy_init().args(arguments));
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        assert_eq!(saved_by_nft(&namespace), want, "{arguments:?}");
+    }
+}
+
+/// Feeds a block to a restore command's test mode.
+fn restore_test(namespace: &Namespace, command: &str, block: &str) {
+    let output = namespace.run(|| {
+        let mut child = Command::new(command)
+            .arg("--test")
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    });
+    assert!(output.status.success(), "{command}: {output:?}\n{block}");
+}
+
+#[test]
+fn simulate_prints_what_iptables_restore_takes_and_changes_nothing() {
+    let namespace = Namespace::new();
+    let arguments = "--iptables-mode nft --simulate -p 4143 -o 4140 -u 2102 -g 7 -r 80 --inbound-ports-to-ignore 1-9,25 \
+                     --subnets-to-ignore 10.1.2.3/8,fd00::/8 --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        env!("CARGO_BIN_EXE_proxy-init"),
+    ]);
+    let output = namespace.output(command.args(arguments.split_whitespace()));
+    assert_success(&output);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+
+    let blocks: Vec<_> = text.split_inclusive("COMMIT\n").collect();
+    assert_eq!(blocks.len(), 2, "{text}");
+    restore_test(&Namespace::new(), "iptables-nft-restore", blocks[0]);
+    restore_test(&Namespace::new(), "iptables-legacy-restore", blocks[0]);
+    restore_test(&Namespace::new(), "ip6tables-nft-restore", blocks[1]);
+    restore_test(&Namespace::new(), "ip6tables-legacy-restore", blocks[1]);
+    // Somebody pipes all of it.
+    restore_test(&Namespace::new(), "iptables-restore", &text);
+    restore_test(&Namespace::new(), "ip6tables-restore", &text);
+
+    // And restored for real, it is what installing gives.
+    let restored = Namespace::new();
+    for (command, block) in [
+        ("iptables-nft-restore", blocks[0]),
+        ("ip6tables-nft-restore", blocks[1]),
+    ] {
+        restored.run(|| {
+            let mut child = Command::new(command)
+                .arg("--noflush")
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            child.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success());
+        });
+    }
+    install(&namespace, &arguments.replace("--simulate", ""));
+    assert_eq!(saved_by_nft(&restored), saved_by_nft(&namespace));
+}
+
+#[test]
+fn netns_is_where_everything_happens() {
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let path = there.path();
+    install(
+        &here,
+        &format!(
+            "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1234 --netns {}",
+            path.display()
+        ),
+    );
+    assert_eq!(here.sh("nft list ruleset"), "");
+    assert!(there.sh("iptables-nft-save -t nat").contains("PROXY_INIT_OUTPUT"));
+    let timeout = "cat /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+    assert_eq!(there.sh(timeout).trim(), "1234");
+    assert_ne!(here.sh(timeout).trim(), "1234");
+
+    for (path, word) in [
+        ("/nonexistent", "ENOENT"),
+        ("/etc/passwd", "EINVAL"),
+        ("/proc/self/ns/mnt", "EINVAL"),
+    ] {
+        let line = last_line(&run(
+            &here,
+            &format!("--iptables-mode nft -p 4143 -o 4140 --netns {path}"),
+        ));
+        assert!(
+            line.contains(word) && line.contains(path) && line.contains("/var/run/netns"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_timeout_that_cannot_be_written_stops_everything() {
+    let namespace = Namespace::new();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec"]);
+    command.arg(format!(
+        "mount -o bind,ro /proc/sys /proc/sys && exec {} --iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9",
+        env!("CARGO_BIN_EXE_proxy-init")
+    ));
+    let line = last_line(&namespace.output(&mut command));
+    assert!(line.contains("EROFS") && line.contains("privileged"), "{line}");
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+}
+
+#[test]
+fn a_failed_install_takes_the_timeout_back() {
+    let namespace = Namespace::new();
+    let file = "cat /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+    let before = namespace.sh(file);
+    namespace.sh("nft add table ip nat");
+    namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
+    last_line(&run(
+        &namespace,
+        "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9",
+    ));
+    assert_eq!(namespace.sh(file), before);
+}
+
+#[test]
+fn the_log_is_what_was_done() {
+    let arguments = CHART_ARGUMENTS.join(" ");
+    let plain = install(&Namespace::new(), &format!("--iptables-mode nft {arguments}"));
+    for line in plain.lines() {
+        assert!(
+            line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""),
+            "{line}"
+        );
+    }
+    let rule = "iptables-nft -t nat -A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
+                proxy-init/ignore-proxy-user-id -j RETURN";
+    assert!(plain.contains(&format!("msg=\"{rule}\"")), "{plain}");
+    assert!(plain.contains(&format!("msg=\"ip6tables{}\"", rule.strip_prefix("iptables").unwrap())));
+    let summary = plain.lines().last().unwrap();
+    assert!(
+        summary.contains("installed 16 rules in nft mode for IPv4 and IPv6 in "),
+        "{summary}"
+    );
+
+    let json = install(
+        &Namespace::new(),
+        &format!("--iptables-mode nft --log-format json {arguments}"),
+    );
+    for line in json.lines() {
+        assert!(
+            line.starts_with("{\"level\":\"info\",\"msg\":\"") && line.ends_with("Z\"}"),
+            "{line}"
+        );
+    }
+    let quiet = install(
+        &Namespace::new(),
+        &format!("--iptables-mode nft --log-level error {arguments}"),
+    );
+    assert_eq!(quiet, "");
+}
+
+#[test]
+fn help_and_version_tell() {
+    let stdout = |argument: &str| {
+        let output = proxy_init().arg(argument).output().unwrap();
+        assert_success(&output);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let help = stdout("--help");
+    for flag in [
+        "--incoming-proxy-port",
+        "--outgoing-proxy-port",
+        "--proxy-uid",
+        "--proxy-gid",
+        "--ports-to-redirect",
+        "--inbound-ports-to-ignore",
+        "--outbound-ports-to-ignore",
+        "--subnets-to-ignore",
+        "--simulate",
+        "--netns",
+        "--use-wait-flag",
+        "--timeout-close-wait-secs",
+        "--log-format",
+        "--log-level",
+        "--ipv6",
+        "--iptables-mode",
+        "--firewall-bin-path",
+        "--firewall-save-bin-path",
+        "Example:",
+    ] {
+        assert!(help.contains(flag), "{flag}");
+    }
+    let version = stdout("--version");
+    assert!(
+        version.contains("libnftnl 1.") && version.contains("libmnl 1."),
+        "{version}"
+    );
+}

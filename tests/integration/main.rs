@@ -1,0 +1,69 @@
+//! The real program on a real kernel, each test in network namespaces of its own. Needs root, and says so.
+//!
+//! What is expected comes from what we didn't write: the iptables commands that linkerd-init would have run, what
+//! iptables and nft read back, and real connections.
+
+mod cli;
+mod linkerd;
+mod nft;
+mod traffic;
+
+use std::process::{Command, Output};
+
+use xtask::lab::Namespace;
+
+/// The program under test.
+fn proxy_init() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_proxy-init"))
+}
+
+/// Runs the program in a namespace, with a line of arguments.
+fn run(namespace: &Namespace, arguments: &str) -> Output {
+    namespace.output(proxy_init().args(arguments.split_whitespace()))
+}
+
+/// The same, and it must succeed.
+fn install(namespace: &Namespace, arguments: &str) -> String {
+    let output = run(namespace, arguments);
+    assert_success(&output);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Fails with what the program said last. (All that it said may be a line for each of thousands of rules.)
+fn assert_success(output: &Output) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let last = stdout.lines().last().unwrap_or_default();
+    assert!(
+        output.status.success(),
+        "{}: {last} {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The last line of what a failed run logged: all that Kubernetes may show.
+fn last_line(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let last = stdout.lines().last().unwrap_or_default();
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "{last} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    last.to_owned()
+}
+
+/// What `iptables-nft-save` and the like print, without what differs from run to run: comments and counters.
+fn saved(namespace: &Namespace, save: &str) -> String {
+    let text = namespace.stdout(save, ["-t", "nat"]);
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(" [").next().unwrap_or_default())
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Both families, one after the other.
+fn saved_by_nft(namespace: &Namespace) -> String {
+    saved(namespace, "iptables-nft-save") + &saved(namespace, "ip6tables-nft-save")
+}

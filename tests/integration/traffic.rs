@@ -1,0 +1,194 @@
+//! Real connections between a pod and the outside, over IPv4 and IPv6, through the rules.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect};
+
+use crate::install;
+
+const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
+const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };
+const APP: Owner = Owner { uid: 1000, gid: 1000 };
+const INBOUND: u16 = 4143;
+const OUTBOUND: u16 = 4140;
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// A lab with rules, a proxy and an app in the pod, and servers outside.
+struct Mesh {
+    lab: Lab,
+    _servers: [Server; 2],
+}
+
+impl Mesh {
+    fn new(flags: &str) -> Self {
+        let lab = Lab::new();
+        install(&lab.pod, &format!("-p {INBOUND} -o {OUTBOUND} {flags}"));
+        let pod = Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 8090, 8099, 4190]);
+        let outside = Server::start(&lab.outside, &[80, 443, 8090]);
+        Self {
+            lab,
+            _servers: [pod, outside],
+        }
+    }
+
+    /// From outside to the pod's port.
+    fn inbound(&self, family: usize, port: u16) -> Reached {
+        connect(&self.lab.outside, ROOT, SocketAddr::new(POD[family], port))
+    }
+
+    /// From the pod to somewhere.
+    fn outbound(&self, owner: Owner, address: IpAddr, port: u16) -> Reached {
+        connect(&self.lab.pod, owner, SocketAddr::new(address, port))
+    }
+}
+
+/// Taken by the proxy's port, which learns where the client meant to go.
+fn redirected(to: u16, original: (IpAddr, u16)) -> Reached {
+    Reached::Server {
+        port: to,
+        original: SocketAddr::new(original.0, original.1),
+    }
+}
+
+/// Taken by the server that the client meant.
+fn direct(address: IpAddr, port: u16) -> Reached {
+    redirected(port, (address, port))
+}
+
+/// What holds in every mode: the rules of `mode` with skipped ports, ranges and subnets.
+pub(crate) fn check_mode(mode: &str) {
+    let ignored = "--inbound-ports-to-ignore 4190,8090-8099 --outbound-ports-to-ignore 443,8090-8099 -u 2102 -g 2103";
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} {ignored}"));
+    for family in [0, 1] {
+        let (pod, neighbour, distant) = (POD[family], NEIGHBOUR[family], DISTANT[family]);
+
+        assert_eq!(
+            mesh.inbound(family, 8080),
+            redirected(INBOUND, (pod, 8080)),
+            "an app's port"
+        );
+        assert_eq!(
+            mesh.inbound(family, 9999),
+            redirected(INBOUND, (pod, 9999)),
+            "a closed port"
+        );
+        assert_eq!(
+            mesh.inbound(family, INBOUND),
+            direct(pod, INBOUND),
+            "the proxy's own port"
+        );
+        assert_eq!(mesh.inbound(family, 4190), direct(pod, 4190), "a skipped port");
+        assert_eq!(
+            mesh.inbound(family, 8090),
+            direct(pod, 8090),
+            "a skipped range's first port"
+        );
+        assert_eq!(
+            mesh.inbound(family, 8099),
+            direct(pod, 8099),
+            "a skipped range's last port"
+        );
+        assert_eq!(
+            mesh.inbound(family, 8095),
+            Reached::Refused,
+            "a closed port in a skipped range"
+        );
+        assert_eq!(
+            mesh.inbound(family, 8100),
+            redirected(INBOUND, (pod, 8100)),
+            "behind the range"
+        );
+
+        for to in [neighbour, distant] {
+            assert_eq!(mesh.outbound(ROOT, to, 80), redirected(OUTBOUND, (to, 80)), "root");
+            assert_eq!(
+                mesh.outbound(APP, to, 80),
+                redirected(OUTBOUND, (to, 80)),
+                "an app's user"
+            );
+            assert_eq!(
+                mesh.outbound(APP, to, 9999),
+                redirected(OUTBOUND, (to, 9999)),
+                "to a closed port"
+            );
+            assert_eq!(mesh.outbound(PROXY, to, 80), direct(to, 80), "the proxy's user");
+            assert_eq!(mesh.outbound(PROXYS_GROUP, to, 80), direct(to, 80), "the proxy's group");
+            assert_eq!(mesh.outbound(APP, to, 443), direct(to, 443), "a skipped port");
+            assert_eq!(mesh.outbound(APP, to, 8090), direct(to, 8090), "a skipped range");
+        }
+        assert_eq!(
+            mesh.outbound(APP, LOOPBACK[family], 8080),
+            direct(LOOPBACK[family], 8080),
+            "loopback"
+        );
+        // The pod's own address is reached over the loopback interface.
+        assert_eq!(
+            mesh.outbound(APP, pod, 8080),
+            direct(pod, 8080),
+            "the pod's own address"
+        );
+    }
+
+    let subnets = "--inbound-subnets-to-ignore 10.77.0.0/24,fd77::/64 \
+                   --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} {subnets}"));
+    for family in [0, 1] {
+        assert_eq!(
+            mesh.inbound(family, 8080),
+            direct(POD[family], 8080),
+            "from an ignored subnet"
+        );
+        let distant = DISTANT[family];
+        assert_eq!(
+            mesh.outbound(APP, distant, 80),
+            direct(distant, 80),
+            "to an ignored subnet"
+        );
+        let neighbour = NEIGHBOUR[family];
+        assert_eq!(
+            mesh.outbound(APP, neighbour, 80),
+            redirected(OUTBOUND, (neighbour, 80)),
+            "to any other; inbound subnets are sources"
+        );
+    }
+
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} --ports-to-redirect 8080,9999"));
+    for family in [0, 1] {
+        let pod = POD[family];
+        assert_eq!(
+            mesh.inbound(family, 8080),
+            redirected(INBOUND, (pod, 8080)),
+            "a named port"
+        );
+        assert_eq!(
+            mesh.inbound(family, 9999),
+            redirected(INBOUND, (pod, 9999)),
+            "a named closed port"
+        );
+        assert_eq!(mesh.inbound(family, 8090), direct(pod, 8090), "a port not named");
+        assert_eq!(mesh.inbound(family, 8095), Reached::Refused, "a closed port not named");
+    }
+
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} --ipv6=false"));
+    assert_eq!(mesh.inbound(0, 8080), redirected(INBOUND, (POD[0], 8080)));
+    assert_eq!(mesh.inbound(1, 8080), direct(POD[1], 8080), "IPv6 is left alone");
+}
+
+#[test]
+fn nft() {
+    check_mode("nft");
+}
+
+#[test]
+fn without_rules_every_connection_is_direct() {
+    let lab = Lab::new();
+    let _server = Server::start(&lab.pod, &[8080]);
+    for pod in POD {
+        let reached = connect(&lab.outside, ROOT, SocketAddr::new(pod, 8080));
+        assert_eq!(reached, direct(pod, 8080));
+        assert_eq!(
+            connect(&lab.outside, ROOT, SocketAddr::new(pod, 8081)),
+            Reached::Refused
+        );
+    }
+}

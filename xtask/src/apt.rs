@@ -1,0 +1,123 @@
+//! Packages of other Debian releases, unpacked under target/ and not installed.
+//!
+//! apt gets a private sources list and private state; the system's own stay untouched. The mirror is the one that the
+//! system's own sources name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{Result, Run as _, target};
+
+/// Unpacks a package of a Debian release, without its dependencies, and returns the folder.
+pub(crate) fn unpack(release: &str, package: &str) -> Result<PathBuf> {
+    let state = target("apt").join(release);
+    let folder = state.join("unpacked").join(package);
+    let done = folder.join(".version");
+    if done.exists() {
+        return Ok(folder);
+    }
+    if !state.join("lists/ready").exists() {
+        update(release, &state)?;
+    }
+    let downloads = state.join("downloads").join(package);
+    fs::create_dir_all(&downloads)?;
+    fs::create_dir_all(&folder)?;
+    apt_get(&state)
+        .current_dir(&downloads)
+        .args(["download", package])
+        .read()?;
+    let file = fs::read_dir(&downloads)?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .ok_or_else(|| format!("apt-get download {package} left no file"))?;
+    Command::new("dpkg-deb")
+        .arg("--extract")
+        .arg(&file)
+        .arg(&folder)
+        .run()?;
+    let version = Command::new("dpkg-deb")
+        .arg("--field")
+        .arg(&file)
+        .arg("Version")
+        .read()?;
+    fs::remove_dir_all(&downloads)?;
+    fs::write(&done, version.trim())?;
+    Ok(folder)
+}
+
+/// The version of what [`unpack`] unpacked.
+pub(crate) fn version(unpacked: &Path) -> Result<String> {
+    Ok(fs::read_to_string(unpacked.join(".version"))?)
+}
+
+/// A file of this name somewhere below a folder.
+pub(crate) fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
+        let path = entry.path();
+        if path.file_name().is_some_and(|found| found == name) {
+            Some(path)
+        } else if path.is_dir() && !path.is_symlink() {
+            find(&path, name)
+        } else {
+            None
+        }
+    })
+}
+
+fn update(release: &str, state: &Path) -> Result<()> {
+    for folder in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(state.join(folder))?;
+    }
+    fs::write(state.join("status"), "")?;
+    let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    fs::write(
+        state.join("sources.list"),
+        format!("deb [signed-by={keyring}] {} {release} main\n", mirror()?),
+    )?;
+    apt_get(state).arg("update").read()?;
+    fs::write(state.join("lists/ready"), "")?;
+    Ok(())
+}
+
+fn apt_get(state: &Path) -> Command {
+    let mut command = Command::new("apt-get");
+    for (option, value) in [
+        ("Dir::Etc::SourceList", "sources.list"),
+        ("Dir::Etc::SourceParts", "none"),
+        ("Dir::State::Lists", "lists"),
+        ("Dir::State::status", "status"),
+        ("Dir::Cache", "cache"),
+    ] {
+        command
+            .arg("-o")
+            .arg(format!("{option}={}", state.join(value).display()));
+    }
+    // An unprivileged downloader could not write below target/.
+    command.args([
+        "-o",
+        "APT::Sandbox::User=root",
+        "-o",
+        "APT::Get::List-Cleanup=false",
+        "--quiet",
+    ]);
+    command
+}
+
+/// The mirror that the system's own sources name: the first that isn't for security updates.
+fn mirror() -> Result<String> {
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    if let Ok(parts) = fs::read_dir("/etc/apt/sources.list.d") {
+        let mut parts: Vec<_> = parts.flatten().map(|entry| entry.path()).collect();
+        parts.sort();
+        files.extend(parts);
+    }
+    let text: String = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    text.lines()
+        .filter(|line| line.starts_with("URIs:") || line.starts_with("deb "))
+        .flat_map(str::split_whitespace)
+        .find(|word| word.contains("://") && word.trim_end_matches('/').ends_with("/debian"))
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| "the system's apt sources name no Debian mirror".into())
+}

@@ -1,0 +1,326 @@
+//! Network namespaces that vanish with their owner, servers and clients in them.
+//!
+//! A namespace here has no name and no process: it lives as long as the file that holds it. So nothing is left
+//! behind, however the program ends, and the machine's own namespace is never touched.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+
+/// How long a connection may take before it counts as lost; connections here take microseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A network namespace of its own, with the loopback interface up.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// Makes one.
+    ///
+    /// # Panics
+    /// Without root's privileges, which it says.
+    pub fn new() -> Self {
+        assert!(
+            Uid::effective().is_root(),
+            "this needs root: it makes network namespaces (run it with sudo)"
+        );
+        let made = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let file = match made.join() {
+            Ok(Ok(file)) => file,
+            Ok(Err(error)) => panic!("cannot make a network namespace: {error}"),
+            Err(_) => panic!("the thread that makes a network namespace panicked"),
+        };
+        let namespace = Self(file);
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Where the namespace can be opened, by this process and by others.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+    }
+
+    /// Runs `work` in the namespace, on a thread of its own. Processes that it starts are in there too.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let result = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    self.enter();
+                    work()
+                })
+                .join()
+        });
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Runs a command in the namespace to its end.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn output(&self, command: &mut Command) -> Output {
+        self.run(|| {
+            command
+                .output()
+                .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
+        })
+    }
+
+    /// Runs a program in the namespace and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn stdout(&self, program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+        let mut command = Command::new(program);
+        let output = self.output(command.args(arguments));
+        assert!(
+            output.status.success(),
+            "{command:?}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a command line, its words separated by spaces, and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn sh(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        self.stdout(words.next().unwrap_or_default(), words)
+    }
+
+    fn ip(&self, arguments: &str) {
+        self.stdout("ip", arguments.split_whitespace());
+    }
+
+    fn enter(&self) {
+        if let Err(errno) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
+            panic!("cannot enter a network namespace of our own: {errno}");
+        }
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A pod and the world outside, joined by a veth pair, over IPv4 and IPv6.
+#[derive(Debug)]
+pub struct Lab {
+    /// Where the rules go.
+    pub pod: Namespace,
+    /// Everybody else.
+    pub outside: Namespace,
+}
+
+/// The pod's addresses.
+pub const POD: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)),
+];
+/// The outside's addresses on the pod's own network.
+pub const NEIGHBOUR: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
+];
+/// The outside's addresses further away, in the blocks for documentation (RFC 5737, RFC 3849).
+pub const DISTANT: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
+
+impl Lab {
+    /// Makes both and joins them.
+    ///
+    /// # Panics
+    /// Without root's privileges, or without iproute2.
+    pub fn new() -> Self {
+        let lab = Self {
+            pod: Namespace::new(),
+            outside: Namespace::new(),
+        };
+        lab.pod.ip(&format!(
+            "link add eth0 type veth peer name pod0 netns {}",
+            lab.outside.path().display()
+        ));
+        for (namespace, interface, addresses) in [(&lab.pod, "eth0", POD), (&lab.outside, "pod0", NEIGHBOUR)] {
+            let [v4, v6] = addresses;
+            namespace.ip(&format!("address add {v4}/24 dev {interface}"));
+            namespace.ip(&format!("address add {v6}/64 dev {interface} nodad"));
+            namespace.ip(&format!("link set {interface} up"));
+        }
+        for (neighbour, distant) in NEIGHBOUR.iter().zip(DISTANT) {
+            lab.outside.ip(&format!("address add {distant} dev lo nodad"));
+            lab.pod.ip(&format!("route add default via {neighbour}"));
+        }
+        lab
+    }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Who makes a connection: what `-m owner` looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// The superuser.
+pub const ROOT: Owner = Owner { uid: 0, gid: 0 };
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    /// A server took it.
+    Server {
+        /// The port that the server listens on.
+        port: u16,
+        /// Where the client meant to go, as the server's kernel says (`SO_ORIGINAL_DST`).
+        original: SocketAddr,
+    },
+    /// Nobody listens there.
+    Refused,
+}
+
+/// Connects, as this owner, and asks who is there.
+///
+/// # Panics
+/// When the connection is lost rather than taken or refused.
+pub fn connect(from: &Namespace, owner: Owner, to: SocketAddr) -> Reached {
+    from.run(|| {
+        // The file system's ids are those that a socket's file carries, and unlike the others they are set for this
+        // thread alone. Gid first: after the uid there is no right to.
+        setfsgid(Gid::from_raw(owner.gid));
+        setfsuid(Uid::from_raw(owner.uid));
+        let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Reached::Refused,
+            Err(error) => panic!("connection to {to} is lost: {error}"),
+        };
+        let mut answer = String::new();
+        let asked = stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| stream.read_to_string(&mut answer));
+        if let Err(error) = asked {
+            panic!("connected to {to}, but no answer: {error}");
+        }
+        let read = answer
+            .split_once(' ')
+            .and_then(|(port, original)| Some((port.parse().ok()?, original.parse().ok()?)));
+        match read {
+            Some((port, original)) => Reached::Server { port, original },
+            None => panic!("connected to {to}, but its answer is {answer:?}"),
+        }
+    })
+}
+
+/// A server that tells each client its port and the client's original destination.
+#[derive(Debug)]
+pub struct Server {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on these ports, over IPv4 and IPv6.
+    ///
+    /// # Panics
+    /// When a port is taken.
+    pub fn start(namespace: &Namespace, ports: &[u16]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+        let addresses = any
+            .into_iter()
+            .flat_map(|address| ports.iter().map(move |&port| SocketAddr::new(address, port)));
+        let threads = addresses
+            .map(|address| {
+                let listener = namespace.run(|| listen(address));
+                let stop = Arc::clone(&stop);
+                thread::spawn(move || serve(&listener, address.port(), &stop))
+            })
+            .collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic in there has been printed, and its client has failed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> TcpListener {
+    // Rust's listeners for IPv6 take IPv4 too, unless the namespace says otherwise.
+    if address.is_ipv6() {
+        let _ = std::fs::write("/proc/sys/net/ipv6/bindv6only", "1");
+    }
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"))
+}
+
+fn serve(listener: &TcpListener, port: u16, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                // The client sees a lost connection if this fails.
+                let _ = original_destination(&stream).and_then(|original| {
+                    stream.write_all(format!("{port} {original}").as_bytes())?;
+                    stream.shutdown(Shutdown::Both)
+                });
+            }
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
+    let local = stream.local_addr()?;
+    let original = match local {
+        SocketAddr::V4(_) => getsockopt(stream, sockopt::OriginalDst).map(|address| {
+            let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+            SocketAddr::new(IpAddr::V4(ip), u16::from_be(address.sin_port))
+        }),
+        SocketAddr::V6(_) => getsockopt(stream, sockopt::Ip6tOriginalDst).map(|address| {
+            let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+            SocketAddr::new(IpAddr::V6(ip), u16::from_be(address.sin6_port))
+        }),
+    };
+    // Where conntrack doesn't know the connection, nothing has changed its destination.
+    Ok(original.unwrap_or(local))
+}

@@ -1,0 +1,7 @@
+//! What the demo, the tests and the benchmarks share: network namespaces of their own, and real TCP connections
+//! between them.
+//!
+//! What fails here panics with its reason: it fails a test or a demo.
+
+pub mod lab;
+pub mod linkerd;

@@ -1,0 +1,65 @@
+//! `cargo xtask`: everything a person does with the checkout.
+
+use std::process::ExitCode;
+
+mod apt;
+mod build;
+mod demo;
+mod setup;
+mod shell;
+
+use shell::{Result, Run as _, cargo};
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+Commands:
+  setup   Install what the build and the tests need (the others do it when something is missing)
+  build   Build the static release binary, target/dist/proxy-init
+  test    Check formatting and lints, run all tests (needs root)
+  demo    Show real connections through the rules, in throwaway namespaces (needs root)
+
+Example: cargo xtask demo";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    let rest: Vec<String> = arguments.collect();
+    let result = match (command.as_str(), rest.as_slice()) {
+        ("setup", []) => setup::run(),
+        ("build", []) => setup::ensure().and_then(|()| build::run()).map(|binary| {
+            println!("{}", binary.display());
+        }),
+        ("test", []) => setup::ensure().and_then(|()| test()),
+        ("demo", []) => setup::ensure().and_then(|()| demo::run()),
+        ("" | "help" | "-h" | "--help", _) => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(format!("unknown command: cargo xtask {command} {}\n\n{HELP}", rest.join(" ")).into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result<()> {
+    shell::need_root("cargo xtask test")?;
+    cargo(&["fmt", "--all", "--check"]).run()?;
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ])
+    .run()?;
+    // Unit, integration and doc tests.
+    cargo(&["test", "--workspace", "--locked"]).run()
+}

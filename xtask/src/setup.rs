@@ -1,0 +1,147 @@
+//! Installing what the build and the tests need.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::unistd::Uid;
+
+use crate::shell::{Result, Run as _};
+
+/// How to tell that a thing is there.
+enum Sign {
+    /// This program is on PATH, or where Debian keeps the superuser's.
+    Program(&'static str),
+    /// pkg-config knows this library.
+    Library(&'static str),
+}
+
+/// What is needed: a sign that it is there, and the package it is in: Debian's and Ubuntu's, Fedora's, Alpine's,
+/// Arch's.
+const NEEDS: [(Sign, [&str; 4]); 11] = [
+    (Sign::Program("cc"), ["gcc", "gcc", "build-base", "gcc"]),
+    (
+        Sign::Program("pkg-config"),
+        ["pkg-config", "pkgconf", "pkgconf", "pkgconf"],
+    ),
+    (
+        Sign::Library("libmnl"),
+        ["libmnl-dev", "libmnl-devel", "libmnl-dev", "libmnl"],
+    ),
+    (
+        Sign::Library("libnftnl"),
+        ["libnftnl-dev", "libnftnl-devel", "libnftnl-dev", "libnftnl"],
+    ),
+    (
+        Sign::Program("iptables-nft"),
+        ["iptables", "iptables-nft", "iptables", "iptables"],
+    ),
+    (
+        Sign::Program("ip6tables-legacy"),
+        ["iptables", "iptables-legacy", "iptables-legacy", "iptables"],
+    ),
+    (Sign::Program("nft"), ["nftables", "nftables", "nftables", "nftables"]),
+    (Sign::Program("ip"), ["iproute2", "iproute", "iproute2", "iproute2"]),
+    (Sign::Program("strace"), ["strace", "strace", "strace", "strace"]),
+    (
+        Sign::Program("setpriv"),
+        ["util-linux", "util-linux", "setpriv", "util-linux"],
+    ),
+    (
+        Sign::Program("unshare"),
+        ["util-linux", "util-linux", "util-linux-misc", "util-linux"],
+    ),
+];
+
+/// `cargo xtask setup`: says what it did.
+pub(crate) fn run() -> Result<()> {
+    ensure()?;
+    println!("Everything that the build and the tests need is installed.");
+    Ok(())
+}
+
+/// Installs what is missing; silent if nothing is.
+pub(crate) fn ensure() -> Result<()> {
+    let missing: Vec<_> = NEEDS.iter().filter(|(sign, _)| !is_there(sign)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let family = |names: &[&str]| {
+        let of_family = |line: &str| {
+            let (key, value) = line.split_once('=').unwrap_or_default();
+            let mut words = value.trim_matches('"').split_whitespace();
+            (key == "ID" || key == "ID_LIKE") && words.any(|word| names.contains(&word))
+        };
+        release.lines().any(of_family)
+    };
+    let distribution = [
+        (&["debian", "ubuntu"][..], "apt-get install"),
+        (&["fedora", "rhel"], "dnf install"),
+        (&["alpine"], "apk add"),
+        (&["arch"], "pacman -S"),
+    ]
+    .into_iter()
+    .enumerate()
+    .find(|(_, (names, _))| family(names));
+    let Some((column, (_, command))) = distribution else {
+        let packages = packages(missing.iter().map(|(_, names)| names[0]));
+        return Err(format!("install what Debian calls {packages}, then try again").into());
+    };
+    let packages = packages(missing.iter().filter_map(|(_, names)| names.get(column).copied()));
+    if column != 0 {
+        return Err(format!("something is missing; install it and try again:\n\n  {command} {packages}\n").into());
+    }
+    apt(&packages)
+}
+
+fn packages<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(" ")
+}
+
+/// Installs Debian packages, by sudo if need be.
+pub(crate) fn apt(packages: &str) -> Result<()> {
+    println!("Installing {packages}");
+    for arguments in [
+        "update --quiet",
+        &format!("install --quiet --yes --no-install-recommends {packages}"),
+    ] {
+        let mut command = if Uid::effective().is_root() {
+            Command::new("apt-get")
+        } else if find("sudo") {
+            let mut command = Command::new("sudo");
+            command.arg("apt-get");
+            command
+        } else {
+            return Err(format!("as root, run: apt-get install {packages}").into());
+        };
+        command
+            .args(arguments.split_whitespace())
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdout(std::process::Stdio::null())
+            .run()?;
+    }
+    Ok(())
+}
+
+fn is_there(sign: &Sign) -> bool {
+    match sign {
+        Sign::Program(name) => find(name),
+        Sign::Library(name) => {
+            let output = Command::new("pkg-config").args(["--exists", name]).output();
+            output.is_ok_and(|output| output.status.success())
+        }
+    }
+}
+
+/// Whether a program is there.
+pub(crate) fn find(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(Into::into))
+        .any(|folder| Path::new(&folder).join(program).exists())
+}
