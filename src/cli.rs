@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,14 +10,14 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
-use crate::install::Install;
-use crate::log::{Format, Level};
+use crate::install::{Choice, Install};
+use crate::log::{Format, Level, Log};
 
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
     /// Install the rules, or show them.
-    Install(Box<Install>),
+    Install(Box<Install>, Log),
     /// Print this text (help or version) and be done.
     Print(String),
 }
@@ -119,9 +119,16 @@ struct RuleFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Run")]
 struct RunFlags {
-    /// How the rules reach the kernel: nft (nf_tables over netlink, atomic, runs no iptables), legacy, plain or auto
+    /// How the rules reach the kernel: nft (nf_tables over netlink, atomic, runs no iptables), legacy
+    /// (iptables-legacy-restore), plain (what iptables is here) or auto (what fits the kernel) [default: legacy, or
+    /// IPTABLES_MODE from the environment]
     #[arg(long, value_name = "MODE", default_value = "", hide_default_value = true)]
     iptables_mode: String,
+
+    /// Take out rules of ours that another mode left, which would redirect twice
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "false", hide_default_value = true)]
+    replace_other_backend: String,
 
     /// Print the rules as iptables-restore input, change nothing, need no privilege
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
@@ -155,7 +162,7 @@ struct RunFlags {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
 
-    /// linkerd-init's older way to choose the mode: iptables-nft or iptables-legacy
+    /// linkerd-init's older way to choose the mode: iptables-nft, iptables-legacy or iptables
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     firewall_bin_path: String,
 
@@ -164,11 +171,14 @@ struct RunFlags {
     firewall_save_bin_path: String,
 }
 
-/// Reads the command line, the program's name first.
+/// Reads the command line, the program's name first, and the environment's `IPTABLES_MODE`.
 ///
 /// # Errors
 /// Anything that linkerd-init, iptables or the kernel would refuse, or that can't be meant.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    iptables_mode: Option<OsString>,
+) -> Result<Command, UsageError> {
     let matches = match Cli::command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -177,7 +187,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, U
         Err(error) => return Err(one_line(&error)),
     };
     let cli = Cli::from_arg_matches(&matches).map_err(|error| one_line(&error))?;
-    Ok(Command::Install(Box::new(install(cli)?)))
+    let log = Log::new(log_format(&cli.run.log_format)?, log_level(&cli.run.log_level)?);
+    let environment = iptables_mode.map(|mode| mode.to_string_lossy().into_owned());
+    Ok(Command::Install(Box::new(install(cli, environment)?), log))
 }
 
 /// clap's error without the usage behind it.
@@ -204,7 +216,7 @@ fn one_line(error: &clap::Error) -> UsageError {
     UsageError(format!("{text} (see proxy-init --help)"))
 }
 
-fn install(cli: Cli) -> Result<Install, UsageError> {
+fn install(cli: Cli, environment: Option<String>) -> Result<Install, UsageError> {
     let Cli { rules, run } = cli;
     let config = Config {
         proxy_uid: owner("--proxy-uid", rules.proxy_uid)?,
@@ -222,14 +234,17 @@ fn install(cli: Cli) -> Result<Install, UsageError> {
     };
     Ok(Install {
         config,
-        mode: mode(&run)?,
+        choice: choice(&run, environment)?,
+        folder: Path::new(&run.firewall_bin_path)
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .map(Path::to_owned),
+        wait: boolean("--use-wait-flag", &run.use_wait_flag)?,
+        replace_other_backend: boolean("--replace-other-backend", &run.replace_other_backend)?,
         simulate: boolean("--simulate", &run.simulate)?,
         netns: Some(PathBuf::from(run.netns)).filter(|path| !path.as_os_str().is_empty()),
         close_wait_timeout: seconds("--timeout-close-wait-secs", &run.timeout_close_wait_secs)?,
-        log_format: log_format(&run.log_format)?,
-        log_level: log_level(&run.log_level)?,
     })
-    .and_then(|install| boolean("--use-wait-flag", &run.use_wait_flag).map(|_| install))
 }
 
 fn invalid(flag: &str, reason: impl fmt::Display) -> UsageError {
@@ -319,28 +334,35 @@ fn boolean(flag: &str, value: &str) -> Result<bool, UsageError> {
     }
 }
 
-fn mode(run: &RunFlags) -> Result<Mode, UsageError> {
-    let by_name = match run.iptables_mode.as_str() {
-        "" => mode_of_binary(&run.firewall_bin_path)?,
-        mode => mode,
-    };
-    match by_name {
-        "nft" => Ok(Mode::Nft),
-        mode @ ("legacy" | "plain" | "auto") => Err(UsageError(format!(
-            "--iptables-mode {mode} is not available yet: use --iptables-mode nft"
-        ))),
-        mode => Err(UsageError(format!(
-            "--iptables-mode valid values are only \"legacy\", \"nft\", \"auto\", and \"plain\", not \"{mode}\""
+/// The mode: the flag says it, or else the environment (as kube-proxy's images have it), or else the name of the
+/// iptables binary, or else it is linkerd-init's default.
+fn choice(run: &RunFlags, environment: Option<String>) -> Result<Choice, UsageError> {
+    let environment = environment.unwrap_or_default();
+    match (run.iptables_mode.as_str(), environment.as_str()) {
+        ("", "") => choice_of_binary(&run.firewall_bin_path),
+        ("", mode) => choice_of_name("IPTABLES_MODE in the environment", mode),
+        (mode, _) => choice_of_name("--iptables-mode", mode),
+    }
+}
+
+fn choice_of_name(source: &str, mode: &str) -> Result<Choice, UsageError> {
+    match mode {
+        "nft" => Ok(Choice::Mode(Mode::Nft)),
+        "legacy" => Ok(Choice::Mode(Mode::Legacy)),
+        "plain" => Ok(Choice::Plain),
+        "auto" => Ok(Choice::Auto),
+        _ => Err(UsageError(format!(
+            "{source} valid values are only \"legacy\", \"nft\", \"auto\", and \"plain\", not \"{mode}\""
         ))),
     }
 }
 
 /// The mode that an iptables binary's name stands for, wherever it is.
-fn mode_of_binary(path: &str) -> Result<&'static str, UsageError> {
+fn choice_of_binary(path: &str) -> Result<Choice, UsageError> {
     match path.rsplit('/').next().unwrap_or_default() {
-        "iptables-nft" => Ok("nft"),
-        "" | "iptables-legacy" => Ok("legacy"),
-        "iptables" => Ok("plain"),
+        "iptables-nft" => Ok(Choice::Mode(Mode::Nft)),
+        "" | "iptables-legacy" => Ok(Choice::Mode(Mode::Legacy)),
+        "iptables" => Ok(Choice::Plain),
         _ => Err(UsageError(format!(
             "--firewall-bin-path: \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
              use --iptables-mode"

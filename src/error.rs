@@ -14,12 +14,15 @@ use crate::ruleset::ChainName;
 pub enum Mode {
     /// xtables-compatible nat chains in nf_tables.
     Nft,
+    /// ip_tables, by way of iptables-legacy-restore.
+    Legacy,
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Mode::Nft => "nft",
+            Mode::Legacy => "legacy",
         })
     }
 }
@@ -220,4 +223,167 @@ pub enum Error {
         /// What to do about that.
         advice: &'static str,
     },
+
+    /// Our rules stand in another backend, and connections would be redirected twice.
+    #[error(
+        "{mode} mode: nothing was installed: rules of ours stand in {other} mode already, and together they would \
+         redirect twice: add --replace-other-backend to take those out in the same run"
+    )]
+    OtherBackend {
+        /// The backend that was asked for.
+        mode: Mode,
+        /// The one that holds rules of ours.
+        other: Mode,
+    },
+
+    /// The rules are in, but those that they replace could not be taken out.
+    #[error(
+        "{mode} mode: the rules are installed, but those of {other} mode are there too, because they could not be \
+         taken out, so connections are redirected twice: {error}"
+    )]
+    NotReplaced {
+        /// The backend that was asked for.
+        mode: Mode,
+        /// The one that still holds rules of ours.
+        other: Mode,
+        /// Why.
+        error: Box<Error>,
+    },
+
+    /// What a mode needs isn't installed, and nft mode, used instead, failed too.
+    #[error("{missing}; and, tried instead, {error}")]
+    Fallback {
+        /// What isn't installed.
+        missing: Box<Error>,
+        /// How nft mode failed.
+        error: Box<Error>,
+    },
+
+    /// An iptables command isn't installed.
+    #[error(
+        "legacy mode: nothing was installed: {command} is not on PATH: install iptables-legacy (Debian: package \
+         iptables), or use --iptables-mode nft, which needs no iptables"
+    )]
+    NoCommand {
+        /// The command's name.
+        command: String,
+    },
+
+    /// An iptables command could not be started or watched.
+    #[error("legacy mode: nothing was installed: cannot run {command}: {reason}: see that it can be executed", command = command.display())]
+    CommandFailed {
+        /// The command.
+        command: PathBuf,
+        /// Why.
+        reason: String,
+    },
+
+    /// An iptables command took for ever, and was killed.
+    #[error(
+        "legacy mode: nothing was installed: {command} did not end within {seconds} seconds and was killed: find out \
+         what it waits for with strace, or use --iptables-mode nft",
+        command = command.display()
+    )]
+    CommandHung {
+        /// The command.
+        command: PathBuf,
+        /// How long it had.
+        seconds: u64,
+    },
+
+    /// An iptables command refused, for a reason that has no error of its own here.
+    #[error(
+        "legacy mode: nothing was installed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
+         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft",
+        command = command.display()
+    )]
+    CommandRefused {
+        /// The command.
+        command: PathBuf,
+        /// Its exit code.
+        status: String,
+        /// What it said.
+        stderr: String,
+    },
+
+    /// Somebody else is changing legacy rules.
+    #[error(
+        "legacy mode: nothing was installed: another program holds the xtables lock ({stderr}): add -w to wait for \
+         it, or find it with `fuser /run/xtables.lock`"
+    )]
+    LockHeld {
+        /// The command.
+        command: PathBuf,
+        /// What it said.
+        stderr: String,
+    },
+
+    /// The xtables lock's file can't be made or opened.
+    #[error(
+        "legacy mode: nothing was installed: iptables cannot write its lock file ({stderr}): mount a writable /run \
+         (in a pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
+    )]
+    LockFile {
+        /// The command.
+        command: PathBuf,
+        /// What it said.
+        stderr: String,
+    },
+
+    /// The kernel has no legacy tables.
+    #[error(
+        "legacy mode: nothing was installed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
+         ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
+    )]
+    NoLegacyTables {
+        /// The command.
+        command: PathBuf,
+        /// What it said.
+        stderr: String,
+    },
+
+    /// iptables-legacy can't work without this capability.
+    #[error(
+        "legacy mode: nothing was installed: iptables-legacy needs {capability}, which this process lacks: run as \
+         root, or add NET_ADMIN and NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
+    )]
+    NoCapability {
+        /// The capability.
+        capability: String,
+    },
+
+    /// The second family failed after the first was in.
+    #[error("{error} (the {second} rules failed after the {first} ones were in, {left})")]
+    TakenBack {
+        /// The family that was in.
+        first: Family,
+        /// The one that failed.
+        second: Family,
+        /// How it failed.
+        error: Box<Error>,
+        /// What became of the first.
+        left: String,
+    },
+
+    /// The kernel's legacy tables can't be read.
+    #[error(
+        "legacy mode: nothing was installed: cannot read the {family} legacy nat table: {errno}: run as root or with \
+         CAP_NET_ADMIN"
+    )]
+    LegacyUnreadable {
+        /// Whose table.
+        family: Family,
+        /// How it failed.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// Whether the kernel lacks something that the backend needs, so that another backend may do.
+    pub fn is_lack(&self) -> bool {
+        matches!(
+            self,
+            Error::NoNfTables { .. } | Error::NoFamily { .. } | Error::NoNatChains { .. } | Error::NoExtension { .. }
+        )
+    }
 }

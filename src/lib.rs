@@ -27,11 +27,12 @@
 //! Installing needs CAP_NET_ADMIN and changes the network namespace of the calling thread:
 //!
 //! ```no_run
-//! # use proxy_init::{Config, Port, backend, plan};
+//! use proxy_init::backend::{Backend as _, nft::Nft};
+//! # use proxy_init::{Config, Port, plan};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let config = Config::new("4143".parse::<Port>()?, "4140".parse::<Port>()?);
 //! let rulesets: Vec<_> = config.families().iter().map(|&family| plan(&config, family)).collect();
-//! backend::nft::install(&rulesets)?;
+//! Nft.install(&rulesets)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -45,6 +46,7 @@
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod detect;
 pub mod error;
 pub mod install;
 pub mod log;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use proxy_init::cli::{self, Command};
-use proxy_init::log::{Level, Log};
+use proxy_init::log::Level;
 
 /// The run failed.
 const FAILED: u8 = 1;
@@ -12,8 +12,8 @@ const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
-    let install = match cli::parse(std::env::args_os()) {
-        Ok(Command::Install(install)) => install,
+    let (install, mut log) = match cli::parse(std::env::args_os(), std::env::var_os("IPTABLES_MODE")) {
+        Ok(Command::Install(install, log)) => (install, log),
         Ok(Command::Print(text)) => return print(&text),
         Err(error) => {
             // Where nobody can read it, the exit code has to do.
@@ -21,7 +21,6 @@ fn main() -> ExitCode {
             return ExitCode::from(BAD_INPUT);
         }
     };
-    let mut log = Log::new(install.log_format, install.log_level);
     let result = install.run(&mut log);
     if let Err(error) = &result {
         log.add(Level::Error, error);

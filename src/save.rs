@@ -1,11 +1,12 @@
-//! A [`Ruleset`] as iptables-save text: what `iptables-restore` reads, and what people know.
+//! Rules ⇄ iptables-save text: what `iptables-restore` reads, and what people know.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
 use ipnet::IpNet;
 
-use crate::config::Family;
-use crate::ruleset::{Match, Rule, Ruleset, Target};
+use crate::config::{Family, OwnerId, Port, PortRange};
+use crate::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
 
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
 /// comment unquoted.
@@ -50,30 +51,60 @@ impl fmt::Display for Target {
     }
 }
 
-/// The ruleset as input for `iptables-restore` or `ip6tables-restore`: one nat block that makes our chains (or
-/// flushes them, with `--noflush`) and adds the rules.
-///
-/// A rule on a subnet says which family it is for (`-4`, `-6`; see iptables(8)), so that the other family's
-/// iptables-restore passes over it instead of failing when both blocks are piped into one.
-pub fn restore_input(ruleset: &Ruleset) -> String {
-    let mut text = String::from("*nat\n");
-    for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
-        // Writing to a String can't fail.
-        let _ = writeln!(text, ":{} - [0:0]", chain.name);
+/// Input for `iptables-restore --noflush`, being written: one transaction in the nat table.
+pub(crate) struct Input(String);
+
+impl Input {
+    pub(crate) fn new() -> Self {
+        Self("*nat\n".to_owned())
     }
-    for (chain, rule) in ruleset.rules() {
+
+    /// Makes a chain, or deletes its rules if it is there.
+    pub(crate) fn make_or_flush(&mut self, chain: ChainName) {
+        self.line(format_args!(":{chain} - [0:0]"));
+    }
+
+    /// Adds a rule behind a chain's last one.
+    ///
+    /// A rule on a subnet says which family it is for (`-4`, `-6`; see iptables(8)), so that the other family's
+    /// command passes over it instead of failing when somebody pipes both blocks of a simulation into one.
+    pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
         let on_subnet = rule.matches.iter().find_map(|condition| match condition {
             Match::Source(IpNet::V4(_)) | Match::Destination(IpNet::V4(_)) => Some("-4 "),
             Match::Source(IpNet::V6(_)) | Match::Destination(IpNet::V6(_)) => Some("-6 "),
             _ => None,
         });
-        let _ = writeln!(text, "{}-A {chain} {rule}", on_subnet.unwrap_or(""));
+        self.line(format_args!("{}-A {chain} {rule}", on_subnet.unwrap_or_default()));
     }
-    text.push_str("COMMIT\n");
-    text
+
+    /// Adds a rule as iptables-save wrote it.
+    pub(crate) fn append_saved(&mut self, line: &Line) {
+        self.line(format_args!("-A {} {}", line.chain, line.specification));
+    }
+
+    /// Deletes a rule, named by what it is.
+    pub(crate) fn delete(&mut self, chain: ChainName, specification: impl fmt::Display) {
+        self.line(format_args!("-D {chain} {specification}"));
+    }
+
+    /// Deletes an empty chain.
+    pub(crate) fn delete_chain(&mut self, chain: ChainName) {
+        self.line(format_args!("-X {chain}"));
+    }
+
+    /// The whole input.
+    pub(crate) fn finish(mut self) -> String {
+        self.line(format_args!("COMMIT"));
+        self.0
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // Writing to a String can't fail.
+        let _ = writeln!(self.0, "{line}");
+    }
 }
 
-/// What `--simulate` prints: each family's [`restore_input`] behind a line that names its command.
+/// What `--simulate` prints: each family's input behind a line that names its command.
 pub fn simulation(rulesets: &[Ruleset]) -> String {
     rulesets
         .iter()
@@ -82,7 +113,229 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
                 Family::V4 => "iptables-restore",
                 Family::V6 => "ip6tables-restore",
             };
-            format!("# {}: {command} --noflush\n{}", ruleset.family, restore_input(ruleset))
+            let mut input = Input::new();
+            for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
+                input.make_or_flush(chain.name);
+            }
+            for (chain, rule) in ruleset.rules() {
+                input.append(chain, rule);
+            }
+            format!("# {}: {command} --noflush\n{}", ruleset.family, input.finish())
         })
         .collect()
+}
+
+/// The nat table as iptables-save wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Saved {
+    chains: Vec<String>,
+    lines: Vec<Line>,
+}
+
+/// A rule as iptables-save wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    chain: String,
+    specification: String,
+}
+
+impl Saved {
+    /// Reads what iptables-save printed; lines that it doesn't print count for nothing.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut saved = Self::default();
+        for line in text.lines() {
+            if let Some(chain) = line.strip_prefix(':') {
+                saved.chains.extend(chain.split(' ').next().map(ToOwned::to_owned));
+            } else if let Some((chain, specification)) = line.strip_prefix("-A ").and_then(|rule| rule.split_once(' '))
+            {
+                saved.lines.push(Line {
+                    chain: chain.to_owned(),
+                    specification: specification.to_owned(),
+                });
+            }
+        }
+        saved
+    }
+
+    /// Whether it has a chain.
+    pub(crate) fn has(&self, chain: ChainName) -> bool {
+        self.chains.iter().any(|name| name == chain.as_str())
+    }
+
+    /// Whether anything of ours is there.
+    pub(crate) fn is_ours(&self) -> bool {
+        ChainName::ALL
+            .into_iter()
+            .any(|chain| chain.is_ours() && self.has(chain))
+    }
+
+    /// A chain's rules, in order.
+    pub(crate) fn lines(&self, chain: ChainName) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(move |line| line.chain == chain.as_str())
+    }
+
+    /// The rules of a base chain that send packets to our chains.
+    pub(crate) fn our_jumps(&self, base: ChainName) -> impl Iterator<Item = &Line> {
+        self.lines(base).filter(|line| line.jumps_to_ours())
+    }
+}
+
+impl Line {
+    /// The rule without its chain.
+    pub(crate) fn specification(&self) -> &str {
+        &self.specification
+    }
+
+    /// Whether it sends packets to a chain of ours, whatever it matches.
+    fn jumps_to_ours(&self) -> bool {
+        let words = words(&self.specification);
+        let mut pairs = words.iter().zip(words.iter().skip(1));
+        pairs.any(|(flag, chain)| {
+            matches!(flag.as_str(), "-j" | "-g") && ChainName::from_name(chain).is_some_and(ChainName::is_ours)
+        })
+    }
+
+    /// The rule, if it is one that we could have made.
+    pub(crate) fn rule(&self) -> Option<Rule> {
+        let words = words(&self.specification);
+        let mut words = words.iter().map(String::as_str);
+        let mut rule = Rule {
+            matches: Vec::new(),
+            target: Target::Return,
+            comment: Cow::default(),
+        };
+        loop {
+            let condition = match (words.next()?, words.next()?) {
+                ("-p", "tcp") => Match::Tcp,
+                ("-s", net) => Match::Source(net.parse().ok()?),
+                ("-d", net) => Match::Destination(net.parse().ok()?),
+                ("-o", "lo") => Match::OutLoopback,
+                ("-m", "comment") => {
+                    let ("--comment", comment) = (words.next()?, words.next()?) else {
+                        return None;
+                    };
+                    rule.comment = comment.to_owned().into();
+                    continue;
+                }
+                ("-m", extension) => match (extension, words.next()?, words.next()?) {
+                    ("tcp", "--dport", port) => Match::DestinationPort(port.parse().ok()?),
+                    ("multiport", "--dports", ports) => Match::DestinationPorts(multiport(ports)?),
+                    ("owner", "--uid-owner", id) => Match::UidOwner(OwnerId::new(id.parse().ok()?)?),
+                    ("owner", "--gid-owner", id) => Match::GidOwner(OwnerId::new(id.parse().ok()?)?),
+                    _ => return None,
+                },
+                ("-j", target) => {
+                    rule.target = match target {
+                        "RETURN" => Target::Return,
+                        "REDIRECT" => {
+                            let ("--to-ports", port) = (words.next()?, words.next()?) else {
+                                return None;
+                            };
+                            Target::Redirect(port.parse::<Port>().ok()?)
+                        }
+                        chain => Target::Jump(ChainName::from_name(chain)?),
+                    };
+                    return words.next().is_none().then_some(rule);
+                }
+                _ => return None,
+            };
+            rule.matches.push(condition);
+        }
+    }
+}
+
+/// `4190,8000:8100`
+fn multiport(text: &str) -> Option<Multiport> {
+    let range = |item: &str| {
+        let (first, last) = item.split_once(':').unwrap_or((item, item));
+        PortRange::new(first.parse().ok()?, last.parse().ok()?)
+    };
+    Multiport::new(text.split(',').map(range).collect::<Option<_>>()?)
+}
+
+/// The words of a line; those with spaces are in double quotes, in which a backslash takes the next character as it is
+/// (xtables_save_string() in iptables' libxtables).
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = None;
+    let mut quoted = false;
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_with(String::new);
+            }
+            '\\' if quoted => word.get_or_insert_with(String::new).extend(characters.next()),
+            ' ' if !quoted => words.extend(word.take()),
+            other => word.get_or_insert_with(String::new).push(other),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn line(specification: &str) -> Line {
+        Line {
+            chain: "PREROUTING".to_owned(),
+            specification: specification.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_iptables_save_prints_is_read() {
+        // Lines that iptables-legacy-save 1.8.9 printed.
+        let saved = Saved::parse(
+            "# Generated by iptables-save v1.8.9 on Fri Nov 20 23:58:48 2026\n*nat\n:PREROUTING ACCEPT [0:0]\n\
+             :PROXY_INIT_REDIRECT - [0:0]\n\
+             -A PREROUTING -p tcp -m comment --comment \"it's \\\"mine\\\"\" -j PROXY_INIT_REDIRECT\n\
+             -A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT\n\
+             -A PREROUTING -s 10.0.0.0/8 -j ACCEPT\nCOMMIT\n",
+        );
+        assert!(saved.has(ChainName::ProxyInitRedirect) && !saved.has(ChainName::ProxyInitOutput));
+        let jumps: Vec<_> = saved.our_jumps(ChainName::Prerouting).collect();
+        assert_eq!(jumps.len(), 2);
+        assert_eq!(jumps[0].rule().unwrap().comment, "it's \"mine\"");
+        assert_eq!(jumps[1].rule().unwrap().matches, []);
+        assert_eq!(saved.lines(ChainName::Prerouting).nth(2).unwrap().rule(), None);
+    }
+
+    #[test]
+    fn rules_of_others_are_none_of_ours() {
+        for specification in [
+            "! -p tcp -j RETURN",
+            "-p udp -j RETURN",
+            "-p tcp -m multiport ! --dports 80 -j RETURN",
+            "-p tcp -m multiport --sports 80 -j RETURN",
+            "-p tcp -m tcp --dport 80:90 -j RETURN",
+            "-m owner --uid-owner 0-7 -j RETURN",
+            "-m owner ! --uid-owner 7 -j RETURN",
+            "-j REDIRECT --to-ports 80-90",
+            "-j REDIRECT --to-ports 80 --random",
+            "-j ACCEPT",
+            "-o lo+ -j RETURN",
+            "-o lo",
+            "",
+        ] {
+            assert_eq!(line(specification).rule(), None, "{specification}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text: String) {
+            let saved = Saved::parse(&text);
+            for chain in ChainName::ALL {
+                for line in saved.lines(chain) {
+                    line.rule();
+                }
+            }
+            line(&text).rule();
+        }
+    }
 }

@@ -67,6 +67,12 @@ impl Batch {
         Finished(self)
     }
 
+    /// Leaves the batch without an end: the kernel checks its messages, answers as ever, and forgets them
+    /// (nfnetlink_rcv_batch() commits at the end message only; `nft --check` works so too).
+    pub(crate) fn unfinished(self) -> Finished {
+        Finished(self)
+    }
+
     fn buffer(&mut self) -> *mut c_void {
         // SAFETY: `raw` is a live batch.
         unsafe { sys::nftnl_batch_buffer(self.raw.as_ptr()) }
@@ -88,7 +94,7 @@ impl Drop for Batch {
     }
 }
 
-/// A whole batch, ready to send.
+/// A batch, ready to send.
 pub(crate) struct Finished(Batch);
 
 impl Finished {

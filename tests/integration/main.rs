@@ -4,7 +4,9 @@
 //! iptables and nft read back, and real connections.
 
 mod cli;
+mod legacy;
 mod linkerd;
+mod modes;
 mod nft;
 mod traffic;
 

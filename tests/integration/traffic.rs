@@ -180,6 +180,11 @@ fn nft() {
 }
 
 #[test]
+fn legacy() {
+    check_mode("legacy");
+}
+
+#[test]
 fn without_rules_every_connection_is_direct() {
     let lab = Lab::new();
     let _server = Server::start(&lab.pod, &[8080]);

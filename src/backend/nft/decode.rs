@@ -17,7 +17,7 @@ use crate::ruleset::{ChainName, Match, Rule, Target};
 
 /// A rule that the kernel holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HeldRule {
     /// Its number in its table.
     pub(super) handle: u64,
     /// Where it sends packets, if that is a target that we know, whatever it matches.
@@ -27,7 +27,7 @@ pub(super) struct Held {
 }
 
 /// Reads one rule of a dump.
-pub(super) fn rule(attributes: Attributes<'_>, family: Family) -> Result<Held, Malformed> {
+pub(super) fn rule(attributes: Attributes<'_>, family: Family) -> Result<HeldRule, Malformed> {
     let handle = be64(attributes.get(NFTA_RULE_HANDLE)?)?;
     let mut reader = Reader::new(family);
     if let Some(expressions) = attributes.find(NFTA_RULE_EXPRESSIONS)? {
@@ -84,14 +84,14 @@ impl Reader {
         }
     }
 
-    fn finish(self, handle: u64) -> Held {
+    fn finish(self, handle: u64) -> HeldRule {
         let whole = !self.foreign && self.loaded.is_none();
         let rule = self.target.filter(|_| whole).map(|target| Rule {
             matches: self.matches,
             target,
             comment: Cow::Owned(self.comment),
         });
-        Held {
+        HeldRule {
             handle,
             target: self.target,
             rule,

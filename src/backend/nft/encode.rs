@@ -7,10 +7,12 @@ use ipnet::IpNet;
 use nftnl::{Chain, ChainType, Hook, MsgType, Table};
 
 use super::xt::{self, Extension};
+use crate::backend::command;
 use crate::config::Family;
+use crate::error::Mode;
 use crate::netlink::expr::{Expr, Header, Verdict};
 use crate::netlink::rule::RuleMessage;
-use crate::netlink::{Batch, Finished, Generation};
+use crate::netlink::{Batch, Generation};
 use crate::ruleset::{ChainName, Match, Rule, Target};
 
 /// The table, in both families: xtables' nat table.
@@ -60,7 +62,7 @@ impl Step<'_> {
 /// The iptables command that the step stands for, where there is one.
 impl fmt::Display for Step<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let command = super::command(self.family());
+        let command = command(Mode::Nft, self.family());
         match self {
             Step::AddTable(family) => write!(f, "table {} nat", table_family(*family)),
             Step::AddChain(_, chain) => write!(f, "{command} -t nat -N {chain}"),
@@ -87,8 +89,8 @@ fn table_family(family: Family) -> &'static str {
 }
 
 /// The steps as a batch; message n is step n, counted from 1. The last one asks for an acknowledgement.
-pub(super) fn encode(steps: &[Step<'_>], generation: Generation) -> Finished {
-    let mut batch = Batch::begin(Some(generation));
+pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batch {
+    let mut batch = Batch::begin(generation);
     let tables = [Family::V4, Family::V6].map(|family| Table::new(NAT, family.protocol()));
     let [v4, v6] = &tables;
     for (index, step) in steps.iter().enumerate() {
@@ -110,7 +112,7 @@ pub(super) fn encode(steps: &[Step<'_>], generation: Generation) -> Finished {
             }
         }
     }
-    batch.end()
+    batch
 }
 
 fn chain_message(table: &Table, chain: ChainName) -> Chain<'_> {
@@ -192,9 +194,6 @@ pub(super) fn address_offset(family: Family, side: Side) -> u32 {
 /// The whole address, masked: the one form that every version of iptables-nft reads. (Since 1.8.7 it shortens the
 /// load itself where the prefix ends on a byte.)
 fn push_address(message: &mut RuleMessage, net: IpNet, side: Side) {
-    if net.prefix_len() == 0 {
-        return; // every address
-    }
     let (family, address, mask) = match net {
         IpNet::V4(net) => (
             Family::V4,

@@ -11,10 +11,10 @@ mod xt;
 
 use std::time::Duration;
 
-use self::decode::Held;
 use self::encode::Step;
+use super::{Backend, Held};
 use crate::config::Family;
-use crate::error::Error;
+use crate::error::{Error, Mode};
 use crate::netlink::message::{Request, string};
 use crate::netlink::uapi::{NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE};
 use crate::netlink::{CommitError, Generation, ReadError, Socket};
@@ -24,38 +24,83 @@ use crate::ruleset::{ChainName, Rule, Ruleset, Target};
 /// millisecond; a writer that keeps this up for so long doesn't let anybody else in either.
 const TRIES: u32 = 1000;
 
-/// The iptables command that shows the rules of nft mode.
-pub(crate) fn command(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "iptables-nft",
-        Family::V6 => "ip6tables-nft",
+/// The backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Nft;
+
+impl Backend for Nft {
+    fn mode(&self) -> Mode {
+        Mode::Nft
+    }
+
+    fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let mut outcome = commit(&socket, &fresh(rulesets), Generation::FRESH)?;
+        if outcome == Outcome::OtherGeneration {
+            outcome = reconcile(&socket, rulesets)?;
+        }
+        finished(outcome)
+    }
+
+    fn remove(&self) -> Result<(), Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        finished(reconcile(&socket, &[])?)
+    }
+
+    fn held(&self) -> Result<Held, Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let read = |family| -> Result<Held, ReadError> {
+            let mut rules = 0;
+            let request = dump(libc::NFT_MSG_GETRULE, family).string(NFTA_RULE_TABLE, "nat");
+            socket.ask(request, |_| {
+                rules += 1;
+                Ok(())
+            })?;
+            let ours = chains(&socket, family)?.into_iter().any(ChainName::is_ours);
+            Ok(Held { ours, rules })
+        };
+        if socket.generation().map_err(refusal::unreadable)? == Generation::FRESH {
+            return Ok(Held::default());
+        }
+        let v4 = read(Family::V4).map_err(refusal::unreadable)?;
+        let v6 = read(Family::V6).map_err(refusal::unreadable)?;
+        Ok(v4 + v6)
     }
 }
 
-/// Installs the rulesets, all of them or, on an error, nothing.
-///
-/// Afterwards the families that are given hold exactly these rules of ours, each once, whatever was there before, and
-/// the others hold none. Strangers' rules and chains stay where they are.
-///
-/// # Errors
-/// What the kernel lacks or refuses, with the rule that it is about; then nothing has changed.
-pub fn install(rulesets: &[Ruleset]) -> Result<(), Error> {
-    let socket = Socket::open().map_err(refusal::no_socket)?;
-    let steps = fresh(rulesets);
-    let mut outcome = commit(&socket, &steps, Generation::FRESH)?;
-    for attempt in 0..TRIES {
-        if outcome == Outcome::Committed {
-            return Ok(());
-        }
-        back_off(attempt);
-        let generation = socket.generation().map_err(refusal::unreadable)?;
-        let steps = reconciled(&socket, rulesets).map_err(refusal::unreadable)?;
-        outcome = commit(&socket, &steps, generation)?;
+impl Nft {
+    /// Whether the kernel would take the rulesets: it checks them as if to install, and nothing is committed.
+    ///
+    /// # Errors
+    /// What the kernel lacks or refuses.
+    pub fn check(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let steps = fresh(rulesets);
+        let batch = encode::encode(&steps, None).unfinished();
+        socket
+            .commit(&batch)
+            .map_err(|error| refusal::explain(&socket, &steps, &batch, error))
     }
+}
+
+fn finished(outcome: Outcome) -> Result<(), Error> {
     match outcome {
         Outcome::Committed => Ok(()),
         Outcome::OtherGeneration => Err(Error::Contended { tries: TRIES }),
     }
+}
+
+/// From what the namespace holds to the rulesets, whoever else is at work.
+fn reconcile(socket: &Socket, rulesets: &[Ruleset]) -> Result<Outcome, Error> {
+    for attempt in 0..TRIES {
+        back_off(attempt);
+        let generation = socket.generation().map_err(refusal::unreadable)?;
+        let steps = reconciled(socket, rulesets).map_err(refusal::unreadable)?;
+        if steps.is_empty() || commit(socket, &steps, generation)? == Outcome::Committed {
+            return Ok(Outcome::Committed);
+        }
+    }
+    Ok(Outcome::OtherGeneration)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +110,7 @@ enum Outcome {
 }
 
 fn commit(socket: &Socket, steps: &[Step<'_>], generation: Generation) -> Result<Outcome, Error> {
-    let batch = encode::encode(steps, generation);
+    let batch = encode::encode(steps, Some(generation)).end();
     match socket.commit(&batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
@@ -147,12 +192,12 @@ fn remove(socket: &Socket, family: Family, steps: &mut Vec<Step<'_>>) -> Result<
     Ok(())
 }
 
-fn is_our_jump(held: &Held) -> bool {
+fn is_our_jump(held: &decode::HeldRule) -> bool {
     matches!(held.target, Some(Target::Jump(chain)) if chain.is_ours())
 }
 
 /// The rules that a chain of the family's nat table holds, in order; none if there is no such chain.
-fn rules(socket: &Socket, family: Family, chain: ChainName) -> Result<Vec<Held>, ReadError> {
+fn rules(socket: &Socket, family: Family, chain: ChainName) -> Result<Vec<decode::HeldRule>, ReadError> {
     let mut rules = Vec::new();
     let request = dump(libc::NFT_MSG_GETRULE, family)
         .string(NFTA_RULE_TABLE, "nat")

@@ -1,0 +1,81 @@
+//! The older way to ask the kernel about rules: ip_tables' socket options. Here because this is where `unsafe` is.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::message::u32_at;
+use crate::config::Family;
+
+/// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
+const GET_INFO: libc::c_int = 64;
+/// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`: `struct ipt_get_entries`.
+const GET_ENTRIES: libc::c_int = 65;
+/// `XT_TABLE_MAXNAMELEN`: both structures begin with the table's name.
+const NAME: usize = 32;
+/// `struct ipt_getinfo`: name, valid hooks, 5 entry points, 5 underflows, number of entries, their size.
+const INFO: usize = NAME + 4 + 20 + 20 + 4 + 4;
+/// Where the entries begin in `struct ipt_get_entries`: behind the name and the size, aligned to 8 bytes.
+const ENTRIES: usize = NAME + 8;
+
+/// A legacy table as the kernel holds it.
+pub(crate) struct Entries {
+    /// How many base chains it has.
+    pub(crate) base_chains: u32,
+    /// The `struct ipt_entry`s, or `ip6t_entry`s, one behind another.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Reads the nat table. Makes the table if there is none yet: see that there is one first.
+pub(crate) fn nat_entries(family: Family) -> Result<Entries, Errno> {
+    /// The table may change between the question for its size and that for its entries, which must name it.
+    const TRIES: usize = 100;
+    let (level, address) = match family {
+        Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
+        Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
+    };
+    // Any socket of the family will do.
+    let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    for _ in 0..TRIES {
+        let mut info = vec![0; INFO];
+        get(&socket, level, GET_INFO, &mut info)?;
+        let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
+        let (hooks, size) = (field(NAME)?, field(INFO - 4)?);
+        let mut entries = vec![0; ENTRIES];
+        if let Some(slot) = entries.get_mut(NAME..NAME + 4) {
+            slot.copy_from_slice(&size.to_ne_bytes());
+        }
+        entries.resize(ENTRIES + size as usize, 0);
+        match get(&socket, level, GET_ENTRIES, &mut entries) {
+            Err(Errno::EAGAIN) => {}
+            Err(errno) => return Err(errno),
+            Ok(()) => {
+                return Ok(Entries {
+                    base_chains: hooks.count_ones(),
+                    bytes: entries.split_off(ENTRIES),
+                });
+            }
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// Asks about the nat table: its name goes to the front of the structure.
+fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &mut [u8]) -> Result<(), Errno> {
+    if let Some(name) = structure.first_chunk_mut() {
+        *name = *b"nat\0";
+    }
+    let mut length = structure.len() as libc::socklen_t;
+    // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            structure.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result).map(drop)
+}

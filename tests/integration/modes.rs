@@ -1,0 +1,247 @@
+//! Choosing a mode: the flag, the environment, the binaries, the kernel, and what a namespace already holds.
+
+use std::process::Output;
+
+use xtask::lab::Namespace;
+
+use crate::legacy::Folder;
+use crate::{assert_success, install, last_line, proxy_init, run};
+
+const PORTS: &str = "-p 4143 -o 4140";
+
+fn run_with(namespace: &Namespace, environment: &[(&str, &str)], arguments: &str) -> Output {
+    let mut command = proxy_init();
+    command.env_remove("IPTABLES_MODE").envs(environment.iter().copied());
+    namespace.output(
+        command
+            .args(PORTS.split_whitespace())
+            .args(arguments.split_whitespace()),
+    )
+}
+
+/// In which backend rules of ours are, and what the run said.
+fn mode_of(environment: &[(&str, &str)], arguments: &str) -> (String, String) {
+    let namespace = Namespace::new();
+    let output = run_with(&namespace, environment, arguments);
+    assert_success(&output);
+    (holders(&namespace), String::from_utf8(output.stdout).unwrap())
+}
+
+fn holders(namespace: &Namespace) -> String {
+    let mut holders = Vec::new();
+    // Not asking legacy makes no legacy tables.
+    if namespace
+        .sh("cat /proc/thread-self/net/ip_tables_names")
+        .contains("nat")
+        && namespace
+            .sh("iptables-legacy-save -t nat")
+            .contains("-j PROXY_INIT_OUTPUT")
+    {
+        holders.push("legacy");
+    }
+    if namespace.sh("nft list ruleset").contains("jump PROXY_INIT_OUTPUT") {
+        holders.push("nft");
+    }
+    holders.join(" and ")
+}
+
+#[test]
+fn the_flag_beats_the_environment_beats_the_binary() {
+    for (environment, arguments, want) in [
+        (None, "", "legacy"),
+        (None, "--iptables-mode nft", "nft"),
+        (None, "--firewall-bin-path iptables-nft", "nft"),
+        (None, "--firewall-bin-path /usr/sbin/iptables-legacy", "legacy"),
+        (Some("nft"), "", "nft"),
+        (Some(""), "", "legacy"),
+        (Some("nft"), "--iptables-mode legacy", "legacy"),
+        (Some("legacy"), "--firewall-bin-path iptables-nft", "legacy"),
+        (None, "--firewall-bin-path iptables-legacy --iptables-mode nft", "nft"),
+    ] {
+        let environment: Vec<_> = environment.iter().map(|mode| ("IPTABLES_MODE", *mode)).collect();
+        assert_eq!(mode_of(&environment, arguments).0, want, "{environment:?} {arguments}");
+    }
+    let output = run_with(&Namespace::new(), &[("IPTABLES_MODE", "ebtables")], "");
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("IPTABLES_MODE") && stderr.contains("ebtables"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn plain_is_what_iptables_restore_is() {
+    for variant in ["legacy", "nft"] {
+        let folder = Folder::new(&format!("plain-{variant}"));
+        for family in ["iptables", "ip6tables"] {
+            for suffix in ["-restore", "-save"] {
+                folder.link(&format!("{family}{suffix}"), &format!("{family}-{variant}{suffix}"));
+            }
+        }
+        for arguments in ["--iptables-mode plain", "--firewall-bin-path iptables"] {
+            assert_eq!(mode_of(&[("PATH", folder.path())], arguments).0, variant, "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
+    let empty = Folder::new("empty");
+    let nft = Folder::new("nft-only");
+    nft.link("iptables-nft-restore", "iptables-nft-restore");
+    for (folder, mode, missing) in [
+        (&empty, "legacy", "iptables-legacy-restore"),
+        (&nft, "legacy", "iptables-legacy-restore"),
+        (&empty, "plain", "iptables-restore"),
+    ] {
+        let (holder, log) = mode_of(&[("PATH", folder.path())], &format!("--iptables-mode {mode}"));
+        assert_eq!(holder, "nft");
+        let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
+        assert!(warning.contains(&format!("{missing} is not on PATH")), "{warning}");
+        assert!(warning.contains("going on in nft mode"), "{warning}");
+    }
+
+    // Only IPv6's command is missing: needed or not.
+    let v4 = Folder::new("v4-only");
+    v4.link("iptables-legacy-restore", "iptables-legacy-restore");
+    assert_eq!(mode_of(&[("PATH", v4.path())], "").0, "nft");
+    assert_eq!(mode_of(&[("PATH", v4.path())], "--ipv6=false").0, "legacy");
+}
+
+#[test]
+fn when_the_fallback_fails_too_one_error_names_both() {
+    let empty = Folder::new("both");
+    let namespace = Namespace::new();
+    namespace.sh("nft add table ip nat");
+    namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
+    let line = last_line(&run_with(&namespace, &[("PATH", empty.path())], ""));
+    assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
+    assert!(
+        line.contains("tried instead, nft mode") && line.contains("chain OUTPUT"),
+        "{line}"
+    );
+}
+
+#[test]
+fn nft_mode_never_falls_back() {
+    let namespace = Namespace::new();
+    namespace.sh("nft add table ip nat");
+    namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
+    let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
+    assert!(!line.contains("legacy mode"), "{line}");
+    assert_eq!(holders(&namespace), "");
+}
+
+#[test]
+fn auto_goes_by_what_the_namespace_holds() {
+    for (before, want, reason) in [
+        (&[][..], "nft", "the kernel has all that it needs"),
+        (
+            &["iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT"],
+            "legacy",
+            "legacy tables hold nat rules (1), nf_tables none",
+        ),
+        (
+            &["ip6tables-legacy -t nat -A OUTPUT -p udp -j ACCEPT"],
+            "legacy",
+            "legacy tables hold nat rules (1), nf_tables none",
+        ),
+        (
+            &["iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT"],
+            "nft",
+            "nf_tables holds nat rules (1), legacy tables none",
+        ),
+        (
+            &[
+                "iptables-legacy -t nat -N OTHER",
+                "iptables-legacy -t nat -A OTHER -j ACCEPT",
+                "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
+            ],
+            "nft",
+            "the kernel has all that it needs",
+        ),
+        (
+            &["iptables-legacy -t nat -N OTHER"],
+            "nft",
+            "the kernel has all that it needs",
+        ),
+        (
+            &["iptables-legacy -t filter -A INPUT -j ACCEPT"],
+            "nft",
+            "the kernel has all that it needs",
+        ),
+    ] {
+        let namespace = Namespace::new();
+        for line in before {
+            namespace.sh(line);
+        }
+        let log = install(&namespace, &format!("--iptables-mode auto {PORTS}"));
+        assert_eq!(holders(&namespace), want, "{before:?}");
+        assert!(
+            log.contains(&format!("auto: {want} mode, because {reason}")),
+            "{before:?}: {log}"
+        );
+    }
+}
+
+#[test]
+fn auto_stays_where_an_earlier_run_was() {
+    for mode in ["legacy", "nft"] {
+        let namespace = Namespace::new();
+        install(&namespace, &format!("--iptables-mode {mode} {PORTS}"));
+        // More rules of strangers in the other backend than of ours in this one.
+        let other = if mode == "legacy" { "nft" } else { "legacy" };
+        for port in 1..20 {
+            namespace.sh(&format!(
+                "iptables-{other} -t nat -A POSTROUTING -p tcp --dport {port} -j ACCEPT"
+            ));
+        }
+        let log = install(&namespace, &format!("--iptables-mode auto {PORTS} -r 80"));
+        assert_eq!(holders(&namespace), mode);
+        assert!(log.contains("it holds rules of ours already"), "{log}");
+    }
+}
+
+#[test]
+fn deciding_starts_no_process_and_makes_no_tables() {
+    let namespace = Namespace::new();
+    let mut command = std::process::Command::new("strace");
+    let trace = std::env::temp_dir().join(format!("proxy-init-auto-{}", std::process::id()));
+    command
+        .args(["-f", "-e", "trace=execve,fork,vfork,clone,clone3", "-o"])
+        .arg(&trace);
+    command
+        .arg(env!("CARGO_BIN_EXE_proxy-init"))
+        .args(["--iptables-mode", "auto"]);
+    let output = namespace.output(command.args(PORTS.split_whitespace()));
+    let calls = std::fs::read_to_string(&trace).unwrap();
+    std::fs::remove_file(&trace).unwrap();
+    assert_success(&output);
+    assert_eq!(calls.matches("execve(").count(), 1, "{calls}");
+    assert!(!calls.contains("fork(") && !calls.contains("clone"), "{calls}");
+    for list in ["ip_tables_names", "ip6_tables_names"] {
+        assert_eq!(namespace.sh(&format!("cat /proc/thread-self/net/{list}")), "");
+    }
+}
+
+#[test]
+fn rules_in_the_other_backend_are_refused_or_replaced() {
+    for (first, second) in [("legacy", "nft"), ("nft", "legacy")] {
+        let namespace = Namespace::new();
+        install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
+        let line = last_line(&run(&namespace, &format!("--iptables-mode {second} {PORTS}")));
+        assert!(
+            line.contains(&format!("rules of ours stand in {first} mode already")),
+            "{line}"
+        );
+        assert!(line.contains("--replace-other-backend"), "{line}");
+        assert_eq!(holders(&namespace), first);
+
+        install(
+            &namespace,
+            &format!("--iptables-mode {second} {PORTS} --replace-other-backend"),
+        );
+        assert_eq!(holders(&namespace), second);
+    }
+}
