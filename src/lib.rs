@@ -54,6 +54,7 @@ mod netlink;
 pub mod netns;
 pub mod ruleset;
 pub mod save;
+pub mod start_up;
 mod sysctl;
 
 pub use config::{Config, Family, OwnerId, Port, PortRange, Subnet};

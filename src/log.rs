@@ -66,17 +66,20 @@ impl Log {
         if level > self.level {
             return;
         }
-        let (name, time) = (level.as_str(), &self.time);
-        let lines = &mut self.lines;
+        let (name, time, lines) = (level.as_str(), &self.time, &mut self.lines);
         // Writing to a String can't fail.
-        let _ = match self.format {
-            Format::Plain => writeln!(lines, "time=\"{time}\" level={name} msg=\"{}\"", Quoted(message)),
-            Format::Json => writeln!(
-                lines,
-                "{{\"level\":\"{name}\",\"msg\":\"{}\",\"time\":\"{time}\"}}",
-                Quoted(message)
-            ),
-        };
+        match self.format {
+            Format::Plain => {
+                let _ = write!(lines, "time=\"{time}\" level={name} msg=\"");
+                add_quoted(lines, message);
+                lines.push_str("\"\n");
+            }
+            Format::Json => {
+                let _ = write!(lines, "{{\"level\":\"{name}\",\"msg\":\"");
+                add_quoted(lines, message);
+                let _ = writeln!(lines, "\",\"time\":\"{time}\"}}");
+            }
+        }
     }
 
     /// Writes all lines to stdout, in one write. Where nobody can read them, nobody can be told either.
@@ -88,30 +91,25 @@ impl Log {
     }
 }
 
-/// A text between double quotes, as JSON and logfmt have it.
-struct Quoted<T>(T);
-
-impl<T: fmt::Display> fmt::Display for Quoted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Escape<'a, 'b>(&'a mut fmt::Formatter<'b>);
-
-        impl fmt::Write for Escape<'_, '_> {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                for character in text.chars() {
-                    match character {
-                        '"' => self.0.write_str("\\\"")?,
-                        '\\' => self.0.write_str("\\\\")?,
-                        '\n' => self.0.write_str("\\n")?,
-                        '\t' => self.0.write_str("\\t")?,
-                        control if control.is_control() => write!(self.0, "\\u{:04x}", u32::from(control))?,
-                        other => self.0.write_char(other)?,
-                    }
-                }
-                Ok(())
+/// Adds a text as JSON and logfmt have it between double quotes. Most texts need no escape, and are written once.
+fn add_quoted(lines: &mut String, message: impl fmt::Display) {
+    let special = |character: char| matches!(character, '"' | '\\') || character.is_control();
+    let start = lines.len();
+    let _ = write!(lines, "{message}");
+    let Some(first) = lines.get(start..).and_then(|text| text.find(special)) else {
+        return;
+    };
+    let rest = lines.split_off(start + first);
+    for character in rest.chars() {
+        match character {
+            '\n' => lines.push_str("\\n"),
+            '\t' => lines.push_str("\\t"),
+            '"' | '\\' => lines.extend(['\\', character]),
+            control if control.is_control() => {
+                let _ = write!(lines, "\\u{:04x}", u32::from(control));
             }
+            other => lines.push(other),
         }
-
-        write!(Escape(f), "{}", self.0)
     }
 }
 

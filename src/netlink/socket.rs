@@ -1,11 +1,10 @@
 //! The socket to nfnetlink: sends a batch or a request, reads what the kernel answers.
 
-use std::io::IoSlice;
 use std::os::fd::AsRawFd as _;
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, NetlinkAddr, recv, sendmsg};
+use nix::sys::socket::{MsgFlags, recv, send};
 
 use thiserror::Error;
 
@@ -83,8 +82,8 @@ impl Socket {
     /// The kernel has answered before `sendmsg` returns: an error for each bad message, in their order, and the
     /// acknowledgement last. So when the first answer is the acknowledgement, the batch is committed.
     pub(crate) fn commit(&self, batch: &Finished) -> Result<(), CommitError> {
-        self.send(&batch.pages())
-            .map_err(|errno| CommitError::Socket("sendmsg", errno))?;
+        self.send(&batch.0)
+            .map_err(|errno| CommitError::Socket("send", errno))?;
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {
@@ -111,15 +110,14 @@ impl Socket {
         }
     }
 
-    /// One `sendmsg` over all of a batch's pages. A batch larger than the send buffer is refused with `EMSGSIZE`;
+    /// Sends it all in one datagram. One larger than the send buffer is refused with `EMSGSIZE`;
     /// then the buffer is made larger, as far as the namespace's privileges go, and it is sent again.
-    fn send(&self, pages: &[IoSlice<'_>]) -> Result<(), Errno> {
-        let send = || sendmsg::<NetlinkAddr>(self.0.as_raw_fd(), pages, &[], MsgFlags::empty(), None);
+    fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let send = || send(self.0.as_raw_fd(), bytes, MsgFlags::empty());
         match send() {
             Err(Errno::EMSGSIZE) => {
-                let length: usize = pages.iter().map(|page| page.len()).sum();
                 // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
-                self.grow_send_buffer(length + 32);
+                self.grow_send_buffer(bytes.len() + 32);
                 send()
             }
             result => result,
@@ -155,7 +153,7 @@ impl Socket {
         mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
         let request = request.finish();
-        self.send(&[IoSlice::new(&request)])?;
+        self.send(&request)?;
         let mut buffer = vec![0; ANSWER];
         loop {
             let length = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {

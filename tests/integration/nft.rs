@@ -322,7 +322,7 @@ fn twenty_thousand_ports_are_one_batch() {
     assert_success(&output);
     let good = calls
         .lines()
-        .filter(|line| line.contains("sendmsg(") && !line.contains("= -1"))
+        .filter(|line| line.contains("sendto(") && !line.contains("= -1"))
         .count();
     assert_eq!(good, 1, "{calls}");
     // 4 + 20,000 ports at 15 a rule.
@@ -400,7 +400,7 @@ fn a_batch_that_does_not_fit_says_so() {
     let namespace = Namespace::new();
     let mut command = Command::new("strace");
     command
-        .args(["-o", "/dev/null", "--trace=sendmsg", "--inject=sendmsg:error=EMSGSIZE"])
+        .args(["-o", "/dev/null", "--trace=sendto", "--inject=sendto:error=EMSGSIZE"])
         .arg(env!("CARGO_BIN_EXE_proxy-init"));
     let line = last_line(&namespace.output(command.args(CHART.split_whitespace())));
     assert!(
@@ -464,7 +464,7 @@ fn a_kernel_without_netfilter_sockets_is_named() {
 #[test]
 fn a_failing_socket_is_named() {
     let namespace = Namespace::new();
-    for (call, error) in [("sendmsg", "ENOMEM"), ("recvfrom", "EIO")] {
+    for (call, error) in [("sendto", "ENOMEM"), ("recvfrom", "EIO")] {
         let mut command = Command::new("strace");
         command
             .args(["-o", "/dev/null"])

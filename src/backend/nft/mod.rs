@@ -17,7 +17,7 @@ use crate::config::Family;
 use crate::error::{Error, Mode};
 use crate::netlink::message::{Request, string};
 use crate::netlink::uapi::{NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE};
-use crate::netlink::{CommitError, Generation, ReadError, Socket};
+use crate::netlink::{CommitError, Finished, Generation, ReadError, Socket};
 use crate::ruleset::{ChainName, Rule, Ruleset, Target};
 
 /// How often a batch is built anew because somebody else's commit came in between. Each try takes about a
@@ -34,12 +34,7 @@ impl Backend for Nft {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
-        let mut outcome = commit(&socket, &fresh(rulesets), Generation::FRESH)?;
-        if outcome == Outcome::OtherGeneration {
-            outcome = reconcile(&socket, rulesets)?;
-        }
-        finished(outcome)
+        Prepared::new(rulesets).install()
     }
 
     fn remove(&self) -> Result<(), Error> {
@@ -83,6 +78,40 @@ impl Nft {
     }
 }
 
+/// Rulesets encoded for a fresh namespace: once, however many namespaces they are then installed in.
+pub struct Prepared<'a> {
+    rulesets: &'a [Ruleset],
+    steps: Vec<Step<'a>>,
+    batch: Finished,
+}
+
+impl<'a> Prepared<'a> {
+    /// Encodes them.
+    pub fn new(rulesets: &'a [Ruleset]) -> Self {
+        let steps = fresh(rulesets);
+        let batch = encode::encode(&steps, Some(Generation::FRESH)).end();
+        Self { rulesets, steps, batch }
+    }
+
+    /// The netlink batch, ready to send.
+    pub fn bytes(&self) -> &[u8] {
+        &self.batch.0
+    }
+
+    /// Installs them in the network namespace of the calling thread, fresh or not; see [`Backend::install`].
+    ///
+    /// # Errors
+    /// What the kernel lacks or refuses, with the rule that it is about; then nothing has changed.
+    pub fn install(&self) -> Result<(), Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let mut outcome = commit(&socket, &self.steps, &self.batch)?;
+        if outcome == Outcome::OtherGeneration {
+            outcome = reconcile(&socket, self.rulesets)?;
+        }
+        finished(outcome)
+    }
+}
+
 fn finished(outcome: Outcome) -> Result<(), Error> {
     match outcome {
         Outcome::Committed => Ok(()),
@@ -96,7 +125,11 @@ fn reconcile(socket: &Socket, rulesets: &[Ruleset]) -> Result<Outcome, Error> {
         back_off(attempt);
         let generation = socket.generation().map_err(refusal::unreadable)?;
         let steps = reconciled(socket, rulesets).map_err(refusal::unreadable)?;
-        if steps.is_empty() || commit(socket, &steps, generation)? == Outcome::Committed {
+        if steps.is_empty() {
+            return Ok(Outcome::Committed);
+        }
+        let batch = encode::encode(&steps, Some(generation)).end();
+        if commit(socket, &steps, &batch)? == Outcome::Committed {
             return Ok(Outcome::Committed);
         }
     }
@@ -109,12 +142,12 @@ enum Outcome {
     OtherGeneration,
 }
 
-fn commit(socket: &Socket, steps: &[Step<'_>], generation: Generation) -> Result<Outcome, Error> {
-    let batch = encode::encode(steps, Some(generation)).end();
-    match socket.commit(&batch) {
+/// Sends the batch of these steps.
+fn commit(socket: &Socket, steps: &[Step<'_>], batch: &Finished) -> Result<Outcome, Error> {
+    match socket.commit(batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
-        Err(error) => Err(refusal::explain(socket, steps, &batch, error)),
+        Err(error) => Err(refusal::explain(socket, steps, batch, error)),
     }
 }
 

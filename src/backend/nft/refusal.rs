@@ -41,9 +41,9 @@ pub(super) fn unreadable(error: ReadError) -> Error {
 pub(super) fn explain(socket: &Socket, steps: &[Step<'_>], batch: &Finished, error: CommitError) -> Error {
     let mode = Mode::Nft;
     match error {
-        CommitError::Socket("sendmsg", Errno::EMSGSIZE) => Error::BatchTooLarge {
+        CommitError::Socket("send", Errno::EMSGSIZE) => Error::BatchTooLarge {
             mode,
-            bytes: batch.pages().iter().map(|page| page.len()).sum(),
+            bytes: batch.0.len(),
         },
         CommitError::Socket(call, errno) => Error::Netlink { mode, call, errno },
         CommitError::Malformed(_) => Error::Garbled { mode },

@@ -1,12 +1,14 @@
 //! Flags → [`Install`]. The only place that knows clap.
 
+mod quick;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use clap::{Args, Parser};
 
 use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
@@ -55,7 +57,7 @@ Lists are separated by commas and may be repeated. Exit codes: 0 done, 1 failed,
 /// Run it once, as root or with CAP_NET_ADMIN, in the namespace or with --netns. It takes linkerd-init's flags and
 /// leaves linkerd-init's rules, for IPv4 and IPv6, in one transaction: all of them or none. Running it again replaces
 /// its rules and leaves everybody else's alone.
-#[derive(Debug, Parser)]
+#[derive(Debug, Default, PartialEq, Eq, Parser)]
 #[command(name = "proxy-init", version = VERSION, after_help = AFTER_HELP, args_override_self = true)]
 struct Cli {
     #[command(flatten)]
@@ -65,7 +67,7 @@ struct Cli {
 }
 
 /// Which rules.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Rules")]
 struct RuleFlags {
     /// Port of the proxy that takes inbound connections (required)
@@ -109,66 +111,63 @@ struct RuleFlags {
     #[arg(long, value_name = "SUBNETS", allow_hyphen_values = true)]
     outbound_subnets_to_ignore: Vec<String>,
 
-    /// Rules for IPv6 beside those for IPv4; --ipv6=false for IPv4 alone
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "true", hide_default_value = false)]
-    ipv6: String,
+    /// Rules for IPv6 beside those for IPv4; --ipv6=false for IPv4 alone [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    ipv6: Option<String>,
 }
 
 /// How and where.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Run")]
 struct RunFlags {
     /// How the rules reach the kernel: nft (nf_tables over netlink, atomic, runs no iptables), legacy
     /// (iptables-legacy-restore), plain (what iptables is here) or auto (what fits the kernel) [default: legacy, or
     /// IPTABLES_MODE from the environment]
-    #[arg(long, value_name = "MODE", default_value = "", hide_default_value = true)]
-    iptables_mode: String,
+    #[arg(long, value_name = "MODE")]
+    iptables_mode: Option<String>,
 
     /// Take out rules of ours that another mode left, which would redirect twice
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "false", hide_default_value = true)]
-    replace_other_backend: String,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    replace_other_backend: Option<String>,
 
     /// Print the rules as iptables-restore input, change nothing, need no privilege
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "false", hide_default_value = true)]
-    simulate: String,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    simulate: Option<String>,
 
     /// Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]
-    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
-    netns: OsString,
+    #[arg(long, value_name = "PATH")]
+    netns: Option<OsString>,
 
     /// Wait for the xtables lock (legacy mode; nft mode needs no lock)
-    #[arg(short = 'w', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true)]
-    use_wait_flag: String,
+    #[arg(
+        short = 'w',
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    use_wait_flag: Option<String>,
 
     /// Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value = "0",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    timeout_close_wait_secs: String,
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    timeout_close_wait_secs: Option<String>,
 
-    /// Format of the log lines on stdout: plain (logfmt) or json
-    #[arg(long, value_name = "FORMAT", default_value = "plain")]
-    log_format: String,
+    /// Format of the log lines on stdout: plain (logfmt) or json [default: plain]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
 
-    /// Log lines that matter at least so much: error, warning, info or debug
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+    /// Log lines that matter at least so much: error, warning, info or debug [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
 
     /// linkerd-init's older way to choose the mode: iptables-nft, iptables-legacy or iptables
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    firewall_bin_path: String,
+    #[arg(long, value_name = "NAME")]
+    firewall_bin_path: Option<String>,
 
     /// Goes with --firewall-bin-path, and says nothing more
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    firewall_save_bin_path: String,
+    #[arg(long, value_name = "NAME")]
+    firewall_save_bin_path: Option<String>,
 }
 
 /// Reads the command line, the program's name first, and the environment's `IPTABLES_MODE`.
@@ -179,15 +178,19 @@ pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     iptables_mode: Option<OsString>,
 ) -> Result<Command, UsageError> {
-    let matches = match Cli::command().try_get_matches_from(arguments) {
-        Ok(matches) => matches,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Command::Print(error.to_string()));
-        }
-        Err(error) => return Err(one_line(&error)),
-    };
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| one_line(&error))?;
-    let log = Log::new(log_format(&cli.run.log_format)?, log_level(&cli.run.log_level)?);
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cli =
+        match quick::parse(arguments.get(1..).unwrap_or_default()).map_or_else(|| Cli::try_parse_from(arguments), Ok) {
+            Ok(cli) => cli,
+            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+                return Ok(Command::Print(error.to_string()));
+            }
+            Err(error) => return Err(one_line(&error)),
+        };
+    let log = Log::new(
+        log_format(cli.run.log_format.as_deref())?,
+        log_level(cli.run.log_level.as_deref())?,
+    );
     let environment = iptables_mode.map(|mode| mode.to_string_lossy().into_owned());
     Ok(Command::Install(Box::new(install(cli, environment)?), log))
 }
@@ -226,7 +229,7 @@ fn install(cli: Cli, environment: Option<String>) -> Result<Install, UsageError>
         ignored_outbound_ports: list::<PortRange>("--outbound-ports-to-ignore", &rules.outbound_ports_to_ignore)?,
         ignored_inbound_subnets: list::<Subnet>("--inbound-subnets-to-ignore", &rules.inbound_subnets_to_ignore)?,
         ignored_outbound_subnets: list::<Subnet>("--outbound-subnets-to-ignore", &rules.outbound_subnets_to_ignore)?,
-        ipv6: boolean("--ipv6", &rules.ipv6)?,
+        ipv6: boolean("--ipv6", rules.ipv6.as_deref(), true)?,
         ..Config::new(
             proxy_port("--incoming-proxy-port", rules.incoming_proxy_port)?,
             proxy_port("--outgoing-proxy-port", rules.outgoing_proxy_port)?,
@@ -235,15 +238,15 @@ fn install(cli: Cli, environment: Option<String>) -> Result<Install, UsageError>
     Ok(Install {
         config,
         choice: choice(&run, environment)?,
-        folder: Path::new(&run.firewall_bin_path)
+        folder: Path::new(run.firewall_bin_path.as_deref().unwrap_or_default())
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())
             .map(Path::to_owned),
-        wait: boolean("--use-wait-flag", &run.use_wait_flag)?,
-        replace_other_backend: boolean("--replace-other-backend", &run.replace_other_backend)?,
-        simulate: boolean("--simulate", &run.simulate)?,
-        netns: Some(PathBuf::from(run.netns)).filter(|path| !path.as_os_str().is_empty()),
-        close_wait_timeout: seconds("--timeout-close-wait-secs", &run.timeout_close_wait_secs)?,
+        wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
+        replace_other_backend: boolean("--replace-other-backend", run.replace_other_backend.as_deref(), false)?,
+        simulate: boolean("--simulate", run.simulate.as_deref(), false)?,
+        netns: run.netns.map(PathBuf::from).filter(|path| !path.as_os_str().is_empty()),
+        close_wait_timeout: seconds("--timeout-close-wait-secs", run.timeout_close_wait_secs.as_deref())?,
     })
 }
 
@@ -278,7 +281,8 @@ fn owner(flag: &str, value: Option<String>) -> Result<Option<OwnerId>, UsageErro
     }
 }
 
-fn seconds(flag: &str, value: &str) -> Result<Option<u32>, UsageError> {
+fn seconds(flag: &str, value: Option<&str>) -> Result<Option<u32>, UsageError> {
+    let value = value.unwrap_or("0");
     match integer(value).map(i32::try_from) {
         Some(Ok(0)) => Ok(None),
         Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
@@ -326,7 +330,10 @@ fn integer(text: &str) -> Option<i64> {
 }
 
 /// A boolean as Go's flags read it (strconv.ParseBool).
-fn boolean(flag: &str, value: &str) -> Result<bool, UsageError> {
+fn boolean(flag: &str, value: Option<&str>, default: bool) -> Result<bool, UsageError> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -337,9 +344,9 @@ fn boolean(flag: &str, value: &str) -> Result<bool, UsageError> {
 /// The mode: the flag says it, or else the environment (as kube-proxy's images have it), or else the name of the
 /// iptables binary, or else it is linkerd-init's default.
 fn choice(run: &RunFlags, environment: Option<String>) -> Result<Choice, UsageError> {
-    let environment = environment.unwrap_or_default();
-    match (run.iptables_mode.as_str(), environment.as_str()) {
-        ("", "") => choice_of_binary(&run.firewall_bin_path),
+    let flag = run.iptables_mode.as_deref().unwrap_or_default();
+    match (flag, environment.as_deref().unwrap_or_default()) {
+        ("", "") => choice_of_binary(run.firewall_bin_path.as_deref().unwrap_or_default()),
         ("", mode) => choice_of_name("IPTABLES_MODE in the environment", mode),
         (mode, _) => choice_of_name("--iptables-mode", mode),
     }
@@ -370,7 +377,8 @@ fn choice_of_binary(path: &str) -> Result<Choice, UsageError> {
     }
 }
 
-fn log_format(value: &str) -> Result<Format, UsageError> {
+fn log_format(value: Option<&str>) -> Result<Format, UsageError> {
+    let value = value.unwrap_or("plain");
     match value {
         "plain" => Ok(Format::Plain),
         "json" => Ok(Format::Json),
@@ -382,7 +390,8 @@ fn log_format(value: &str) -> Result<Format, UsageError> {
 }
 
 /// logrus' levels; those that we have no lines for mean the nearest one.
-fn log_level(value: &str) -> Result<Level, UsageError> {
+fn log_level(value: Option<&str>) -> Result<Level, UsageError> {
+    let value = value.unwrap_or("info");
     match value.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => Ok(Level::Error),
         "warn" | "warning" => Ok(Level::Warning),

@@ -1,0 +1,122 @@
+//! Inside the program: planning, encoding, and applying in network namespaces that are made outside the timed part.
+
+use std::hint::black_box;
+use std::io::IoSlice;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
+};
+use proxy_init::backend::Backend;
+use proxy_init::backend::legacy::{Commands, Legacy};
+use proxy_init::backend::nft::{Nft, Prepared};
+use xtask::lab::Namespace;
+
+mod support;
+
+use support::{config, rulesets, single_runs};
+
+const PORTS: [u16; 4] = [10, 100, 1_000, 10_000];
+
+/// Config → rulesets → bytes ready to send.
+fn encode(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan and encode");
+    let default = config(true, 0);
+    group.bench_function("plan", |bencher| bencher.iter(|| rulesets(black_box(&default))));
+    group.bench_function("plan and encode", |bencher| {
+        bencher.iter(|| Prepared::new(&rulesets(black_box(&default))).bytes().len());
+    });
+    for ports in PORTS {
+        let config = config(true, ports);
+        group.bench_function(BenchmarkId::new("plan and encode, ports", ports), |bencher| {
+            bencher.iter(|| Prepared::new(&rulesets(black_box(&config))).bytes().len());
+        });
+    }
+    group.finish();
+}
+
+/// Times `work` in a namespace of its own each time, after `prepare`.
+fn in_fresh_namespaces(runs: u64, prepare: impl Fn() + Sync, work: impl Fn() + Sync) -> Duration {
+    (0..runs)
+        .map(|_| {
+            Namespace::new().run(|| {
+                prepare();
+                let start = Instant::now();
+                work();
+                start.elapsed()
+            })
+        })
+        .sum()
+}
+
+/// What a program can't do without: a socket, the batch, the answer.
+fn bare_loop(batch: &[u8]) {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::empty(),
+        SockProtocol::NetlinkNetFilter,
+    )
+    .unwrap();
+    if batch.len() > 65_536 {
+        setsockopt(&socket, sockopt::SndBufForce, &(batch.len() + 32)).unwrap();
+    }
+    let fd = socket.as_raw_fd();
+    sendmsg::<NetlinkAddr>(fd, &[IoSlice::new(batch)], &[], MsgFlags::empty(), None).unwrap();
+    let mut answer = [0; 4096];
+    let length = recv(fd, &mut answer, MsgFlags::MSG_DONTWAIT).unwrap();
+    // An acknowledgement: NLMSG_ERROR with code 0.
+    assert_eq!((length, &answer[16..20]), (36, &[0; 4][..]));
+}
+
+fn apply(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("apply");
+    group.sampling_mode(SamplingMode::Flat);
+    let nothing = || ();
+    for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
+        let config = config(ipv6, 0);
+        let rulesets = rulesets(&config);
+        let prepared = Prepared::new(&rulesets);
+        let bare = || bare_loop(prepared.bytes());
+        let apply = || prepared.install().unwrap();
+        let nft = || Nft.install(&self::rulesets(&config)).unwrap();
+        let legacy = || {
+            let backend = Legacy::new(Commands::legacy(None), true);
+            backend.install(&rulesets).unwrap();
+        };
+        let mut bench = |name: &str, prepare: &(dyn Fn() + Sync), work: &(dyn Fn() + Sync)| {
+            group.bench_function(format!("{name}, {families}"), |bencher| {
+                bencher.iter_custom(|runs| in_fresh_namespaces(runs, prepare, work));
+            });
+        };
+        bench("the same bytes, bare loop", &nothing, &bare);
+        bench("nft", &nothing, &apply);
+        bench("nft with plan and encode", &nothing, &nft);
+        bench("nft, re-run", &nft, &nft);
+        bench("legacy", &nothing, &legacy);
+        bench("legacy, re-run", &legacy, &legacy);
+    }
+    group.finish();
+}
+
+fn apply_ports(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("apply by ports");
+    group.sampling_mode(SamplingMode::Flat);
+    for ports in PORTS {
+        let rulesets = rulesets(&config(true, ports));
+        let prepared = Prepared::new(&rulesets);
+        group.bench_function(BenchmarkId::new("the same bytes, bare loop", ports), |bencher| {
+            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), || bare_loop(prepared.bytes())));
+        });
+        group.bench_function(BenchmarkId::new("nft", ports), |bencher| {
+            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), || prepared.install().unwrap()));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(name = inside; config = Criterion::default().without_plots().configure_from_args(); targets = encode);
+criterion_group!(name = namespaces; config = single_runs(); targets = apply, apply_ports);
+criterion_main!(inside, namespaces);

@@ -1,0 +1,224 @@
+//! Whole processes, from spawn to exit, each in a fresh network namespace made outside the timed part: ours, each
+//! competitor at its best invocation, and the floor.
+//!
+//! The binary is that of `cargo xtask build` when PROXY_INIT names it, as `cargo xtask bench` does.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
+use proxy_init::backend::nft::Prepared;
+use proxy_init::{Ruleset, save};
+use xtask::lab::Namespace;
+use xtask::linkerd;
+
+mod support;
+
+use support::{config, rulesets, single_runs};
+
+/// One command of a competitor.
+struct Step {
+    program: PathBuf,
+    arguments: Vec<String>,
+    stdin: Option<PathBuf>,
+}
+
+impl Step {
+    fn new(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: arguments.into_iter().map(Into::into).collect(),
+            stdin: None,
+        }
+    }
+
+    fn stdin(mut self, path: &Path) -> Self {
+        self.stdin = Some(path.to_owned());
+        self
+    }
+
+    fn run(&self) {
+        let stdin = match &self.stdin {
+            Some(path) => Stdio::from(File::open(path).unwrap()),
+            None => Stdio::null(),
+        };
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(stdin).stdout(Stdio::null());
+        let status = command.status().unwrap();
+        assert!(status.success(), "{command:?}: {status}");
+    }
+}
+
+/// A row of the table: a name, and the commands that it takes, one after another.
+struct Contender {
+    name: String,
+    steps: Vec<Step>,
+}
+
+/// Where the benchmarks keep what they make.
+fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench");
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn proxy_init(arguments: &[&str]) -> Step {
+    let binary = std::env::var("PROXY_INIT").unwrap_or_else(|_| env!("CARGO_BIN_EXE_proxy-init").to_owned());
+    Step::new(binary, arguments.iter().copied())
+}
+
+/// The C program of replay.c, static; nothing without a C compiler.
+fn floor(name: &str, rulesets: Option<&[Ruleset]>) -> Option<Step> {
+    let program = folder().join(name);
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-static", "-o"]).arg(&program);
+    match rulesets {
+        Some(rulesets) => {
+            let bytes = folder().join(format!("{name}.h"));
+            let array = Prepared::new(rulesets)
+                .bytes()
+                .iter()
+                .fold(String::new(), |mut text, byte| {
+                    let _ = write!(text, "{byte},");
+                    text
+                });
+            fs::write(&bytes, array).unwrap();
+            command.arg(format!("-DBATCH_FILE=\"{}\"", bytes.display()));
+        }
+        None => {
+            command.arg("-DEMPTY");
+        }
+    }
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/replay.c"));
+    match command.status() {
+        Ok(status) if status.success() => Some(Step::new(program, [""; 0])),
+        _ => {
+            eprintln!("skipped: {name}: no C compiler that links statically");
+            None
+        }
+    }
+}
+
+/// A competitor that is installed.
+fn installed(name: &str, steps: Vec<Step>) -> Option<Contender> {
+    let missing = steps
+        .iter()
+        .find(|step| Command::new(&step.program).arg("--version").output().is_err());
+    if let Some(step) = missing {
+        eprintln!("skipped: {name}: {} is not installed", step.program.display());
+        return None;
+    }
+    Some(Contender {
+        name: name.to_owned(),
+        steps,
+    })
+}
+
+/// Both families' rules as one restore process each: iptables' best invocation.
+fn restore(mode: &str, label: &str, rulesets: &[Ruleset]) -> Option<Contender> {
+    let steps: Vec<Step> = rulesets
+        .iter()
+        .zip(["iptables", "ip6tables"])
+        .map(|(ruleset, family)| {
+            let input = folder().join(format!("{family}-{label}"));
+            fs::write(&input, save::simulation(std::slice::from_ref(ruleset))).unwrap();
+            Step::new(format!("{family}-{mode}-restore"), ["--noflush"]).stdin(&input)
+        })
+        .collect();
+    installed(&format!("iptables-{mode}-restore + ip6tables-{mode}-restore"), steps)
+}
+
+/// What linkerd-init runs.
+fn linkerd_init(mode: &str) -> Option<Contender> {
+    let steps = linkerd::commands(mode)
+        .into_iter()
+        .map(|mut words| Step::new(words.remove(0), words))
+        .collect();
+    installed(&format!("linkerd-init's 24 iptables-{mode} commands"), steps)
+}
+
+fn contenders() -> Vec<Contender> {
+    let chart = linkerd::CHART_ARGUMENTS;
+    let rulesets = rulesets(&config(true, 0));
+    let ours = |mode: &str| Contender {
+        name: format!("proxy-init --iptables-mode {mode}"),
+        steps: vec![proxy_init(&[&["--iptables-mode", mode], &chart[..]].concat())],
+    };
+    let floor_of = |name: &str, file: &str, rulesets| {
+        floor(file, rulesets).map(|step| Contender {
+            name: name.to_owned(),
+            steps: vec![step],
+        })
+    };
+    [
+        floor_of("floor: an empty static C program", "empty", None),
+        floor_of("floor: static C, replays nft mode's batch", "replay", Some(&rulesets)),
+        Some(ours("nft")),
+        restore("nft", "default", &rulesets),
+        linkerd_init("nft"),
+        Some(ours("legacy")),
+        restore("legacy", "default", &rulesets),
+        linkerd_init("legacy"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn time(contender: &Contender, runs: u64) -> Duration {
+    (0..runs)
+        .map(|_| {
+            Namespace::new().run(|| {
+                let start = Instant::now();
+                for step in &contender.steps {
+                    step.run();
+                }
+                start.elapsed()
+            })
+        })
+        .sum()
+}
+
+fn process(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("process");
+    group.sampling_mode(SamplingMode::Flat);
+    for contender in contenders() {
+        group.bench_function(&contender.name, |bencher| {
+            bencher.iter_custom(|runs| time(&contender, runs))
+        });
+    }
+    group.finish();
+}
+
+fn process_ports(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("process by ports");
+    group.sampling_mode(SamplingMode::Flat);
+    for ports in [10, 100, 1_000, 10_000] {
+        let config = config(true, ports);
+        let list: Vec<String> = config.ignored_inbound_ports.iter().map(ToString::to_string).collect();
+        let list = format!("--inbound-ports-to-ignore={}", list.join(","));
+        let mut arguments = vec!["--iptables-mode", "nft"];
+        arguments.extend(&linkerd::CHART_ARGUMENTS[..6]);
+        arguments.extend(["--outbound-ports-to-ignore", "4567,4568", list.as_str()]);
+        let ours = Contender {
+            name: format!("proxy-init --iptables-mode nft/{ports}"),
+            steps: vec![proxy_init(&arguments)],
+        };
+        let restore = restore("nft", &ports.to_string(), &rulesets(&config)).map(|mut contender| {
+            contender.name += &format!("/{ports}");
+            contender
+        });
+        for contender in [Some(ours), restore].into_iter().flatten() {
+            group.bench_function(&contender.name, |bencher| {
+                bencher.iter_custom(|runs| time(&contender, runs))
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(name = processes; config = single_runs(); targets = process, process_ports);
+criterion_main!(processes);

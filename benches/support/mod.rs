@@ -1,0 +1,41 @@
+//! What the benchmarks share.
+
+use std::time::Duration;
+
+use criterion::Criterion;
+use proxy_init::{Config, Family, OwnerId, Port, PortRange, Ruleset, plan};
+
+/// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
+pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
+    let port = |number| Port::new(number).unwrap();
+    let ports = |numbers: &[u16]| -> Vec<PortRange> {
+        let one = |&number| PortRange::new(number, number).unwrap();
+        numbers.iter().map(one).collect()
+    };
+    let mut ignored = ports(&[4190, 4191, 4567, 4568]);
+    // Every third, so that no two make a range.
+    ignored.extend((1..=more_ports).map(|index| PortRange::new(index * 3, index * 3).unwrap()));
+    Config {
+        proxy_uid: OwnerId::new(2102),
+        ignored_inbound_ports: ignored,
+        ignored_outbound_ports: ports(&[4567, 4568]),
+        ipv6,
+        ..Config::new(port(4143), port(4140))
+    }
+}
+
+/// The rulesets of each family that the config asks for.
+pub(crate) fn rulesets(config: &Config) -> Vec<Ruleset> {
+    let families: &[Family] = config.families();
+    families.iter().map(|&family| plan(config, family)).collect()
+}
+
+/// Many samples of one run each, so that percentiles are those of single runs.
+pub(crate) fn single_runs() -> Criterion {
+    Criterion::default()
+        .sample_size(200)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(1))
+        .without_plots()
+        .configure_from_args()
+}

@@ -1,0 +1,26 @@
+//! What Rust's own start-up does for a program, but for the part that takes its time; see main.rs.
+
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{SigSet, Signal};
+
+/// Makes a broken pipe an error instead of a death, and sees that stdin, stdout and stderr are open: else a socket
+/// could get their number, and be written to.
+pub fn prepare() {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGPIPE);
+    // Blocked rather than ignored, which would take `unsafe`. Processes that we start get it unblocked (std::process).
+    let _ = signals.thread_block();
+    let is_open = |file: BorrowedFd<'_>| fcntl(file, FcntlArg::F_GETFD).is_ok();
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    if !(is_open(stdin.as_fd()) && is_open(stdout.as_fd()) && is_open(stderr.as_fd())) {
+        // A file gets the lowest number that is free.
+        while let Ok(file) = OpenOptions::new().read(true).write(true).open("/dev/null")
+            && file.as_raw_fd() <= 2
+        {
+            let _stays_open = file.into_raw_fd();
+        }
+    }
+}
