@@ -3,6 +3,7 @@
 //! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
 
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 
 use ipnet::IpNet;
@@ -60,11 +61,16 @@ impl ChainName {
 
     /// Its name in the kernel.
     pub fn as_str(self) -> &'static str {
+        self.as_c_str().to_str().unwrap_or_default()
+    }
+
+    /// The same for C.
+    pub fn as_c_str(self) -> &'static CStr {
         match self {
-            Self::Prerouting => "PREROUTING",
-            Self::Output => "OUTPUT",
-            Self::ProxyInitRedirect => "PROXY_INIT_REDIRECT",
-            Self::ProxyInitOutput => "PROXY_INIT_OUTPUT",
+            Self::Prerouting => c"PREROUTING",
+            Self::Output => c"OUTPUT",
+            Self::ProxyInitRedirect => c"PROXY_INIT_REDIRECT",
+            Self::ProxyInitOutput => c"PROXY_INIT_OUTPUT",
         }
     }
 

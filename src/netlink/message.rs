@@ -139,9 +139,75 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     field.copied().map(u16::from_ne_bytes).ok_or(Malformed)
 }
 
+/// Attributes, being written.
+#[derive(Debug)]
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    /// None yet, with room for as many bytes as expected.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
+    /// Adds an attribute that is a C string.
+    pub(crate) fn string(&mut self, kind: u16, value: &str) {
+        self.attribute(kind, |bytes| {
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.push(0);
+        });
+    }
+
+    /// Adds an attribute that is a number, in network byte order.
+    pub(crate) fn be32(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// Adds an attribute of any other kind.
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.attribute(kind, |bytes| bytes.extend_from_slice(value));
+    }
+
+    /// Adds an attribute that holds attributes.
+    pub(crate) fn nest(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
+        let start = self.begin(kind | libc::NLA_F_NESTED as u16);
+        write(self);
+        self.end(start);
+    }
+
+    /// What has been written.
+    pub(crate) fn bytes_written(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.begin(kind);
+        write(&mut self.0);
+        self.end(start);
+    }
+
+    fn begin(&mut self, kind: u16) -> usize {
+        let start = self.0.len();
+        self.0.extend([0; 2]); // the length, when it is known
+        self.0.extend(kind.to_ne_bytes());
+        start
+    }
+
+    fn end(&mut self, start: usize) {
+        let length = self.0.len() - start;
+        if let Some(field) = self
+            .0
+            .get_mut(start..)
+            .and_then(|attribute| attribute.first_chunk_mut())
+        {
+            *field = (length as u16).to_ne_bytes();
+        }
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+}
+
 /// A single request, such as a dump, that the kernel answers at once. (What changes the ruleset goes in a
 /// [`Batch`](super::Batch).)
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct Request(Writer);
 
 impl Request {
     /// A request of this nfnetlink subsystem (`NFNL_SUBSYS_*`) and message. `flags` are those of netlink(7) beside
@@ -153,34 +219,29 @@ impl Request {
         bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
         bytes.extend([0; 8]); // sequence and port: a socket has one request under way at a time
         bytes.extend([family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
-        Self(bytes)
+        Self(Writer(bytes))
     }
 
     /// Adds an attribute that is a C string.
-    pub(crate) fn string(self, kind: u16, value: &str) -> Self {
-        self.attribute(kind, &[value.as_bytes(), &[0]].concat())
+    pub(crate) fn string(mut self, kind: u16, value: &str) -> Self {
+        self.0.string(kind, value);
+        self
     }
 
     /// Adds an attribute that is a number, in network byte order.
-    pub(crate) fn be32(self, kind: u16, value: u32) -> Self {
-        self.attribute(kind, &value.to_be_bytes())
-    }
-
-    fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        self.0.extend((value.len() as u16 + 4).to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    pub(crate) fn be32(mut self, kind: u16, value: u32) -> Self {
+        self.0.be32(kind, value);
         self
     }
 
     /// The request's bytes.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
-        let length = (self.0.len() as u32).to_ne_bytes();
-        if let Some(field) = self.0.first_chunk_mut() {
+    pub(crate) fn finish(self) -> Vec<u8> {
+        let mut bytes = self.0.0;
+        let length = (bytes.len() as u32).to_ne_bytes();
+        if let Some(field) = bytes.first_chunk_mut() {
             *field = length;
         }
-        self.0
+        bytes
     }
 }
 

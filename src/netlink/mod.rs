@@ -1,7 +1,8 @@
 //! Netlink under nft and native mode: requests and batches out, answers in. All of the crate's `unsafe` is here.
 //!
-//! Going out, libnftnl and libmnl write the messages. Coming in, nothing is handed to C: answers are read by
-//! bounds-checked Rust ([`message`]), because whoever answers may be a damaged kernel, a sandbox or a fuzzer.
+//! libnftnl and libmnl open the socket and write batches, tables and chains. Rules and requests are written, and
+//! answers read, by bounds-checked Rust ([`message`]): answers because whoever answers may be a damaged kernel, a
+//! sandbox or a fuzzer, rules for the time that they take ([`rule`]).
 
 #![allow(unsafe_code)] // the one place for it: see the module's text
 

@@ -13,7 +13,13 @@ pub(crate) const NFTA_RULE_TABLE: u16 = 1;
 pub(crate) const NFTA_RULE_CHAIN: u16 = 2;
 pub(crate) const NFTA_RULE_HANDLE: u16 = 3;
 pub(crate) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+pub(crate) const NFTA_RULE_COMPAT: u16 = 5;
 pub(crate) const NFTA_RULE_USERDATA: u16 = 7;
+
+pub(crate) const NFTA_RULE_COMPAT_PROTO: u16 = 1;
+pub(crate) const NFTA_RULE_COMPAT_FLAGS: u16 = 2;
+
+pub(crate) const NFTA_LIST_ELEM: u16 = 1;
 
 pub(crate) const NFTA_EXPR_NAME: u16 = 1;
 pub(crate) const NFTA_EXPR_DATA: u16 = 2;
@@ -32,6 +38,7 @@ pub(crate) const NFTA_PAYLOAD_LEN: u16 = 4;
 
 pub(crate) const NFTA_BITWISE_SREG: u16 = 1;
 pub(crate) const NFTA_BITWISE_DREG: u16 = 2;
+pub(crate) const NFTA_BITWISE_LEN: u16 = 3;
 pub(crate) const NFTA_BITWISE_MASK: u16 = 4;
 pub(crate) const NFTA_BITWISE_XOR: u16 = 5;
 

@@ -1,7 +1,7 @@
 //! What a legacy nat table holds, asked of the kernel itself: no process, and no table made by asking.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 
 use nix::errno::Errno;
 
@@ -29,8 +29,17 @@ pub(super) fn presence(family: Family) -> Presence {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
-    match fs::read_to_string(path) {
-        Ok(names) if names.lines().any(|name| name == "nat") => Presence::Present,
+    // Names of tables are short, and there are five.
+    let mut names = [0; 256];
+    let read = File::open(path).and_then(|mut file| file.read(&mut names));
+    match read {
+        Ok(length)
+            if names
+                .get(..length)
+                .is_some_and(|names| names.split(|&byte| byte == b'\n').any(|name| name == b"nat")) =>
+        {
+            Presence::Present
+        }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Presence::Hidden,
         _ => Presence::Absent,
     }

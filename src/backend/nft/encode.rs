@@ -1,6 +1,5 @@
 //! A transaction, step by step, and its encoding as a netlink batch.
 
-use std::ffi::CStr;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -10,13 +9,13 @@ use super::xt::{self, Extension};
 use crate::backend::command;
 use crate::config::Family;
 use crate::error::Mode;
-use crate::netlink::expr::{Expr, Header, Verdict};
+use crate::netlink::expr::{Expressions, Verdict};
 use crate::netlink::rule::RuleMessage;
 use crate::netlink::{Batch, Generation};
 use crate::ruleset::{ChainName, Match, Rule, Target};
 
 /// The table, in both families: xtables' nat table.
-const NAT: &CStr = c"nat";
+const NAT: &str = "nat";
 /// Where in a hook's order destination NAT happens: `NF_IP_PRI_NAT_DST` in linux/netfilter_ipv4.h.
 const NAT_PRIORITY: i32 = -100;
 
@@ -91,7 +90,7 @@ fn table_family(family: Family) -> &'static str {
 /// The steps as a batch; message n is step n, counted from 1. The last one asks for an acknowledgement.
 pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batch {
     let mut batch = Batch::begin(generation);
-    let tables = [Family::V4, Family::V6].map(|family| Table::new(NAT, family.protocol()));
+    let tables = [Family::V4, Family::V6].map(|family| Table::new(c"nat", family.protocol()));
     let [v4, v6] = &tables;
     for (index, step) in steps.iter().enumerate() {
         let last = index + 1 == steps.len();
@@ -102,12 +101,12 @@ pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batc
         match *step {
             Step::AddTable(_) => batch.add(table, MsgType::Add, last),
             Step::AddChain(_, chain) => batch.add(&chain_message(table, chain), MsgType::Add, last),
-            Step::DeleteChain(_, chain) => batch.add(&Chain::new(c_name(chain), table), MsgType::Del, last),
+            Step::DeleteChain(_, chain) => batch.add(&Chain::new(chain.as_c_str(), table), MsgType::Del, last),
             Step::AddRule(family, chain, rule) => batch.add(&rule_message(family, chain, rule), MsgType::Add, last),
             Step::FlushChain(family, chain) => batch.add(&empty_rule(family, chain), MsgType::Del, last),
             Step::DeleteRule(family, chain, handle) => {
                 let mut message = empty_rule(family, chain);
-                message.set_handle(handle);
+                message.handle(handle);
                 batch.add(&message, MsgType::Del, last);
             }
         }
@@ -116,7 +115,7 @@ pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batc
 }
 
 fn chain_message(table: &Table, chain: ChainName) -> Chain<'_> {
-    let mut message = Chain::new(c_name(chain), table);
+    let mut message = Chain::new(chain.as_c_str(), table);
     let hook = match chain {
         ChainName::Prerouting => Hook::PreRouting,
         ChainName::Output => Hook::Out,
@@ -129,46 +128,49 @@ fn chain_message(table: &Table, chain: ChainName) -> Chain<'_> {
 }
 
 fn empty_rule(family: Family, chain: ChainName) -> RuleMessage {
-    RuleMessage::new(family.protocol(), NAT, c_name(chain))
+    RuleMessage::new(family.protocol(), NAT, chain.as_str())
 }
 
 fn rule_message(family: Family, chain: ChainName, rule: &Rule) -> RuleMessage {
     let mut message = empty_rule(family, chain);
-    for condition in &rule.matches {
-        match condition {
-            Match::Tcp => {
-                message.set_compat_protocol(libc::IPPROTO_TCP as u32);
-                message.push(Expr::meta(libc::NFT_META_L4PROTO));
-                message.push(Expr::equals(&[libc::IPPROTO_TCP as u8]));
+    message.expressions(|to| {
+        rule.matches.iter().for_each(|condition| add_match(to, condition));
+        to.counter();
+        match rule.target {
+            Target::Return => to.verdict(Verdict::Return),
+            Target::Jump(chain) => to.verdict(Verdict::Jump(chain.as_str())),
+            Target::Redirect(port) => {
+                let target = Extension::Redirect;
+                to.xt_target(target.name(), target.revision(), &xt::redirect(family, port));
             }
-            // Not payload and cmp, as iptables-nft since 1.8.9 writes it: 1.8.7 reads that back without the port.
-            Match::DestinationPort(port) => message.push(xt_match(Extension::Tcp, &xt::tcp(*port))),
-            Match::DestinationPorts(ports) => message.push(xt_match(Extension::Multiport, &xt::multiport(ports))),
-            Match::Source(net) => push_address(&mut message, *net, Side::Source),
-            Match::Destination(net) => push_address(&mut message, *net, Side::Destination),
-            Match::OutLoopback => {
-                message.push(Expr::meta(libc::NFT_META_OIFNAME));
-                message.push(Expr::equals(LOOPBACK));
-            }
-            Match::UidOwner(id) => message.push(xt_match(Extension::Owner, &xt::uid_owner(*id))),
-            Match::GidOwner(id) => message.push(xt_match(Extension::Owner, &xt::gid_owner(*id))),
-        }
-    }
-    message.push(Expr::counter());
-    message.push(match rule.target {
-        Target::Return => Expr::verdict(Verdict::Return),
-        Target::Jump(chain) => Expr::verdict(Verdict::Jump(c_name(chain))),
-        Target::Redirect(port) => {
-            let target = Extension::Redirect;
-            Expr::xt_target(target.name(), target.revision(), &xt::redirect(family, port))
         }
     });
-    message.set_comment(&rule.comment);
+    if rule.matches.contains(&Match::Tcp) {
+        message.compat_protocol(libc::IPPROTO_TCP as u32);
+    }
+    message.comment(&rule.comment);
     message
 }
 
-fn xt_match(extension: Extension, info: &[u8]) -> Expr {
-    Expr::xt_match(extension.name(), extension.revision(), info)
+fn add_match(to: &mut Expressions<'_>, condition: &Match) {
+    let mut xt_match = |extension: Extension, info: &[u8]| to.xt_match(extension.name(), extension.revision(), info);
+    match condition {
+        Match::Tcp => {
+            to.meta(libc::NFT_META_L4PROTO);
+            to.equals(&[libc::IPPROTO_TCP as u8]);
+        }
+        // Not payload and cmp, as iptables-nft since 1.8.9 writes it: 1.8.7 reads that back without the port.
+        Match::DestinationPort(port) => xt_match(Extension::Tcp, &xt::tcp(*port)),
+        Match::DestinationPorts(ports) => xt_match(Extension::Multiport, &xt::multiport(ports)),
+        Match::Source(net) => add_address(to, *net, Side::Source),
+        Match::Destination(net) => add_address(to, *net, Side::Destination),
+        Match::OutLoopback => {
+            to.meta(libc::NFT_META_OIFNAME);
+            to.equals(LOOPBACK);
+        }
+        Match::UidOwner(id) => xt_match(Extension::Owner, &xt::uid_owner(*id)),
+        Match::GidOwner(id) => xt_match(Extension::Owner, &xt::gid_owner(*id)),
+    }
 }
 
 /// The loopback interface's name as `meta oifname` holds it: with its NUL, the whole name and not a prefix.
@@ -193,7 +195,7 @@ pub(super) fn address_offset(family: Family, side: Side) -> u32 {
 
 /// The whole address, masked: the one form that every version of iptables-nft reads. (Since 1.8.7 it shortens the
 /// load itself where the prefix ends on a byte.)
-fn push_address(message: &mut RuleMessage, net: IpNet, side: Side) {
+fn add_address(to: &mut Expressions<'_>, net: IpNet, side: Side) {
     let (family, address, mask) = match net {
         IpNet::V4(net) => (
             Family::V4,
@@ -206,15 +208,11 @@ fn push_address(message: &mut RuleMessage, net: IpNet, side: Side) {
             net.netmask().octets().to_vec(),
         ),
     };
-    message.push(Expr::payload(
-        Header::Network,
-        address_offset(family, side),
-        address.len() as u32,
-    ));
+    to.network_header(address_offset(family, side), address.len() as u32);
     if net.prefix_len() < net.max_prefix_len() {
-        message.push(Expr::mask(&mask));
+        to.mask(&mask);
     }
-    message.push(Expr::equals(&address));
+    to.equals(&address);
 }
 
 /// The xt extensions in a rule.
@@ -232,13 +230,4 @@ fn extensions(rule: &Rule) -> impl Iterator<Item = Extension> {
             Match::Tcp | Match::Source(_) | Match::Destination(_) | Match::OutLoopback => None,
         })
         .chain(target)
-}
-
-fn c_name(chain: ChainName) -> &'static CStr {
-    match chain {
-        ChainName::Prerouting => c"PREROUTING",
-        ChainName::Output => c"OUTPUT",
-        ChainName::ProxyInitRedirect => c"PROXY_INIT_REDIRECT",
-        ChainName::ProxyInitOutput => c"PROXY_INIT_OUTPUT",
-    }
 }

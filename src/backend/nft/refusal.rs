@@ -139,7 +139,7 @@ fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(Str
         libc::NLM_F_ACK,
         family.protocol(),
     )
-    .string(NFTA_COMPAT_NAME, &extension.name().to_string_lossy())
+    .string(NFTA_COMPAT_NAME, extension.name())
     .be32(NFTA_COMPAT_REV, extension.revision())
     .be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
     match socket.ask(request, |_| Ok(())) {
@@ -151,11 +151,7 @@ fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(Str
         Err(ReadError::Socket(_)) => {
             let (module, option) = extension.module();
             let kind = if extension.is_target() { "target" } else { "match" };
-            Some((
-                format!("the xt {} {kind}", extension.name().to_string_lossy()),
-                module,
-                option,
-            ))
+            Some((format!("the xt {} {kind}", extension.name()), module, option))
         }
         _ => None,
     }

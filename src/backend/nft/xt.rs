@@ -3,8 +3,6 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use std::ffi::CStr;
-
 use crate::config::{Family, OwnerId, Port, PortRange};
 use crate::netlink::message::{Malformed, u16_at, u32_at};
 use crate::ruleset::{Match, Multiport};
@@ -23,12 +21,12 @@ pub(super) enum Extension {
 }
 
 impl Extension {
-    pub(super) fn name(self) -> &'static CStr {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Multiport => c"multiport",
-            Self::Owner => c"owner",
-            Self::Tcp => c"tcp",
-            Self::Redirect => c"REDIRECT",
+            Self::Multiport => "multiport",
+            Self::Owner => "owner",
+            Self::Tcp => "tcp",
+            Self::Redirect => "REDIRECT",
         }
     }
 
