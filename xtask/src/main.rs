@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod apt;
+mod bench;
 mod build;
 mod demo;
 mod setup;
@@ -17,6 +18,8 @@ Commands:
   setup   Install what the build and the tests need (the others do it when something is missing)
   build   Build the static release binary, target/dist/proxy-init
   test    Check formatting and lints, run all tests (needs root)
+  bench   Run the benchmarks, make docs/benchmarks.md and .svg (needs root); --quick takes a minute,
+          --save-baseline NAME and --baseline NAME keep results and compare with them
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         }),
         ("test", []) => setup::ensure().and_then(|()| test()),
         ("demo", []) => setup::ensure().and_then(|()| demo::run()),
+        ("bench", arguments) => setup::ensure().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
             println!("{HELP}");
             Ok(())
@@ -61,5 +65,7 @@ fn test() -> Result<()> {
     ])
     .run()?;
     // Unit, integration and doc tests.
-    cargo(&["test", "--workspace", "--locked"]).run()
+    cargo(&["test", "--workspace", "--locked"]).run()?;
+    // Each benchmark once; no time decides anything.
+    cargo(&["test", "--locked", "--benches"]).run()
 }
