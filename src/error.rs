@@ -33,7 +33,7 @@ impl fmt::Display for Mode {
 pub enum Error {
     /// The process may not change this namespace's rules.
     #[error(
-        "{mode} mode: nothing was installed: the kernel refuses changes to this network namespace's rules (EPERM): \
+        "{mode} mode: nothing was changed: the kernel refuses changes to this network namespace's rules (EPERM): \
          run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities"
     )]
     NotPermitted {
@@ -43,7 +43,7 @@ pub enum Error {
 
     /// The kernel was built or started without nf_tables.
     #[error(
-        "{mode} mode: nothing was installed: this kernel has no nf_tables ({errno}): load the module nf_tables on the \
+        "{mode} mode: nothing was changed: this kernel has no nf_tables ({errno}): load the module nf_tables on the \
          node (CONFIG_NF_TABLES), or use --iptables-mode legacy"
     )]
     NoNfTables {
@@ -55,7 +55,7 @@ pub enum Error {
 
     /// nf_tables has no tables of this family.
     #[error(
-        "{mode} mode: nothing was installed: this kernel's nf_tables has no {family} tables ({errno}): load the \
+        "{mode} mode: nothing was changed: this kernel's nf_tables has no {family} tables ({errno}): load the \
          family's modules on the node (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6), or, without IPv6, pass \
          --ipv6=false"
     )]
@@ -70,7 +70,7 @@ pub enum Error {
 
     /// nf_tables can't do NAT.
     #[error(
-        "nft mode: nothing was installed: this kernel's nf_tables has no {family} nat chains ({errno}): load the \
+        "nft mode: nothing was changed: this kernel's nf_tables has no {family} nat chains ({errno}): load the \
          module nft_chain_nat on the node (CONFIG_NFT_NAT), or use --iptables-mode legacy"
     )]
     NoNatChains {
@@ -82,7 +82,7 @@ pub enum Error {
 
     /// A match or target of the rule is not in this kernel.
     #[error(
-        "nft mode: nothing was installed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
+        "nft mode: nothing was changed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
          {module} on the node ({option}), or use --iptables-mode legacy"
     )]
     NoExtension {
@@ -100,7 +100,7 @@ pub enum Error {
 
     /// Somebody made a chain of this name for something else.
     #[error(
-        "nft mode: nothing was installed: the {family} nat table has a chain {chain} that is not hooked where \
+        "nft mode: nothing was changed: the {family} nat table has a chain {chain} that is not hooked where \
          iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
         match family { Family::V4 => "ip", Family::V6 => "ip6" }
     )]
@@ -115,7 +115,7 @@ pub enum Error {
 
     /// The proxy's user or group doesn't exist in this user namespace.
     #[error(
-        "nft mode: nothing was installed: id {id} is not mapped in this user namespace, so the kernel refuses \
+        "nft mode: nothing was changed: id {id} is not mapped in this user namespace, so the kernel refuses \
          `{rule}` (EINVAL): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
          mapped id with --proxy-uid or --proxy-gid"
     )]
@@ -128,7 +128,7 @@ pub enum Error {
 
     /// The network namespace belongs to another user namespace.
     #[error(
-        "nft mode: nothing was installed: the kernel refuses `{rule}` (EINVAL): a rule on an owner must come from \
+        "nft mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): a rule on an owner must come from \
          the user namespace that the network namespace belongs to: run proxy-init in there, or without --proxy-uid \
          and --proxy-gid"
     )]
@@ -139,7 +139,7 @@ pub enum Error {
 
     /// The rules don't fit into the socket's send buffer.
     #[error(
-        "{mode} mode: nothing was installed: the rules are {bytes} bytes, more than the socket may send at once \
+        "{mode} mode: nothing was changed: the rules are {bytes} bytes, more than the socket may send at once \
          (EMSGSIZE): raise the sysctl net.core.wmem_max on the node above half of that, or ignore ranges instead of \
          single ports"
     )]
@@ -152,7 +152,7 @@ pub enum Error {
 
     /// Somebody else kept changing the rules.
     #[error(
-        "nft mode: nothing was installed: somebody else changed this namespace's rules during each of {tries} tries \
+        "nft mode: nothing was changed: somebody else changed this namespace's rules during each of {tries} tries \
          (ERESTART): find out who with `nft monitor`, and run proxy-init again"
     )]
     Contended {
@@ -162,7 +162,7 @@ pub enum Error {
 
     /// The kernel refused something for a reason that has no error of its own here.
     #[error(
-        "{mode} mode: nothing was installed: the kernel refused `{what}`: {errno}{text}: please report this line with \
+        "{mode} mode: nothing was changed: the kernel refused `{what}`: {errno}{text}: please report this line with \
          the kernel's version (uname -r)"
     )]
     Refused {
@@ -178,7 +178,7 @@ pub enum Error {
 
     /// A system call on the netlink socket failed.
     #[error(
-        "{mode} mode: nothing was installed: {call} on the netlink socket to nf_tables failed: {errno}: if a seccomp \
+        "{mode} mode: nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: if a seccomp \
          profile or sandbox is in force, allow AF_NETLINK sockets"
     )]
     Netlink {
@@ -212,7 +212,7 @@ pub enum Error {
     },
 
     /// `--timeout-close-wait-secs` can't be written.
-    #[error("--timeout-close-wait-secs: nothing was installed: cannot write {seconds} to {path}: {errno}: {advice}")]
+    #[error("--timeout-close-wait-secs: nothing was changed: cannot write {seconds} to {path}: {errno}: {advice}")]
     Sysctl {
         /// The flag's value.
         seconds: u32,
@@ -226,8 +226,8 @@ pub enum Error {
 
     /// Our rules stand in another backend, and connections would be redirected twice.
     #[error(
-        "{mode} mode: nothing was installed: rules of ours stand in {other} mode already, and together they would \
-         redirect twice: add --replace-other-backend to take those out in the same run"
+        "{mode} mode: nothing was changed: rules of ours stand in {other} mode already, and together they would \
+         redirect twice: take those out with `proxy-init uninstall`, or in the same run with --replace-other-backend"
     )]
     OtherBackend {
         /// The backend that was asked for.
@@ -261,7 +261,7 @@ pub enum Error {
 
     /// An iptables command isn't installed.
     #[error(
-        "legacy mode: nothing was installed: {command} is not on PATH: install iptables-legacy (Debian: package \
+        "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
          iptables), or use --iptables-mode nft, which needs no iptables"
     )]
     NoCommand {
@@ -270,7 +270,7 @@ pub enum Error {
     },
 
     /// An iptables command could not be started or watched.
-    #[error("legacy mode: nothing was installed: cannot run {command}: {reason}: see that it can be executed", command = command.display())]
+    #[error("legacy mode: nothing was changed: cannot run {command}: {reason}: see that it can be executed", command = command.display())]
     CommandFailed {
         /// The command.
         command: PathBuf,
@@ -280,7 +280,7 @@ pub enum Error {
 
     /// An iptables command took for ever, and was killed.
     #[error(
-        "legacy mode: nothing was installed: {command} did not end within {seconds} seconds and was killed: find out \
+        "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
          what it waits for with strace, or use --iptables-mode nft",
         command = command.display()
     )]
@@ -293,7 +293,7 @@ pub enum Error {
 
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
-        "legacy mode: nothing was installed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
+        "legacy mode: nothing was changed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
          that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft",
         command = command.display()
     )]
@@ -308,7 +308,7 @@ pub enum Error {
 
     /// Somebody else is changing legacy rules.
     #[error(
-        "legacy mode: nothing was installed: another program holds the xtables lock ({stderr}): add -w to wait for \
+        "legacy mode: nothing was changed: another program holds the xtables lock ({stderr}): add -w to wait for \
          it, or find it with `fuser /run/xtables.lock`"
     )]
     LockHeld {
@@ -320,7 +320,7 @@ pub enum Error {
 
     /// The xtables lock's file can't be made or opened.
     #[error(
-        "legacy mode: nothing was installed: iptables cannot write its lock file ({stderr}): mount a writable /run \
+        "legacy mode: nothing was changed: iptables cannot write its lock file ({stderr}): mount a writable /run \
          (in a pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
     )]
     LockFile {
@@ -332,7 +332,7 @@ pub enum Error {
 
     /// The kernel has no legacy tables.
     #[error(
-        "legacy mode: nothing was installed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
+        "legacy mode: nothing was changed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
          ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
     )]
     NoLegacyTables {
@@ -344,7 +344,7 @@ pub enum Error {
 
     /// iptables-legacy can't work without this capability.
     #[error(
-        "legacy mode: nothing was installed: iptables-legacy needs {capability}, which this process lacks: run as \
+        "legacy mode: nothing was changed: iptables-legacy needs {capability}, which this process lacks: run as \
          root, or add NET_ADMIN and NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
     )]
     NoCapability {
@@ -367,7 +367,7 @@ pub enum Error {
 
     /// The kernel's legacy tables can't be read.
     #[error(
-        "legacy mode: nothing was installed: cannot read the {family} legacy nat table: {errno}: run as root or with \
+        "legacy mode: nothing was changed: cannot read the {family} legacy nat table: {errno}: run as root or with \
          CAP_NET_ADMIN"
     )]
     LegacyUnreadable {

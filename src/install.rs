@@ -11,11 +11,14 @@ use crate::error::{Error, Mode};
 use crate::log::{Level, Log};
 use crate::ruleset::{Ruleset, plan};
 use crate::sysctl::CloseWaitTimeout;
+use crate::verify::{self, Verdict};
 use crate::{detect, netns, save};
 
 /// What `--iptables-mode` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
+    /// Nobody said: linkerd-init's default, legacy.
+    Default,
     /// This backend.
     Mode(Mode),
     /// What `iptables-restore` on PATH is.
@@ -45,18 +48,71 @@ pub struct Install {
     pub close_wait_timeout: Option<u32>,
 }
 
+/// What is done in all backends that hold rules of ours, whichever they are.
+#[derive(Debug, Clone)]
+pub struct Everywhere {
+    /// The folder of `--firewall-bin-path`.
+    pub folder: Option<PathBuf>,
+    /// Wait for the xtables lock.
+    pub wait: bool,
+    /// The network namespace to work in; none: the current one.
+    pub netns: Option<PathBuf>,
+}
+
+impl Everywhere {
+    /// Every backend.
+    pub fn backends(&self) -> Vec<Box<dyn Backend>> {
+        let commands = Commands::legacy(self.folder.clone());
+        vec![Box::new(Nft), Box::new(Legacy::new(commands, self.wait))]
+    }
+
+    /// Takes our rules out of every backend that has them.
+    ///
+    /// # Errors
+    /// The first backend's that fails; the others are done all the same.
+    pub fn uninstall(&self, log: &mut Log) -> Result<(), Error> {
+        if let Some(path) = &self.netns {
+            netns::enter(path)?;
+        }
+        if legacy::is_hidden() {
+            log.add(
+                Level::Warning,
+                "whether legacy tables hold rules, only root can see: those are left as they are",
+            );
+        }
+        let mut failed = None;
+        for backend in self.backends() {
+            let mode = backend.mode();
+            let result = match backend.held() {
+                Ok(held) if held.ours => backend.remove(),
+                Ok(_) => Ok(false),
+                // What the kernel lacks holds nothing.
+                Err(error) if error.is_lack() => Ok(false),
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(true) => log.add(Level::Info, format_args!("took the rules of {mode} mode out")),
+                Ok(false) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => {
+                log.add(Level::Info, "no rules of ours are left");
+                Ok(())
+            }
+            Some(error) => Err(error),
+        }
+    }
+}
+
 impl Install {
     /// Does it. Returns what belongs on stdout beside the log: the simulated rules.
     ///
     /// # Errors
     /// See [`Error`]; nothing has changed then.
     pub fn run(&self, log: &mut Log) -> Result<String, Error> {
-        let rulesets: Vec<Ruleset> = self
-            .config
-            .families()
-            .iter()
-            .map(|&family| plan(&self.config, family))
-            .collect();
+        let rulesets = self.rulesets();
         if self.simulate {
             return Ok(save::simulation(&rulesets));
         }
@@ -77,6 +133,49 @@ impl Install {
                 Err(error)
             }
         }
+    }
+
+    fn rulesets(&self) -> Vec<Ruleset> {
+        let families = self.config.families().iter();
+        families.map(|&family| plan(&self.config, family)).collect()
+    }
+
+    /// Compares what is installed with what this would install. Where nobody said which backend, it is the one that
+    /// holds rules of ours; and so where what legacy mode needs isn't installed, for then installing goes on in nft mode.
+    ///
+    /// # Errors
+    /// The kernel can't be asked.
+    pub fn verify(&self) -> Result<Verdict, Error> {
+        if let Some(path) = &self.netns {
+            netns::enter(path)?;
+        }
+        let all = Everywhere {
+            folder: self.folder.clone(),
+            wait: self.wait,
+            netns: None,
+        }
+        .backends();
+        let named = match self.choice {
+            Choice::Mode(Mode::Legacy) => {
+                let commands = Commands::legacy(self.folder.clone());
+                commands.check(self.config.families()).is_ok().then_some(Mode::Legacy)
+            }
+            Choice::Mode(mode) => Some(mode),
+            Choice::Default | Choice::Plain | Choice::Auto => None,
+        };
+        let holds = |backend: &dyn Backend| matches!(backend.held(), Ok(held) if held.ours);
+        let mode = match named {
+            Some(mode) => mode,
+            None => all
+                .iter()
+                .find(|backend| holds(&***backend))
+                .map_or(Mode::Nft, |backend| backend.mode()),
+        };
+        let (looked_at, others): (Vec<_>, Vec<_>) = all
+            .iter()
+            .map(|backend| &**backend)
+            .partition(|backend| backend.mode() == mode);
+        verify::verify(looked_at.first().copied().unwrap_or(&Nft), &others, &self.rulesets())
     }
 
     /// Installs in the backend of choice. What legacy and plain mode need may not be installed: then nft mode does it,
@@ -101,6 +200,7 @@ impl Install {
             Ok(Box::new(Legacy::new(commands, self.wait)) as Box<dyn Backend>)
         };
         let mode = match self.choice {
+            Choice::Default => Mode::Legacy,
             Choice::Mode(mode) => mode,
             Choice::Plain => {
                 let commands = Commands::plain(self.folder.clone());

@@ -48,6 +48,8 @@ pub mod cli;
 pub mod config;
 pub mod detect;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 pub mod install;
 pub mod log;
 mod netlink;
@@ -56,6 +58,7 @@ pub mod ruleset;
 pub mod save;
 pub mod start_up;
 mod sysctl;
+pub mod verify;
 
 pub use config::{Config, Family, OwnerId, Port, PortRange, Subnet};
 pub use error::Error;

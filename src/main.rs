@@ -8,9 +8,9 @@
 use std::ffi::{c_char, c_int};
 use std::io::Write as _;
 
-use proxy_init::cli::{self, Command};
-use proxy_init::log::Level;
-use proxy_init::start_up;
+use proxy_init::cli::{self, Command, Output};
+use proxy_init::log::{Level, Log};
+use proxy_init::{Error, detect, netns, start_up};
 
 /// All is as asked.
 const DONE: c_int = 0;
@@ -18,26 +18,60 @@ const DONE: c_int = 0;
 const FAILED: c_int = 1;
 /// The command line can't be meant.
 const BAD_INPUT: c_int = 2;
+/// The rules are not those that the flags ask for.
+const NOT_IN_PLACE: c_int = 3;
 
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     start_up::prepare();
-    let (install, mut log) = match cli::parse(std::env::args_os(), std::env::var_os("IPTABLES_MODE")) {
-        Ok(Command::Install(install, log)) => (install, log),
-        Ok(Command::Print(text)) => return print(&text),
-        Err(error) => {
-            // Where nobody can read it, the exit code has to do.
-            let _ = writeln!(std::io::stderr(), "error: {error}");
-            return BAD_INPUT;
+    match cli::parse(std::env::args_os(), std::env::var_os("IPTABLES_MODE")) {
+        Ok(Command::Install(install, mut log)) => {
+            let result = install.run(&mut log);
+            finish(result, log)
         }
-    };
-    let result = install.run(&mut log);
+        Ok(Command::Uninstall(everywhere, mut log)) => {
+            let result = everywhere.uninstall(&mut log).map(|()| String::new());
+            finish(result, log)
+        }
+        Ok(Command::Verify(install, output)) => match install.verify() {
+            Ok(verdict) => {
+                let printed = print(&match output {
+                    Output::Text => verdict.to_string(),
+                    Output::Json => format!("{}\n", verdict.json()),
+                });
+                if verdict.is_in_place() { printed } else { NOT_IN_PLACE }
+            }
+            Err(error) => complain(&error, FAILED),
+        },
+        Ok(Command::Detect(path, output)) => match path.map_or(Ok(()), |path| netns::enter(&path)) {
+            Ok(()) => {
+                let report = detect::report();
+                print(&match output {
+                    Output::Text => report.to_string(),
+                    Output::Json => format!("{}\n", report.json()),
+                })
+            }
+            Err(error) => complain(&error, FAILED),
+        },
+        Ok(Command::Print(text)) => print(&text),
+        Err(error) => complain(&error, BAD_INPUT),
+    }
+}
+
+/// Ends a run that keeps a log: an error is its last line.
+fn finish(result: Result<String, Error>, mut log: Log) -> c_int {
     if let Err(error) = &result {
         log.add(Level::Error, error);
     }
     log.flush();
     result.map_or(FAILED, |text| print(&text))
+}
+
+/// Where nobody can read it, the exit code has to do.
+fn complain(error: &dyn std::error::Error, code: c_int) -> c_int {
+    let _ = writeln!(std::io::stderr(), "error: {error}");
+    code
 }
 
 fn print(text: &str) -> c_int {

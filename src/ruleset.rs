@@ -271,10 +271,15 @@ fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
 }
 
 fn ignored_subnets(subnets: &[Subnet], family: Family, side: fn(IpNet) -> Match) -> impl Iterator<Item = Rule> {
-    subnets
-        .iter()
-        .filter(move |subnet| subnet.family() == family)
-        .map(move |subnet| bypass(vec![side(subnet.net())], format!("proxy-init/ignore-subnet-{subnet}")))
+    let ours = subnets.iter().filter(move |subnet| subnet.family() == family);
+    ours.map(move |subnet| {
+        // Every address: no condition, as iptables has it too.
+        let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
+        bypass(
+            net.into_iter().map(side).collect(),
+            format!("proxy-init/ignore-subnet-{subnet}"),
+        )
+    })
 }
 
 fn bypass(matches: Vec<Match>, comment: impl Into<Cow<'static, str>>) -> Rule {

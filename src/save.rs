@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use ipnet::IpNet;
 
+use crate::backend::FoundRule;
 use crate::config::{Family, OwnerId, Port, PortRange};
 use crate::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
 
@@ -162,6 +163,22 @@ impl Saved {
         self.chains.iter().any(|name| name == chain.as_str())
     }
 
+    /// Reads every line. One that passes for ours must be written as ours are.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn read_back(&self) {
+        for line in &self.lines {
+            if let Some(rule) = line.rule()
+                && !rule.comment.contains(['"', '\\', '\n'])
+            {
+                let again = Line {
+                    chain: line.chain.clone(),
+                    specification: rule.to_string(),
+                };
+                assert_eq!(again.rule().as_ref(), Some(&rule));
+            }
+        }
+    }
+
     /// Whether anything of ours is there.
     pub(crate) fn is_ours(&self) -> bool {
         ChainName::ALL
@@ -176,7 +193,35 @@ impl Saved {
 
     /// The rules of a base chain that send packets to our chains.
     pub(crate) fn our_jumps(&self, base: ChainName) -> impl Iterator<Item = &Line> {
-        self.lines(base).filter(|line| line.jumps_to_ours())
+        self.lines(base).filter(|line| jumps_to_ours(&line.specification))
+    }
+}
+
+impl From<&Line> for FoundRule {
+    fn from(line: &Line) -> Self {
+        if let Some(rule) = line.rule() {
+            return rule.into();
+        }
+        /// Targets of iptables' that end a chain; others are chains, or let packets pass.
+        const ENDS: [&str; 8] = [
+            "ACCEPT",
+            "DROP",
+            "QUEUE",
+            "RETURN",
+            "REDIRECT",
+            "DNAT",
+            "MASQUERADE",
+            "NFQUEUE",
+        ];
+        let target = target(&line.specification).unwrap_or_default();
+        let words = words(&line.specification);
+        let mut pairs = words.iter().zip(words.iter().skip(1));
+        Self {
+            text: line.specification.clone(),
+            rule: None,
+            ends: ENDS.contains(&target.as_str()),
+            takes_tcp: !pairs.any(|(flag, protocol)| flag == "-p" && !["tcp", "all"].contains(&protocol.as_str())),
+        }
     }
 }
 
@@ -184,15 +229,6 @@ impl Line {
     /// The rule without its chain.
     pub(crate) fn specification(&self) -> &str {
         &self.specification
-    }
-
-    /// Whether it sends packets to a chain of ours, whatever it matches.
-    fn jumps_to_ours(&self) -> bool {
-        let words = words(&self.specification);
-        let mut pairs = words.iter().zip(words.iter().skip(1));
-        pairs.any(|(flag, chain)| {
-            matches!(flag.as_str(), "-j" | "-g") && ChainName::from_name(chain).is_some_and(ChainName::is_ours)
-        })
     }
 
     /// The rule, if it is one that we could have made.
@@ -242,6 +278,17 @@ impl Line {
             rule.matches.push(condition);
         }
     }
+}
+
+/// Whether a rule in iptables' syntax sends packets to a chain of ours, whatever it matches.
+pub(crate) fn jumps_to_ours(specification: &str) -> bool {
+    target(specification).is_some_and(|target| ChainName::from_name(&target).is_some_and(ChainName::is_ours))
+}
+
+fn target(specification: &str) -> Option<String> {
+    let words = words(specification);
+    let flag = words.iter().position(|word| word == "-j" || word == "-g")?;
+    words.into_iter().nth(flag + 1)
 }
 
 /// `4190,8000:8100`

@@ -5,7 +5,7 @@ pub mod nft;
 
 use crate::config::Family;
 use crate::error::{Error, Mode};
-use crate::ruleset::Ruleset;
+use crate::ruleset::{ChainName, Rule, Ruleset, Target};
 
 /// The iptables command that shows a backend's rules.
 pub(crate) fn command(mode: Mode, family: Family) -> &'static str {
@@ -30,11 +30,18 @@ pub trait Backend {
     /// What is missing or refused, with the rule that it is about.
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error>;
 
-    /// Takes our jumps, rules and chains out, in both families, and leaves strangers' alone. Nothing there is success.
+    /// Takes our jumps, rules and chains out, in both families, and leaves strangers' alone. Tells whether there was
+    /// anything.
     ///
     /// # Errors
     /// What is missing or refused.
-    fn remove(&self) -> Result<(), Error>;
+    fn remove(&self) -> Result<bool, Error>;
+
+    /// The rules that the family's nat table holds in the chains that we have rules in.
+    ///
+    /// # Errors
+    /// The kernel can't be asked.
+    fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error>;
 
     /// What the backend holds in the nat tables of this network namespace, both families together. Asking changes
     /// nothing and starts no process.
@@ -60,6 +67,61 @@ impl std::ops::Add for Held {
         Self {
             ours: self.ours || other.ours,
             rules: self.rules + other.rules,
+        }
+    }
+}
+
+/// What a table holds, strangers' rules and chains among it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// The table's name.
+    pub(crate) table: String,
+    /// How many rules it has, as iptables-save would print them.
+    pub(crate) rules: usize,
+    /// Its chains' names.
+    pub(crate) chains: Vec<String>,
+}
+
+/// A chain of the nat table as it is in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundChain {
+    /// Which chain.
+    pub name: ChainName,
+    /// Its rules, first to last, ours and strangers'.
+    pub rules: Vec<FoundRule>,
+}
+
+/// A rule as it is in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundRule {
+    /// In iptables' syntax, as far as it is understood.
+    pub text: String,
+    /// The rule, if it is one that we could have made.
+    pub rule: Option<Rule>,
+    /// No packet that it matches gets to the chain's next rule.
+    pub ends: bool,
+    /// It may match TCP.
+    pub takes_tcp: bool,
+}
+
+/// One of ours.
+impl From<Rule> for FoundRule {
+    fn from(rule: Rule) -> Self {
+        Self {
+            text: rule.to_string(),
+            ends: !matches!(rule.target, Target::Jump(_)),
+            takes_tcp: true,
+            rule: Some(rule),
+        }
+    }
+}
+
+impl FoundRule {
+    /// Whether it sends packets to a chain of ours, whatever it matches.
+    pub(crate) fn jumps_to_ours(&self) -> bool {
+        match &self.rule {
+            Some(rule) => matches!(rule.target, Target::Jump(chain) if chain.is_ours()),
+            None => crate::save::jumps_to_ours(&self.text),
         }
     }
 }

@@ -12,7 +12,7 @@ use clap::{Args, Parser};
 
 use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
-use crate::install::{Choice, Install};
+use crate::install::{Choice, Everywhere, Install};
 use crate::log::{Format, Level, Log};
 
 /// What the command line asks for.
@@ -20,8 +20,23 @@ use crate::log::{Format, Level, Log};
 pub enum Command {
     /// Install the rules, or show them.
     Install(Box<Install>, Log),
+    /// Compare what is installed with what would be.
+    Verify(Box<Install>, Output),
+    /// Take the rules out of every backend.
+    Uninstall(Everywhere, Log),
+    /// Show what the kernel and the namespace have.
+    Detect(Option<PathBuf>, Output),
     /// Print this text (help or version) and be done.
     Print(String),
+}
+
+/// What output is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// People.
+    Text,
+    /// Machines.
+    Json,
 }
 
 /// Bad input: one line that names the flag and the value.
@@ -59,11 +74,50 @@ Lists are separated by commas and may be repeated. Exit codes: 0 done, 1 failed,
 /// its rules and leaves everybody else's alone.
 #[derive(Debug, Default, PartialEq, Eq, Parser)]
 #[command(name = "proxy-init", version = VERSION, after_help = AFTER_HELP, args_override_self = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Subcommand>,
     #[command(flatten)]
     rules: RuleFlags,
     #[command(flatten)]
     run: RunFlags,
+}
+
+/// What else there is to do than to install.
+#[derive(Debug, PartialEq, Eq, clap::Subcommand)]
+enum Subcommand {
+    /// Compare the kernel's rules with what the same flags would install: exit code 0 in place, 3 not or not quite
+    Verify {
+        #[command(flatten)]
+        rules: Box<RuleFlags>,
+        #[command(flatten)]
+        run: Box<RunFlags>,
+        #[command(flatten)]
+        output: OutputFlags,
+    },
+    /// Take our rules out, of every backend that has them; strangers' stay
+    Uninstall {
+        #[command(flatten)]
+        run: Box<RunFlags>,
+    },
+    /// Show what this kernel supports, what the namespace holds, and what auto mode would choose
+    Detect {
+        /// Network namespace to look at, e.g. /var/run/netns/pod [default: the current one]
+        #[arg(long, value_name = "PATH")]
+        netns: Option<OsString>,
+        #[command(flatten)]
+        output: OutputFlags,
+    },
+}
+
+/// How a report looks.
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Output")]
+struct OutputFlags {
+    /// text for people or json for machines [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    output: Option<String>,
 }
 
 /// Which rules.
@@ -187,12 +241,53 @@ pub fn parse(
             }
             Err(error) => return Err(one_line(&error)),
         };
-    let log = Log::new(
-        log_format(cli.run.log_format.as_deref())?,
-        log_level(cli.run.log_level.as_deref())?,
-    );
     let environment = iptables_mode.map(|mode| mode.to_string_lossy().into_owned());
-    Ok(Command::Install(Box::new(install(cli, environment)?), log))
+    match cli.command {
+        None => {
+            let log = log(&cli.run)?;
+            Ok(Command::Install(
+                Box::new(install(cli.rules, cli.run, environment)?),
+                log,
+            ))
+        }
+        Some(Subcommand::Verify { rules, run, output }) => {
+            let output = output_format(output.output.as_deref())?;
+            Ok(Command::Verify(Box::new(install(*rules, *run, environment)?), output))
+        }
+        Some(Subcommand::Uninstall { run }) => {
+            let log = log(&run)?;
+            Ok(Command::Uninstall(everywhere(*run)?, log))
+        }
+        Some(Subcommand::Detect { netns: path, output }) => {
+            Ok(Command::Detect(netns(path), output_format(output.output.as_deref())?))
+        }
+    }
+}
+
+fn log(run: &RunFlags) -> Result<Log, UsageError> {
+    Ok(Log::new(
+        log_format(run.log_format.as_deref())?,
+        log_level(run.log_level.as_deref())?,
+    ))
+}
+
+fn everywhere(run: RunFlags) -> Result<Everywhere, UsageError> {
+    Ok(Everywhere {
+        folder: folder(&run),
+        wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
+        netns: netns(run.netns),
+    })
+}
+
+fn folder(run: &RunFlags) -> Option<PathBuf> {
+    Path::new(run.firewall_bin_path.as_deref()?)
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .map(Path::to_owned)
+}
+
+fn netns(flag: Option<OsString>) -> Option<PathBuf> {
+    flag.map(PathBuf::from).filter(|path| !path.as_os_str().is_empty())
 }
 
 /// clap's error without the usage behind it.
@@ -219,8 +314,7 @@ fn one_line(error: &clap::Error) -> UsageError {
     UsageError(format!("{text} (see proxy-init --help)"))
 }
 
-fn install(cli: Cli, environment: Option<String>) -> Result<Install, UsageError> {
-    let Cli { rules, run } = cli;
+fn install(rules: RuleFlags, run: RunFlags, environment: Option<String>) -> Result<Install, UsageError> {
     let config = Config {
         proxy_uid: owner("--proxy-uid", rules.proxy_uid)?,
         proxy_gid: owner("--proxy-gid", rules.proxy_gid)?,
@@ -238,10 +332,7 @@ fn install(cli: Cli, environment: Option<String>) -> Result<Install, UsageError>
     Ok(Install {
         config,
         choice: choice(&run, environment)?,
-        folder: Path::new(run.firewall_bin_path.as_deref().unwrap_or_default())
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .map(Path::to_owned),
+        folder: folder(&run),
         wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
         replace_other_backend: boolean("--replace-other-backend", run.replace_other_backend.as_deref(), false)?,
         simulate: boolean("--simulate", run.simulate.as_deref(), false)?,
@@ -368,12 +459,24 @@ fn choice_of_name(source: &str, mode: &str) -> Result<Choice, UsageError> {
 fn choice_of_binary(path: &str) -> Result<Choice, UsageError> {
     match path.rsplit('/').next().unwrap_or_default() {
         "iptables-nft" => Ok(Choice::Mode(Mode::Nft)),
-        "" | "iptables-legacy" => Ok(Choice::Mode(Mode::Legacy)),
+        "" => Ok(Choice::Default),
+        "iptables-legacy" => Ok(Choice::Mode(Mode::Legacy)),
         "iptables" => Ok(Choice::Plain),
         _ => Err(UsageError(format!(
             "--firewall-bin-path: \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
              use --iptables-mode"
         ))),
+    }
+}
+
+fn output_format(value: Option<&str>) -> Result<Output, UsageError> {
+    match value.unwrap_or("text") {
+        "text" => Ok(Output::Text),
+        "json" => Ok(Output::Json),
+        other => Err(invalid(
+            "--output",
+            format_args!("\"{other}\" is not a format: use text or json"),
+        )),
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) struct Entries {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads the nat table. Makes the table if there is none yet: see that there is one first.
-pub(crate) fn nat_entries(family: Family) -> Result<Entries, Errno> {
+/// Reads a table. Makes it if there is none yet: see that there is one first.
+pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
     /// The table may change between the question for its size and that for its entries, which must name it.
     const TRIES: usize = 100;
     let (level, address) = match family {
@@ -39,7 +39,7 @@ pub(crate) fn nat_entries(family: Family) -> Result<Entries, Errno> {
     let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for _ in 0..TRIES {
         let mut info = vec![0; INFO];
-        get(&socket, level, GET_INFO, &mut info)?;
+        get(&socket, level, table, GET_INFO, &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
         let (hooks, size) = (field(NAME)?, field(INFO - 4)?);
         let mut entries = vec![0; ENTRIES];
@@ -47,7 +47,7 @@ pub(crate) fn nat_entries(family: Family) -> Result<Entries, Errno> {
             slot.copy_from_slice(&size.to_ne_bytes());
         }
         entries.resize(ENTRIES + size as usize, 0);
-        match get(&socket, level, GET_ENTRIES, &mut entries) {
+        match get(&socket, level, table, GET_ENTRIES, &mut entries) {
             Err(Errno::EAGAIN) => {}
             Err(errno) => return Err(errno),
             Ok(()) => {
@@ -61,10 +61,17 @@ pub(crate) fn nat_entries(family: Family) -> Result<Entries, Errno> {
     Err(Errno::EAGAIN)
 }
 
-/// Asks about the nat table: its name goes to the front of the structure.
-fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &mut [u8]) -> Result<(), Errno> {
-    if let Some(name) = structure.first_chunk_mut() {
-        *name = *b"nat\0";
+/// Asks about a table: its name goes to the front of the structure.
+fn get(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    table: &str,
+    option: libc::c_int,
+    structure: &mut [u8],
+) -> Result<(), Errno> {
+    // The kernel's names are shorter than NAME, with their NUL.
+    for (slot, byte) in structure.iter_mut().zip(table.bytes().take(NAME - 1)) {
+        *slot = byte;
     }
     let mut length = structure.len() as libc::socklen_t;
     // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.

@@ -6,8 +6,12 @@ pub(crate) const NLMSGERR_ATTR_MSG: u16 = 1;
 
 pub(crate) const NFTA_GEN_ID: u16 = 1;
 
+pub(crate) const NFTA_TABLE_NAME: u16 = 1;
+pub(crate) const NFTA_TABLE_USE: u16 = 3;
+
 pub(crate) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(crate) const NFTA_CHAIN_NAME: u16 = 3;
+pub(crate) const NFTA_CHAIN_POLICY: u16 = 5;
 
 pub(crate) const NFTA_RULE_TABLE: u16 = 1;
 pub(crate) const NFTA_RULE_CHAIN: u16 = 2;

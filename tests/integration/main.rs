@@ -4,10 +4,12 @@
 //! iptables and nft read back, and real connections.
 
 mod cli;
+mod errors;
 mod legacy;
 mod linkerd;
 mod modes;
 mod nft;
+mod operate;
 mod traffic;
 
 use std::process::{Command, Output};

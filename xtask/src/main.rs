@@ -20,6 +20,8 @@ Commands:
   test    Check formatting and lints, run all tests (needs root)
   bench   Run the benchmarks, make docs/benchmarks.md and .svg (needs root); --quick takes a minute,
           --save-baseline NAME and --baseline NAME keep results and compare with them
+  fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
+          --seconds N (needs a nightly toolchain)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         }),
         ("test", []) => setup::ensure().and_then(|()| test()),
         ("demo", []) => setup::ensure().and_then(|()| demo::run()),
+        ("fuzz", arguments) => setup::ensure().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::ensure().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
             println!("{HELP}");
@@ -68,4 +71,26 @@ fn test() -> Result<()> {
     cargo(&["test", "--workspace", "--locked"]).run()?;
     // Each benchmark once; no time decides anything.
     cargo(&["test", "--locked", "--benches"]).run()
+}
+
+/// The corpus is read, and what is found goes to target/.
+fn fuzz(arguments: &[String]) -> Result<()> {
+    let seconds = match arguments {
+        [] => 600,
+        [flag, seconds] if flag == "--seconds" => seconds.parse::<u32>()?,
+        _ => return Err("usage: cargo xtask fuzz [--seconds N]".into()),
+    };
+    if !setup::find("cargo-fuzz") {
+        cargo(&["install", "--locked", "cargo-fuzz"]).run()?;
+    }
+    let found = shell::target("fuzz-corpus");
+    std::fs::create_dir_all(&found)?;
+    let mut command = std::process::Command::new("rustup");
+    command
+        .args(["run", "nightly", "cargo", "fuzz", "run", "read_all"])
+        .arg(&found);
+    command
+        .arg("fuzz/corpus/read_all")
+        .args(["--", &format!("-max_total_time={seconds}")]);
+    command.current_dir(shell::root()).run()
 }

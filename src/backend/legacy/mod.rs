@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use self::child::{Finished, Unfinished};
 use self::table::Presence;
-use super::{Backend, Held};
+use super::{Backend, Contents, FoundChain, FoundRule, Held};
 use crate::config::Family;
 use crate::error::{Error, Mode};
 use crate::ruleset::{ChainName, Rule, Ruleset};
@@ -158,10 +158,23 @@ impl Backend for Legacy {
         Ok(())
     }
 
-    fn remove(&self) -> Result<(), Error> {
-        [Family::V4, Family::V6]
-            .into_iter()
-            .try_for_each(|family| self.change(family, None).map(drop))
+    fn remove(&self) -> Result<bool, Error> {
+        let mut removed = false;
+        for family in [Family::V4, Family::V6] {
+            removed |= self.change(family, None)?.is_some();
+        }
+        Ok(removed)
+    }
+
+    fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error> {
+        let saved = self.saved(family)?;
+        let chains = ChainName::ALL.into_iter().filter(|&name| saved.has(name));
+        Ok(chains
+            .map(|name| FoundChain {
+                name,
+                rules: saved.lines(name).map(FoundRule::from).collect(),
+            })
+            .collect())
     }
 
     fn held(&self) -> Result<Held, Error> {
@@ -217,6 +230,13 @@ pub(crate) fn is_hidden() -> bool {
 
 const OUR_CHAINS: [ChainName; 2] = [ChainName::ProxyInitRedirect, ChainName::ProxyInitOutput];
 const BASE_CHAINS: [ChainName; 2] = [ChainName::Prerouting, ChainName::Output];
+
+/// Every legacy table of a family; or why they can't be seen.
+pub(crate) fn tables(family: Family) -> Result<Vec<Contents>, String> {
+    let names = table::names(family).map_err(|error| error.to_string())?;
+    let read = |name: &String| table::contents(family, name).map_err(|errno| format!("{name}: {errno}"));
+    names.iter().map(read).collect()
+}
 
 /// Our chains anew, and one right jump to each.
 fn install_input(ruleset: &Ruleset, saved: &Saved) -> String {
@@ -331,4 +351,10 @@ fn run(program: &Path, arguments: &[&str], input: &str, limit: Option<Duration>)
             seconds: LIMIT.as_secs(),
         },
     })
+}
+
+/// Reads bytes as a legacy table's entries.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_entries(bytes: &[u8], family: Family) -> usize {
+    table::read(bytes, 4, family).map_or(0, |(rules, _)| rules)
 }

@@ -1,14 +1,14 @@
 //! What a legacy nat table holds, asked of the kernel itself: no process, and no table made by asking.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 
 use nix::errno::Errno;
 
-use crate::backend::Held;
+use crate::backend::{Contents, Held};
 use crate::config::Family;
 use crate::netlink::message::{Malformed, string, u16_at};
-use crate::netlink::sockopt::{Entries, nat_entries};
+use crate::netlink::sockopt::entries;
 use crate::ruleset::ChainName;
 
 /// Whether the family has a nat table in this network namespace.
@@ -22,8 +22,18 @@ pub(super) enum Presence {
     Hidden,
 }
 
-/// Looks into the kernel's list of tables, which makes none. The list of a kernel without legacy tables is missing.
+/// Whether the family has a nat table.
 pub(super) fn presence(family: Family) -> Presence {
+    match names(family) {
+        Ok(names) if names.iter().any(|name| name == "nat") => Presence::Present,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Presence::Hidden,
+        _ => Presence::Absent,
+    }
+}
+
+/// Which tables the family has. Looks into the kernel's list of tables, which makes none. A kernel without legacy
+/// tables has no list.
+pub(super) fn names(family: Family) -> io::Result<Vec<String>> {
     // Not /proc/net: that shows the namespace of the process' first thread.
     let path = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
@@ -31,26 +41,41 @@ pub(super) fn presence(family: Family) -> Presence {
     };
     // Names of tables are short, and there are five.
     let mut names = [0; 256];
-    let read = File::open(path).and_then(|mut file| file.read(&mut names));
-    match read {
-        Ok(length)
-            if names
-                .get(..length)
-                .is_some_and(|names| names.split(|&byte| byte == b'\n').any(|name| name == b"nat")) =>
-        {
-            Presence::Present
+    match File::open(path).and_then(|mut file| file.read(&mut names)) {
+        Ok(length) => {
+            let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
+            Ok(text.lines().map(ToOwned::to_owned).collect())
         }
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Presence::Hidden,
-        _ => Presence::Absent,
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 
 /// What the family's nat table holds.
 pub(super) fn held(family: Family) -> Result<Held, Errno> {
     match presence(family) {
-        Presence::Present => count(&nat_entries(family)?, family).map_err(|Malformed| Errno::EBADMSG),
+        Presence::Present => {
+            let contents = contents(family, "nat")?;
+            let mut chains = contents.chains.iter().filter_map(|name| ChainName::from_name(name));
+            Ok(Held {
+                ours: chains.any(ChainName::is_ours),
+                rules: contents.rules,
+            })
+        }
         Presence::Absent | Presence::Hidden => Ok(Held::default()),
     }
+}
+
+/// What a table that is there holds.
+pub(super) fn contents(family: Family, table: &str) -> Result<Contents, Errno> {
+    let entries = entries(family, table)?;
+    let (rules, chains) =
+        read(&entries.bytes, entries.base_chains as usize, family).map_err(|Malformed| Errno::EBADMSG)?;
+    Ok(Contents {
+        table: table.to_owned(),
+        rules,
+        chains,
+    })
 }
 
 /// Offsets in `struct ipt_entry` and `struct ip6t_entry`: the offset of the target in the entry, then that of the next
@@ -62,12 +87,12 @@ fn target_offset(family: Family) -> usize {
     }
 }
 
-/// Counts rules as iptables-save would print them. Beside rules, the entries are: a head (an ERROR target with the
-/// chain's name) and a tail (its final RETURN) for each chain of a user's, a policy for each base chain, and one ERROR
-/// at the end.
-fn count(table: &Entries, family: Family) -> Result<Held, Malformed> {
-    let mut entries = table.bytes.as_slice();
-    let (mut rules, mut chains, mut ours) = (0usize, 0usize, false);
+/// How many rules a table has, as iptables-save would print them, and its users' chains.
+///
+/// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
+/// chain of a user's, a policy for each base chain, and one ERROR at the end.
+pub(crate) fn read(mut entries: &[u8], base_chains: usize, family: Family) -> Result<(usize, Vec<String>), Malformed> {
+    let (mut others, mut chains) = (0usize, Vec::new());
     while !entries.is_empty() {
         let target = usize::from(u16_at(entries, target_offset(family))?);
         let next = usize::from(u16_at(entries, target_offset(family) + 2)?);
@@ -78,15 +103,11 @@ fn count(table: &Entries, family: Family) -> Result<Held, Malformed> {
         let target = entries.get(target..next).ok_or(Malformed)?;
         if string(target.get(2..31).ok_or(Malformed)?)? == "ERROR" {
             let chain = string(target.get(32..).ok_or(Malformed)?)?;
-            ours |= ChainName::from_name(chain).is_some_and(ChainName::is_ours);
-            chains += usize::from(chain != "ERROR");
+            chains.extend(Some(chain).filter(|&chain| chain != "ERROR").map(ToOwned::to_owned));
         } else {
-            rules += 1;
+            others += 1;
         }
         entries = entries.get(next..).ok_or(Malformed)?;
     }
-    Ok(Held {
-        ours,
-        rules: rules.saturating_sub(chains + table.base_chains as usize),
-    })
+    Ok((others.saturating_sub(chains.len() + base_chains), chains))
 }

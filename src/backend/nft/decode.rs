@@ -10,6 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::encode::{LOOPBACK, Side, address_offset};
 use super::xt;
+use crate::backend::FoundRule;
 use crate::config::{Family, Port};
 use crate::netlink::message::{Attributes, Malformed, be32, be64, string};
 use crate::netlink::uapi::*;
@@ -22,8 +23,8 @@ pub(super) struct HeldRule {
     pub(super) handle: u64,
     /// Where it sends packets, if that is a target that we know, whatever it matches.
     pub(super) target: Option<Target>,
-    /// The rule, if all of it is understood.
-    pub(super) rule: Option<Rule>,
+    /// What it is, as far as it is understood.
+    pub(super) found: FoundRule,
 }
 
 /// Reads one rule of a dump.
@@ -62,14 +63,21 @@ enum Field {
     Address { side: Side, mask: Vec<u8> },
 }
 
+/// xt targets behind which evaluation goes on.
+const PASSING_TARGETS: [&str; 8] = ["LOG", "NFLOG", "ULOG", "MARK", "CONNMARK", "TRACE", "CT", "CHECKSUM"];
+
 struct Reader {
     family: Family,
     loaded: Option<Loaded>,
     matches: Vec<Match>,
     target: Option<Target>,
     comment: String,
-    /// Something was not understood.
-    foreign: bool,
+    /// What no rule of ours has: a match in iptables' syntax, or an expression's name.
+    foreign: Vec<String>,
+    /// It compares the protocol with another one than TCP.
+    other_protocol: bool,
+    /// Evaluation of the base chain ends with it, in a way that isn't a target of ours.
+    verdict: Option<&'static str>,
 }
 
 impl Reader {
@@ -80,28 +88,51 @@ impl Reader {
             matches: Vec::new(),
             target: None,
             comment: String::new(),
-            foreign: false,
+            foreign: Vec::new(),
+            other_protocol: false,
+            verdict: None,
         }
     }
 
     fn finish(self, handle: u64) -> HeldRule {
-        let whole = !self.foreign && self.loaded.is_none();
-        let rule = self.target.filter(|_| whole).map(|target| Rule {
-            matches: self.matches,
+        let whole = self.foreign.is_empty() && self.loaded.is_none();
+        let rule = self.target.map(|target| Rule {
+            matches: self.matches.clone(),
             target,
-            comment: Cow::Owned(self.comment),
+            comment: Cow::Owned(self.comment.clone()),
         });
+        let found = match rule.filter(|_| whole) {
+            Some(rule) => FoundRule::from(rule),
+            None => FoundRule {
+                text: self.text(),
+                rule: None,
+                ends: self.verdict.is_some() || matches!(self.target, Some(Target::Return | Target::Redirect(_))),
+                takes_tcp: !self.other_protocol,
+            },
+        };
         HeldRule {
             handle,
             target: self.target,
-            rule,
+            found,
         }
+    }
+
+    /// A rule that isn't ours: what is understood of it in iptables' syntax, the rest by its expressions' names.
+    fn text(&self) -> String {
+        let matches = self.matches.iter().map(ToString::to_string);
+        let foreign = self.foreign.iter().cloned();
+        let comment = Some(&self.comment).filter(|comment| !comment.is_empty());
+        let comment = comment.map(|comment| format!("-m comment --comment \"{comment}\""));
+        let target = self.target.map(|target| format!("-j {target}"));
+        let verdict = self.verdict.map(|verdict| format!("-j {verdict}"));
+        let parts = matches.chain(foreign).chain(comment).chain(target).chain(verdict);
+        parts.collect::<Vec<_>>().join(" ")
     }
 
     /// Takes in one expression. One that is not as expected makes the rule a foreign one, not the dump unreadable.
     fn expression(&mut self, name: &str, data: Attributes<'_>) {
         // Nothing of ours goes on behind its target.
-        self.foreign |= self.target.is_some();
+        let late = self.target.is_some();
         let understood = match name {
             "counter" => Ok(true),
             "meta" => self.meta(data),
@@ -111,9 +142,15 @@ impl Reader {
             "match" => self.xt_match(data),
             "target" => self.xt_target(data),
             "immediate" => self.verdict(data),
+            "nat" | "redir" | "masq" | "tproxy" | "reject" | "queue" => {
+                self.verdict = Some("[nat]");
+                Ok(false)
+            }
             _ => Ok(false),
         };
-        self.foreign |= understood != Ok(true);
+        if late || understood != Ok(true) {
+            self.foreign.push(format!("[{name}]"));
+        }
     }
 
     fn load(&mut self, register: u32, field: Field) -> bool {
@@ -192,6 +229,11 @@ impl Reader {
         };
         let condition = match (loaded.field, value) {
             (Field::Protocol, [protocol]) if i32::from(*protocol) == libc::IPPROTO_TCP => Some(Match::Tcp),
+            (Field::Protocol, [protocol]) => {
+                self.other_protocol = true;
+                self.foreign.push(format!("-p {protocol}"));
+                return Ok(true);
+            }
             (Field::OutInterface, name) if interface_is_loopback(name) => Some(Match::OutLoopback),
             (Field::DestinationPort, &[high, low]) => {
                 Port::new(u16::from_be_bytes([high, low])).map(Match::DestinationPort)
@@ -233,6 +275,9 @@ impl Reader {
             let port = xt::read_redirect(self.family, data.get(NFTA_XT_INFO)?)?;
             self.target = port.map(Target::Redirect);
         }
+        if self.target.is_none() && !PASSING_TARGETS.contains(&name) {
+            self.verdict = Some("[target]");
+        }
         Ok(self.target.is_some())
     }
 
@@ -242,12 +287,18 @@ impl Reader {
         }
         let data = Attributes(data.get(NFTA_IMMEDIATE_DATA)?);
         let verdict = Attributes(data.get(NFTA_DATA_VERDICT)?);
-        self.target = match be32(verdict.get(NFTA_VERDICT_CODE)?)? as i32 {
+        let code = be32(verdict.get(NFTA_VERDICT_CODE)?)? as i32;
+        self.target = match code {
             libc::NFT_RETURN => Some(Target::Return),
             libc::NFT_JUMP => ChainName::from_name(string(verdict.get(NFTA_VERDICT_CHAIN)?)?).map(Target::Jump),
             _ => None,
         };
-        Ok(self.target.is_some())
+        self.verdict = match code {
+            libc::NF_ACCEPT => Some("ACCEPT"),
+            libc::NF_DROP => Some("DROP"),
+            _ => None,
+        };
+        Ok(self.target.is_some() || self.verdict.is_some())
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) enum Step<'a> {
     FlushChain(Family, ChainName),
     /// Delete a chain that nothing jumps to any more.
     DeleteChain(Family, ChainName),
+    /// Delete the table and whatever is in it.
+    DeleteTable(Family),
     /// Append a rule to a chain.
     AddRule(Family, ChainName, &'a Rule),
     /// Delete the rule with this handle.
@@ -49,6 +51,7 @@ impl Step<'_> {
     pub(super) fn family(&self) -> Family {
         match *self {
             Step::AddTable(family)
+            | Step::DeleteTable(family)
             | Step::AddChain(family, _)
             | Step::FlushChain(family, _)
             | Step::DeleteChain(family, _)
@@ -64,6 +67,7 @@ impl fmt::Display for Step<'_> {
         let command = command(Mode::Nft, self.family());
         match self {
             Step::AddTable(family) => write!(f, "table {} nat", table_family(*family)),
+            Step::DeleteTable(family) => write!(f, "nft delete table {} nat", table_family(*family)),
             Step::AddChain(_, chain) => write!(f, "{command} -t nat -N {chain}"),
             Step::FlushChain(_, chain) => write!(f, "{command} -t nat -F {chain}"),
             Step::DeleteChain(_, chain) => write!(f, "{command} -t nat -X {chain}"),
@@ -100,6 +104,7 @@ pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batc
         };
         match *step {
             Step::AddTable(_) => batch.add(table, MsgType::Add, last),
+            Step::DeleteTable(_) => batch.add(table, MsgType::Del, last),
             Step::AddChain(_, chain) => batch.add(&chain_message(table, chain), MsgType::Add, last),
             Step::DeleteChain(_, chain) => batch.add(&Chain::new(chain.as_c_str(), table), MsgType::Del, last),
             Step::AddRule(family, chain, rule) => batch.add(&rule_message(family, chain, rule), MsgType::Add, last),

@@ -12,11 +12,11 @@ mod xt;
 use std::time::Duration;
 
 use self::encode::Step;
-use super::{Backend, Held};
+use super::{Backend, Contents, FoundChain, Held};
 use crate::config::Family;
 use crate::error::{Error, Mode};
-use crate::netlink::message::{Request, string};
-use crate::netlink::uapi::{NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE};
+use crate::netlink::message::{Attributes, Malformed, Request, be32, string};
+use crate::netlink::uapi::*;
 use crate::netlink::{CommitError, Finished, Generation, ReadError, Socket};
 use crate::ruleset::{ChainName, Rule, Ruleset, Target};
 
@@ -37,9 +37,25 @@ impl Backend for Nft {
         Prepared::new(rulesets).install()
     }
 
-    fn remove(&self) -> Result<(), Error> {
+    fn remove(&self) -> Result<bool, Error> {
         let socket = Socket::open().map_err(refusal::no_socket)?;
-        finished(reconcile(&socket, &[])?)
+        reconcile(&socket, &[])
+    }
+
+    fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error> {
+        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let read = || {
+            let table = Table::read(&socket, family)?;
+            let found = |name| -> Result<FoundChain, ReadError> {
+                let rules = rules(&socket, family, name)?;
+                Ok(FoundChain {
+                    name,
+                    rules: rules.into_iter().map(|held| held.found).collect(),
+                })
+            };
+            table.chains().map(found).collect::<Result<Vec<_>, ReadError>>()
+        };
+        read().map_err(refusal::unreadable)
     }
 
     fn held(&self) -> Result<Held, Error> {
@@ -51,7 +67,7 @@ impl Backend for Nft {
                 rules += 1;
                 Ok(())
             })?;
-            let ours = chains(&socket, family)?.into_iter().any(ChainName::is_ours);
+            let ours = Table::read(&socket, family)?.chains().any(ChainName::is_ours);
             Ok(Held { ours, rules })
         };
         if socket.generation().map_err(refusal::unreadable)? == Generation::FRESH {
@@ -104,36 +120,28 @@ impl<'a> Prepared<'a> {
     /// What the kernel lacks or refuses, with the rule that it is about; then nothing has changed.
     pub fn install(&self) -> Result<(), Error> {
         let socket = Socket::open().map_err(refusal::no_socket)?;
-        let mut outcome = commit(&socket, &self.steps, &self.batch)?;
-        if outcome == Outcome::OtherGeneration {
-            outcome = reconcile(&socket, self.rulesets)?;
+        match commit(&socket, &self.steps, &self.batch)? {
+            Outcome::Committed => Ok(()),
+            Outcome::OtherGeneration => reconcile(&socket, self.rulesets).map(drop),
         }
-        finished(outcome)
     }
 }
 
-fn finished(outcome: Outcome) -> Result<(), Error> {
-    match outcome {
-        Outcome::Committed => Ok(()),
-        Outcome::OtherGeneration => Err(Error::Contended { tries: TRIES }),
-    }
-}
-
-/// From what the namespace holds to the rulesets, whoever else is at work.
-fn reconcile(socket: &Socket, rulesets: &[Ruleset]) -> Result<Outcome, Error> {
+/// From what the namespace holds to the rulesets, whoever else is at work. Tells whether there was anything to do.
+fn reconcile(socket: &Socket, rulesets: &[Ruleset]) -> Result<bool, Error> {
     for attempt in 0..TRIES {
         back_off(attempt);
         let generation = socket.generation().map_err(refusal::unreadable)?;
         let steps = reconciled(socket, rulesets).map_err(refusal::unreadable)?;
         if steps.is_empty() {
-            return Ok(Outcome::Committed);
+            return Ok(false);
         }
         let batch = encode::encode(&steps, Some(generation)).end();
         if commit(socket, &steps, &batch)? == Outcome::Committed {
-            return Ok(Outcome::Committed);
+            return Ok(true);
         }
     }
-    Ok(Outcome::OtherGeneration)
+    Err(Error::Contended { tries: TRIES })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +208,7 @@ fn refill<'a>(socket: &Socket, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) 
                 .iter()
                 .filter(|held| is_our_jump(held))
             {
-                match wanted.iter().position(|rule| held.rule.as_ref() == Some(rule)) {
+                match wanted.iter().position(|rule| held.found.rule.as_ref() == Some(rule)) {
                     Some(kept) => drop(wanted.remove(kept)),
                     None => steps.push(Step::DeleteRule(family, chain.name, held.handle)),
                 }
@@ -211,17 +219,31 @@ fn refill<'a>(socket: &Socket, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) 
     Ok(())
 }
 
-/// Takes our jumps and chains out of a family that shall have none.
+/// Takes our jumps and chains out of a family that shall have none, and with them the base chains and the table if
+/// nothing of strangers is in there.
 fn remove(socket: &Socket, family: Family, steps: &mut Vec<Step<'_>>) -> Result<(), ReadError> {
-    for base in [ChainName::Prerouting, ChainName::Output] {
-        let ours = rules(socket, family, base)?;
-        let jumps = ours.iter().filter(|held| is_our_jump(held));
-        steps.extend(jumps.map(|held| Step::DeleteRule(family, base, held.handle)));
+    let table = Table::read(socket, family)?;
+    let ours: Vec<_> = table.chains().filter(|chain| chain.is_ours()).collect();
+    if ours.is_empty() {
+        return Ok(());
     }
-    let chains = chains(socket, family)?;
-    let ours = || chains.iter().copied().filter(|chain| chain.is_ours());
-    steps.extend(ours().map(|chain| Step::FlushChain(family, chain)));
-    steps.extend(ours().map(|chain| Step::DeleteChain(family, chain)));
+    let mut emptied = Vec::new();
+    for base in table.chains().filter(|chain| !chain.is_ours()) {
+        let (jumps, strangers): (Vec<_>, Vec<_>) = rules(socket, family, base)?.into_iter().partition(is_our_jump);
+        steps.extend(jumps.iter().map(|held| Step::DeleteRule(family, base, held.handle)));
+        if strangers.is_empty() && table.accepts(base) {
+            emptied.push(base);
+        }
+    }
+    steps.extend(ours.iter().map(|&chain| Step::FlushChain(family, chain)));
+    steps.extend(
+        ours.iter()
+            .chain(&emptied)
+            .map(|&chain| Step::DeleteChain(family, chain)),
+    );
+    if table.objects == ours.len() + emptied.len() {
+        steps.push(Step::DeleteTable(family));
+    }
     Ok(())
 }
 
@@ -242,19 +264,118 @@ fn rules(socket: &Socket, family: Family, chain: ChainName) -> Result<Vec<decode
     Ok(rules)
 }
 
-/// Those of our chains' names, base chains' included, that the family's nat table has.
-fn chains(socket: &Socket, family: Family) -> Result<Vec<ChainName>, ReadError> {
-    let mut chains = Vec::new();
-    socket.ask(dump(libc::NFT_MSG_GETCHAIN, family), |message| {
-        let attributes = message.attributes()?;
-        if string(attributes.get(NFTA_CHAIN_TABLE)?)? == "nat" {
-            chains.extend(ChainName::from_name(string(attributes.get(NFTA_CHAIN_NAME)?)?));
-        }
-        Ok(())
-    })?;
-    Ok(chains)
+/// The family's nat table.
+struct Table {
+    /// Those of its chains that we have rules in, and whether their policy is to accept.
+    chains: Vec<(ChainName, bool)>,
+    /// How many chains, sets and other objects it has, strangers' among them.
+    objects: usize,
+}
+
+impl Table {
+    fn read(socket: &Socket, family: Family) -> Result<Self, ReadError> {
+        let mut table = Self {
+            chains: Vec::new(),
+            objects: 0,
+        };
+        socket.ask(dump(libc::NFT_MSG_GETTABLE, family), |message| {
+            let attributes = message.attributes()?;
+            if string(attributes.get(NFTA_TABLE_NAME)?)? == "nat" {
+                table.objects = be32(attributes.get(NFTA_TABLE_USE)?)? as usize;
+            }
+            Ok(())
+        })?;
+        socket.ask(dump(libc::NFT_MSG_GETCHAIN, family), |message| {
+            let attributes = message.attributes()?;
+            let name = string(attributes.get(NFTA_CHAIN_NAME)?)?;
+            if string(attributes.get(NFTA_CHAIN_TABLE)?)? == "nat"
+                && let Some(name) = ChainName::from_name(name)
+            {
+                let policy = attributes.find(NFTA_CHAIN_POLICY)?.map(be32).transpose()?;
+                table.chains.push((name, policy == Some(libc::NF_ACCEPT as u32)));
+            }
+            Ok(())
+        })?;
+        Ok(table)
+    }
+
+    fn chains(&self) -> impl Iterator<Item = ChainName> {
+        self.chains.iter().map(|&(name, _)| name)
+    }
+
+    fn accepts(&self, chain: ChainName) -> bool {
+        self.chains.contains(&(chain, true))
+    }
+}
+
+/// Every table of a family.
+pub(crate) fn tables(family: Family) -> Result<Vec<Contents>, Error> {
+    let socket = Socket::open().map_err(refusal::no_socket)?;
+    let mut tables: Vec<Contents> = Vec::new();
+    let mut add = |message, name: u16, add_to: fn(&mut Contents, Attributes<'_>) -> Result<(), Malformed>| {
+        socket.ask(dump(message, family), |message| {
+            let attributes = message.attributes()?;
+            let name = string(attributes.get(name)?)?;
+            match tables.iter_mut().find(|contents| contents.table == name) {
+                Some(contents) => add_to(contents, attributes),
+                None => {
+                    let mut contents = Contents {
+                        table: name.to_owned(),
+                        rules: 0,
+                        chains: Vec::new(),
+                    };
+                    add_to(&mut contents, attributes)?;
+                    tables.push(contents);
+                    Ok(())
+                }
+            }
+        })
+    };
+    let mut add_all = || {
+        add(libc::NFT_MSG_GETTABLE, NFTA_TABLE_NAME, |_, _| Ok(()))?;
+        add(libc::NFT_MSG_GETCHAIN, NFTA_CHAIN_TABLE, |contents, chain| {
+            contents.chains.push(string(chain.get(NFTA_CHAIN_NAME)?)?.to_owned());
+            Ok(())
+        })?;
+        add(libc::NFT_MSG_GETRULE, NFTA_RULE_TABLE, |contents, _| {
+            contents.rules += 1;
+            Ok(())
+        })
+    };
+    add_all().map_err(refusal::unreadable)?;
+    Ok(tables)
 }
 
 fn dump(message: i32, family: Family) -> Request {
     Request::new(libc::NFNL_SUBSYS_NFTABLES, message, libc::NLM_F_DUMP, family.protocol())
+}
+
+/// Reads bytes as one rule of a dump. One that passes for ours must be written as ours are.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_back(attributes: Attributes<'_>, family: Family) {
+    if let Ok(held) = decode::rule(attributes, family)
+        && let Some(rule) = held.found.rule
+    {
+        let steps = [Step::AddRule(family, ChainName::Output, &rule)];
+        let bytes = encode::encode(&steps, None).end().0;
+        if rule.comment.len() < 128 && !rule.comment.contains('\0') {
+            assert_eq!(rules_in(&bytes, family), [rule]);
+        }
+    }
+}
+
+/// The rules of a batch, read as if the kernel had dumped them.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn rules_in(batch: &[u8], family: Family) -> Vec<Rule> {
+    let new_rule = (libc::NFNL_SUBSYS_NFTABLES << 8 | libc::NFT_MSG_NEWRULE) as u16;
+    crate::netlink::message::Messages(batch)
+        .flatten()
+        .filter(|message| message.kind == new_rule)
+        .filter_map(|message| {
+            // The kernel adds the handle.
+            let handle = [&12u16.to_ne_bytes()[..], &NFTA_RULE_HANDLE.to_ne_bytes(), &[0; 8]].concat();
+            let attributes = [&handle, message.payload.get(4..)?].concat();
+            decode::rule(Attributes(&attributes), family).ok()?.found.rule
+        })
+        .collect()
 }

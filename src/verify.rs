@@ -1,0 +1,295 @@
+//! Comparing what the kernel holds with what the flags ask for.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::{Value, json};
+
+use crate::backend::{Backend, FoundChain, FoundRule};
+use crate::config::Family;
+use crate::error::{Error, Mode};
+use crate::ruleset::{ChainName, Rule, Ruleset};
+
+/// One difference between what is wanted and what is there. Rules are in iptables' syntax, without their chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// In whose nat table.
+    pub family: Family,
+    /// In which chain.
+    pub chain: ChainName,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong in a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// The chain isn't there.
+    NoChain,
+    /// A rule isn't there.
+    Missing(String),
+    /// A rule is there that nobody asked for.
+    Unexpected(String),
+    /// A rule with the right comment says something else.
+    Different {
+        /// The rule that was asked for.
+        wanted: String,
+        /// The one that is there.
+        found: String,
+    },
+    /// All rules are there, in another order.
+    OutOfOrder {
+        /// The rules in the right order.
+        wanted: Vec<String>,
+        /// As they are.
+        found: Vec<String>,
+    },
+    /// The jump to our chain is there more than once.
+    Doubled(String),
+    /// An earlier rule keeps connections from the jump to our chain.
+    Shadowed {
+        /// Our jump.
+        jump: String,
+        /// The earlier rule.
+        by: String,
+    },
+}
+
+impl Problem {
+    fn kind(&self) -> &'static str {
+        match self {
+            Problem::NoChain => "no-chain",
+            Problem::Missing(_) => "missing",
+            Problem::Unexpected(_) => "unexpected",
+            Problem::Different { .. } => "different",
+            Problem::OutOfOrder { .. } => "out-of-order",
+            Problem::Doubled(_) => "doubled",
+            Problem::Shadowed { .. } => "shadowed",
+        }
+    }
+
+    /// What should be there, and what is.
+    fn sides(&self) -> (Vec<&str>, Vec<&str>) {
+        match self {
+            Problem::NoChain => (vec![], vec![]),
+            Problem::Missing(rule) => (vec![rule], vec![]),
+            Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
+            Problem::Different { wanted, found } => (vec![wanted], vec![found]),
+            Problem::OutOfOrder { wanted, found } => (
+                wanted.iter().map(String::as_str).collect(),
+                found.iter().map(String::as_str).collect(),
+            ),
+            Problem::Shadowed { jump, by } => (vec![jump], vec![by]),
+        }
+    }
+}
+
+/// As a diff: what is missing behind `-`, what is there instead behind `+`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.problem {
+            Problem::NoChain => "the chain is missing",
+            Problem::Missing(_) => "missing",
+            Problem::Unexpected(_) => "unexpected",
+            Problem::Different { .. } => "different",
+            Problem::OutOfOrder { .. } => "out of order",
+            Problem::Doubled(_) => "there more than once",
+            Problem::Shadowed { .. } => "shadowed: the rule behind + comes first and takes connections away",
+        };
+        writeln!(f, "{}, {}: {what}", self.family, self.chain)?;
+        let (wanted, found) = self.problem.sides();
+        for rule in wanted {
+            writeln!(f, "  - -A {} {rule}", self.chain)?;
+        }
+        for rule in found {
+            writeln!(f, "  + -A {} {rule}", self.chain)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The backend that was looked at.
+    pub mode: Mode,
+    /// Every difference.
+    pub findings: Vec<Finding>,
+    /// Other backends with rules of ours.
+    pub others: Vec<Mode>,
+}
+
+impl Verdict {
+    /// Whether all is as asked.
+    pub fn is_in_place(&self) -> bool {
+        self.findings.is_empty() && self.others.is_empty()
+    }
+
+    /// For machines; docs/verify.md has the schema.
+    pub fn json(&self) -> Value {
+        let finding = |finding: &Finding| {
+            let (wanted, found) = finding.problem.sides();
+            json!({
+                "family": finding.family.to_string(),
+                "chain": finding.chain.as_str(),
+                "kind": finding.problem.kind(),
+                "wanted": wanted,
+                "found": found,
+            })
+        };
+        json!({
+            "in_place": self.is_in_place(),
+            "mode": self.mode.to_string(),
+            "findings": self.findings.iter().map(finding).collect::<Vec<_>>(),
+            "other_backends": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// For people: one line if all is well, else each difference.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_in_place() {
+            return writeln!(f, "in place: the rules in {} mode are as asked", self.mode);
+        }
+        writeln!(f, "not in place: in {} mode, - is asked for and + is there", self.mode)?;
+        let mut text = String::new();
+        for finding in &self.findings {
+            write!(text, "\n{finding}")?;
+        }
+        for other in &self.others {
+            writeln!(
+                text,
+                "\nrules of ours are in {other} mode too: `proxy-init uninstall` takes out all, --replace-other-backend \
+                 those when installing"
+            )?;
+        }
+        f.write_str(&text)
+    }
+}
+
+/// Reads back what `backend` holds and compares it with the rulesets; `others` are looked at for rules of ours.
+///
+/// # Errors
+/// The kernel can't be asked.
+pub fn verify(backend: &dyn Backend, others: &[&dyn Backend], rulesets: &[Ruleset]) -> Result<Verdict, Error> {
+    let mut findings = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let found = backend.read(family)?;
+        match rulesets.iter().find(|ruleset| ruleset.family == family) {
+            Some(ruleset) => compare(ruleset, &found, &mut findings),
+            None => all_unexpected(family, &found, &mut findings),
+        }
+    }
+    let mut with_rules = Vec::new();
+    for other in others {
+        match other.held() {
+            Ok(held) if held.ours => with_rules.push(other.mode()),
+            Err(error) if !error.is_lack() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(Verdict {
+        mode: backend.mode(),
+        findings,
+        others: with_rules,
+    })
+}
+
+/// A family that shall have no rules of ours.
+fn all_unexpected(family: Family, found: &[FoundChain], findings: &mut Vec<Finding>) {
+    for chain in found {
+        let ours = chain
+            .rules
+            .iter()
+            .filter(|rule| chain.name.is_ours() || rule.jumps_to_ours());
+        findings.extend(ours.map(|rule| Finding {
+            family,
+            chain: chain.name,
+            problem: Problem::Unexpected(rule.text.clone()),
+        }));
+    }
+}
+
+fn compare(ruleset: &Ruleset, found: &[FoundChain], findings: &mut Vec<Finding>) {
+    for chain in &ruleset.chains {
+        let held = found.iter().find(|held| held.name == chain.name);
+        let problems = match held {
+            None if chain.name.is_ours() => vec![Problem::NoChain],
+            held => {
+                let rules = held.map(|held| held.rules.as_slice()).unwrap_or_default();
+                if chain.name.is_ours() {
+                    compare_chain(&chain.rules, rules)
+                } else {
+                    chain.rules.iter().flat_map(|jump| compare_jump(jump, rules)).collect()
+                }
+            }
+        };
+        findings.extend(problems.into_iter().map(|problem| Finding {
+            family: ruleset.family,
+            chain: chain.name,
+            problem,
+        }));
+    }
+}
+
+/// A chain that is all ours.
+fn compare_chain(wanted: &[Rule], found: &[FoundRule]) -> Vec<Problem> {
+    if wanted
+        .iter()
+        .map(Some)
+        .eq(found.iter().map(|found| found.rule.as_ref()))
+    {
+        return Vec::new();
+    }
+    let mut extra: Vec<&FoundRule> = found.iter().collect();
+    let mut missing: Vec<&Rule> = Vec::new();
+    for rule in wanted {
+        match extra.iter().position(|found| found.rule.as_ref() == Some(rule)) {
+            Some(index) => drop(extra.remove(index)),
+            None => missing.push(rule),
+        }
+    }
+    if missing.is_empty() && extra.is_empty() {
+        return vec![Problem::OutOfOrder {
+            wanted: wanted.iter().map(ToString::to_string).collect(),
+            found: found.iter().map(|found| found.text.clone()).collect(),
+        }];
+    }
+    let mut problems = Vec::new();
+    for rule in missing {
+        let comment = format!("\"{}\"", rule.comment);
+        match extra.iter().position(|found| found.text.contains(&comment)) {
+            Some(index) => problems.push(Problem::Different {
+                wanted: rule.to_string(),
+                found: extra.remove(index).text.clone(),
+            }),
+            None => problems.push(Problem::Missing(rule.to_string())),
+        }
+    }
+    problems.extend(extra.into_iter().map(|found| Problem::Unexpected(found.text.clone())));
+    problems
+}
+
+/// Our jump among a base chain's rules.
+fn compare_jump(jump: &Rule, found: &[FoundRule]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let is_jump = |found: &FoundRule| found.rule.as_ref() == Some(jump);
+    match found.iter().filter(|found| is_jump(found)).count() {
+        0 => problems.push(Problem::Missing(jump.to_string())),
+        1 => {}
+        _ => problems.push(Problem::Doubled(jump.to_string())),
+    }
+    let others = found.iter().filter(|found| found.jumps_to_ours() && !is_jump(found));
+    problems.extend(others.map(|found| Problem::Unexpected(found.text.clone())));
+    if let Some(place) = found.iter().position(is_jump) {
+        let earlier = found
+            .iter()
+            .take(place)
+            .filter(|earlier| earlier.ends && earlier.takes_tcp);
+        problems.extend(earlier.map(|earlier| Problem::Shadowed {
+            jump: jump.to_string(),
+            by: earlier.text.clone(),
+        }));
+    }
+    problems
+}

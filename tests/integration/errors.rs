@@ -1,0 +1,115 @@
+//! The errors of docs/errors.md that no other test provokes.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use xtask::lab::Namespace;
+
+use crate::legacy::Folder;
+use crate::{install, last_line, proxy_init, run};
+
+const PORTS: &str = "-p 4143 -o 4140";
+
+/// Runs with a PATH of its own.
+fn run_with_path(namespace: &Namespace, path: &str, arguments: &str) -> std::process::Output {
+    namespace.output(proxy_init().env("PATH", path).args(arguments.split_whitespace()))
+}
+
+#[test]
+fn a_namespace_of_another_user_namespace() {
+    let namespace = Namespace::new();
+    let mut other = namespace.run(|| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["-Urn", "sh", "-c", "echo ready; exec sleep 100"])
+            .stdout(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let netns = format!("/proc/{}/ns/net", other.id());
+    let line = last_line(&run(
+        &namespace,
+        &format!("--iptables-mode nft {PORTS} -u 2102 --netns {netns}"),
+    ));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(
+        line.contains("must come from the user namespace that the network namespace belongs to"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_refusal_without_an_error_of_its_own() {
+    let namespace = Namespace::new();
+    // A table that belongs to the program that made it.
+    let mut owner = namespace.run(|| {
+        Command::new("nft")
+            .arg("-i")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    });
+    writeln!(owner.stdin.as_mut().unwrap(), "add table ip nat {{ flags owner; }}").unwrap();
+    for _ in 0..100 {
+        if namespace.sh("nft list tables").contains("nat") {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert!(
+        line.contains("the kernel refused `") && line.contains("EPERM") && line.contains("uname -r"),
+        "{line}"
+    );
+}
+
+#[test]
+fn rules_of_another_backend_that_cannot_be_taken_out() {
+    let empty = Folder::new("not-replaced");
+    let namespace = Namespace::new();
+    install(&namespace, &format!("--iptables-mode legacy {PORTS}"));
+    let arguments = format!("--iptables-mode nft --replace-other-backend {PORTS}");
+    let line = last_line(&run_with_path(&namespace, empty.path(), &arguments));
+    assert!(
+        line.contains("the rules are installed, but those of legacy mode are there too"),
+        "{line}"
+    );
+    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+    let line = last_line(&run_with_path(&namespace, empty.path(), "uninstall"));
+    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+}
+
+#[test]
+fn a_command_that_cannot_be_executed() {
+    let folder = Folder::new("not-executable");
+    folder.script("iptables-legacy-restore", "");
+    std::fs::write(format!("{}/iptables-legacy-restore", folder.path()), [0; 64]).unwrap();
+    folder.link("ip6tables-legacy-restore", "ip6tables-legacy-restore");
+    let line = last_line(&run_with_path(&Namespace::new(), folder.path(), PORTS));
+    assert!(
+        line.contains("cannot run") && line.contains("iptables-legacy-restore"),
+        "{line}"
+    );
+}
+
+#[test]
+fn legacy_tables_that_may_be_listed_but_not_read() {
+    let namespace = Namespace::new();
+    namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--bounding-set=-net_admin",
+        env!("CARGO_BIN_EXE_proxy-init"),
+        "--iptables-mode",
+        "auto",
+    ]);
+    let line = last_line(&namespace.output(command.args(PORTS.split_whitespace())));
+    assert!(line.contains("EPERM") && line.contains("CAP_NET_ADMIN"), "{line}");
+}

@@ -1,0 +1,371 @@
+//! verify, uninstall and detect, on rules that drifted and beside strangers.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use xtask::lab::Namespace;
+
+use crate::linkerd::Flags;
+use crate::{assert_success, install, proxy_init, run, saved, saved_by_nft};
+
+const CHART: &str = "-p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
+                     --outbound-ports-to-ignore 4567,4568";
+
+fn verify(namespace: &Namespace, flags: &str) -> (i32, String) {
+    let output = run(namespace, &format!("verify {flags}"));
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap(), text.into_owned())
+}
+
+/// The kinds of findings, in order.
+fn findings(namespace: &Namespace, flags: &str) -> Vec<String> {
+    let (_, text) = verify(namespace, &format!("{flags} --output json"));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let list = report["findings"].as_array().unwrap();
+    list.iter()
+        .map(|finding| finding["kind"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn what_was_installed_is_in_place() {
+    for mode in ["nft", "legacy"] {
+        let namespace = Namespace::new();
+        let flags = format!("--iptables-mode {mode} {CHART}");
+        let (code, text) = verify(&namespace, &flags);
+        assert_eq!(code, 3, "nothing is there yet: {text}");
+        install(&namespace, &flags);
+        for flags in [flags, CHART.to_owned(), format!("--iptables-mode auto {CHART}")] {
+            let (code, text) = verify(&namespace, &flags);
+            assert_eq!(
+                (code, text),
+                (0, format!("in place: the rules in {mode} mode are as asked\n")),
+                "{flags}"
+            );
+        }
+        assert_eq!(verify(&namespace, &format!("{CHART} -r 80")).0, 3);
+        assert_eq!(
+            findings(&namespace, &format!("{CHART} --ipv6=false")),
+            ["unexpected"; 8]
+        );
+    }
+}
+
+#[test]
+fn what_iptables_made_is_in_place() {
+    for backend in ["nft", "legacy"] {
+        let namespace = Namespace::new();
+        let flags = Flags {
+            redirect: vec![80, 443],
+            gid: Some(7),
+            inbound_subnets: vec!["10.1.2.3/8".into(), "0.0.0.0/0".into(), "fd00:1::/45".into()],
+            outbound_subnets: vec!["192.0.2.1/32".into()],
+            ..Flags::default()
+        };
+        flags.add_with_iptables(&namespace, backend);
+        let (code, text) = verify(&namespace, &flags.arguments().join(" "));
+        assert_eq!(code, 0, "{text}");
+    }
+}
+
+#[test]
+fn each_way_to_drift_is_reported_as_itself() {
+    for mode in ["nft", "legacy"] {
+        let iptables = |rest: &str| format!("iptables-{mode} -t nat {rest}");
+        let ours = "-m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT";
+        for (drift, want) in [
+            (vec![iptables("-D PROXY_INIT_OUTPUT 2")], &["missing"][..]),
+            (
+                vec![iptables(
+                    "-R PROXY_INIT_REDIRECT 2 -p tcp -m comment --comment \
+                     proxy-init/redirect-all-incoming-to-proxy-port -j REDIRECT --to-ports 4444",
+                )],
+                &["different"],
+            ),
+            (
+                vec![
+                    iptables("-D PROXY_INIT_OUTPUT 1"),
+                    iptables(
+                        "-A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \
+                         proxy-init/ignore-proxy-user-id -j RETURN",
+                    ),
+                ],
+                &["out-of-order"],
+            ),
+            (
+                vec![iptables("-A PROXY_INIT_REDIRECT -p udp -j ACCEPT")],
+                &["unexpected"],
+            ),
+            (
+                vec![iptables(
+                    "-I PROXY_INIT_OUTPUT -d 192.0.2.1 -j DNAT --to-destination 192.0.2.2",
+                )],
+                &["unexpected"],
+            ),
+            (vec![iptables("-F PREROUTING")], &["missing"]),
+            (vec![iptables(&format!("-A OUTPUT {ours}"))], &["doubled"]),
+            (vec![iptables("-A OUTPUT -p tcp -j PROXY_INIT_OUTPUT")], &["unexpected"]),
+            (vec![iptables("-I OUTPUT -d 192.0.2.1 -j ACCEPT")], &["shadowed"]),
+            (vec![iptables("-I OUTPUT -p udp -j ACCEPT")], &[]),
+            (vec![iptables("-A OUTPUT -d 192.0.2.1 -j ACCEPT")], &[]),
+            (vec![iptables("-F PROXY_INIT_REDIRECT")], &["missing", "missing"]),
+            (
+                vec![
+                    iptables("-F PREROUTING"),
+                    iptables("-F PROXY_INIT_REDIRECT"),
+                    iptables("-X PROXY_INIT_REDIRECT"),
+                ],
+                &["no-chain", "missing"],
+            ),
+        ] {
+            let namespace = Namespace::new();
+            let flags = format!("--iptables-mode {mode} {CHART}");
+            install(&namespace, &flags);
+            for line in &drift {
+                namespace.sh(line);
+            }
+            assert_eq!(findings(&namespace, &flags), want, "{drift:?}");
+            let (code, text) = verify(&namespace, &flags);
+            assert_eq!(code, if want.is_empty() { 0 } else { 3 }, "{drift:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn drift_by_nft_is_reported() {
+    for (drift, want) in [
+        ("nft flush chain ip6 nat PROXY_INIT_OUTPUT", &["missing"; 4][..]),
+        ("nft insert rule ip nat OUTPUT tcp dport 80 accept", &["shadowed"]),
+        (
+            "nft insert rule ip nat PREROUTING tcp dport 80 redirect to :9999",
+            &["shadowed"],
+        ),
+        (
+            "nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return",
+            &["unexpected"],
+        ),
+        (
+            "nft delete table ip6 nat",
+            &["no-chain", "missing", "no-chain", "missing"],
+        ),
+    ] {
+        let namespace = Namespace::new();
+        install(&namespace, &format!("--iptables-mode nft {CHART}"));
+        namespace.sh(drift);
+        assert_eq!(
+            findings(&namespace, &format!("--iptables-mode nft {CHART}")),
+            want,
+            "{drift}"
+        );
+    }
+}
+
+#[test]
+fn the_difference_is_shown_in_iptables_syntax() {
+    let namespace = Namespace::new();
+    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    let (code, text) = verify(&namespace, &format!("--iptables-mode nft {CHART} -u 2103"));
+    assert_eq!(code, 3);
+    let owner = |sign: &str, uid: u32| {
+        format!(
+            "  {sign} -A PROXY_INIT_OUTPUT -m owner --uid-owner {uid} -m comment --comment \
+             \"proxy-init/ignore-proxy-user-id\" -j RETURN\n"
+        )
+    };
+    let want = format!(
+        "IPv4, PROXY_INIT_OUTPUT: different\n{}{}",
+        owner("-", 2103),
+        owner("+", 2102)
+    );
+    assert!(text.contains(&want), "{text}");
+}
+
+#[test]
+fn rules_in_another_backend_are_reported() {
+    let namespace = Namespace::new();
+    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    Flags::default().add_with_iptables(&namespace, "legacy");
+    let (code, text) = verify(&namespace, &format!("--iptables-mode nft {CHART}"));
+    assert_eq!(code, 3);
+    assert!(text.contains("rules of ours are in legacy mode too"), "{text}");
+
+    install(&namespace, "uninstall");
+    assert!(!saved_by_nft(&namespace).contains("PROXY_INIT"));
+    assert!(!saved(&namespace, "iptables-legacy-save").contains("PROXY_INIT"));
+    assert!(!saved(&namespace, "ip6tables-legacy-save").contains("PROXY_INIT"));
+}
+
+#[test]
+fn uninstall_leaves_nothing_of_ours_and_all_of_strangers() {
+    let namespace = Namespace::new();
+    install(&namespace, "uninstall");
+    assert_eq!(
+        namespace.sh("nft list ruleset"),
+        "",
+        "nothing there is success, and makes nothing"
+    );
+    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    install(&namespace, "uninstall");
+    assert_eq!(namespace.sh("nft list ruleset"), "", "no empty leftovers");
+    install(&namespace, "uninstall");
+
+    for line in [
+        "nft add table ip nat",
+        "nft add chain ip nat OUTPUT { type nat hook output priority -100 ; policy drop ; }",
+        "nft add set ip6 nat addresses { type ipv6_addr ; }",
+        "iptables-nft -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT",
+        "ip6tables-nft -t nat -A POSTROUTING -j MASQUERADE",
+    ] {
+        if line.contains("ip6 nat addresses") {
+            namespace.sh("nft add table ip6 nat");
+        }
+        namespace.sh(line);
+    }
+    let before = namespace.sh("nft list ruleset");
+    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    install(&namespace, "uninstall");
+    assert_eq!(namespace.sh("nft list ruleset"), before);
+
+    let legacy = Namespace::new();
+    legacy.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
+    let before = saved(&legacy, "iptables-legacy-save");
+    install(&legacy, &format!("--iptables-mode legacy {CHART}"));
+    install(&legacy, "uninstall -w");
+    assert_eq!(saved(&legacy, "iptables-legacy-save"), before);
+    assert_eq!(saved(&legacy, "ip6tables-legacy-save").matches("-A").count(), 0);
+}
+
+#[test]
+fn installing_and_uninstalling_at_once_leaves_all_or_nothing() {
+    let namespace = Namespace::new();
+    let whole = Namespace::new();
+    let flags = format!("--iptables-mode nft {CHART}");
+    install(&whole, &flags);
+    let children: Vec<_> = namespace.run(|| {
+        let start = |index| {
+            let arguments = if index % 2 == 0 { flags.as_str() } else { "uninstall" };
+            let mut command = proxy_init();
+            command
+                .args(arguments.split_whitespace())
+                .stdout(std::process::Stdio::piped());
+            command.spawn().unwrap()
+        };
+        (0..24).map(start).collect()
+    });
+    for child in children {
+        assert_success(&child.wait_with_output().unwrap());
+    }
+    let saved = saved_by_nft(&namespace);
+    assert!(
+        !saved.contains("PROXY_INIT") || saved == saved_by_nft(&whole),
+        "{saved}"
+    );
+}
+
+#[test]
+fn all_three_work_in_another_namespace() {
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let netns = format!("--netns {}", there.path().display());
+    install(&there, &format!("--iptables-mode nft {CHART}"));
+    assert_eq!(verify(&here, &format!("{CHART} {netns}")).0, 0);
+    assert!(install(&here, &format!("detect {netns}")).contains("ip nat 8, ip6 nat 8"));
+    install(&here, &format!("uninstall {netns}"));
+    assert_eq!(there.sh("nft list ruleset"), "");
+}
+
+fn detect(namespace: &Namespace) -> Value {
+    serde_json::from_str(&install(namespace, "detect --output json")).unwrap()
+}
+
+#[test]
+fn detect_tells_what_is_there_and_makes_nothing() {
+    let namespace = Namespace::new();
+    let report = detect(&namespace);
+    assert_eq!(report["auto"]["mode"], "nft");
+    assert!(
+        report["features"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|feature| feature["works"] == true),
+        "{report}"
+    );
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+    assert_eq!(namespace.sh("cat /proc/thread-self/net/ip_tables_names"), "");
+
+    for line in [
+        "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY",
+        "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
+        "ip6tables-legacy -t filter -A INPUT -j ACCEPT",
+        "ip6tables-legacy -t filter -N EMPTY",
+        "iptables-nft -t mangle -N KUBE-IPTABLES-HINT",
+        "iptables-nft -t filter -N KUBE-FORWARD",
+        "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
+    ] {
+        namespace.sh(line);
+    }
+    let report = detect(&namespace);
+    assert_eq!(report["both_backends_in_use"], true);
+    for (backend, save) in [("legacy", "legacy-save"), ("nf_tables", "nft-save")] {
+        let count = |command: String| {
+            namespace
+                .sh(&command)
+                .lines()
+                .filter(|line| line.starts_with("-A"))
+                .count()
+        };
+        let theirs = count(format!("iptables-{save}")) + count(format!("ip6tables-{save}"));
+        let tables = report[backend]["tables"].as_array().unwrap();
+        let ours: u64 = tables.iter().map(|table| table["rules"].as_u64().unwrap()).sum();
+        assert_eq!(ours as usize, theirs, "{backend}");
+    }
+    let hints = report["kubernetes"].to_string();
+    for hint in [
+        "KUBE-KUBELET-CANARY in legacy table ip mangle",
+        "KUBE-IPTABLES-HINT in nf_tables table ip mangle",
+        "1 KUBE- chains in nf_tables table ip filter",
+    ] {
+        assert!(hints.contains(hint), "{hints}");
+    }
+    let text = install(&namespace, "detect");
+    for words in [
+        "--iptables-mode nft",
+        "IPTABLES_MODE=nft",
+        "proxyInit.iptablesMode",
+        "both backends hold rules",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    assert!(text.lines().count() < 25, "{text}");
+}
+
+fn without_privileges(namespace: &Namespace, arguments: &str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        env!("CARGO_BIN_EXE_proxy-init"),
+    ]);
+    namespace.output(command.args(arguments.split_whitespace()))
+}
+
+#[test]
+fn without_privileges_they_say_what_they_cannot_see() {
+    let namespace = Namespace::new();
+    namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
+    let output = without_privileges(&namespace, "detect");
+    assert_success(&output);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("nft rules   can't be seen") && text.contains("legacy      can't be seen"),
+        "{text}"
+    );
+    assert!(text.contains("auto        can't be told"), "{text}");
+    for arguments in [format!("verify {CHART}"), "uninstall".to_owned()] {
+        let output = without_privileges(&namespace, &arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+    }
+}
