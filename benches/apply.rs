@@ -11,6 +11,7 @@ use nix::sys::socket::{
 };
 use proxy_init::backend::Backend;
 use proxy_init::backend::legacy::{Commands, Legacy};
+use proxy_init::backend::native::{self, Native};
 use proxy_init::backend::nft::{Nft, Prepared};
 use xtask::lab::Namespace;
 
@@ -95,6 +96,13 @@ fn apply(criterion: &mut Criterion) {
         bench("nft", &nothing, &apply);
         bench("nft with plan and encode", &nothing, &nft);
         bench("nft, re-run", &nft, &nft);
+        let native_batch = native::batch(&rulesets);
+        let bare_native = || bare_loop(&native_batch);
+        let apply_native = || assert!(Native.install_if_fresh(&rulesets).unwrap());
+        let native = || Native.install(&rulesets).unwrap();
+        bench("native's bytes, bare loop", &nothing, &bare_native);
+        bench("native with encode", &nothing, &apply_native);
+        bench("native, re-run", &native, &native);
         bench("legacy", &nothing, &legacy);
         bench("legacy, re-run", &legacy, &legacy);
     }
@@ -112,6 +120,13 @@ fn apply_ports(criterion: &mut Criterion) {
         });
         group.bench_function(BenchmarkId::new("nft", ports), |bencher| {
             bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), || prepared.install().unwrap()));
+        });
+    }
+    for ports in PORTS {
+        let rulesets = rulesets(&config(true, ports));
+        group.bench_function(BenchmarkId::new("native with encode", ports), |bencher| {
+            let apply = || assert!(Native.install_if_fresh(&rulesets).unwrap());
+            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), apply));
         });
     }
     group.finish();

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
+use proxy_init::backend::native;
 use proxy_init::backend::nft::Prepared;
 use proxy_init::{Ruleset, save};
 use xtask::lab::Namespace;
@@ -71,20 +72,17 @@ fn proxy_init(arguments: &[&str]) -> Step {
 }
 
 /// The C program of replay.c, static; nothing without a C compiler.
-fn floor(name: &str, rulesets: Option<&[Ruleset]>) -> Option<Step> {
+fn floor(name: &str, batch: Option<&[u8]>) -> Option<Step> {
     let program = folder().join(name);
     let mut command = Command::new("cc");
     command.args(["-O2", "-static", "-o"]).arg(&program);
-    match rulesets {
-        Some(rulesets) => {
+    match batch {
+        Some(batch) => {
             let bytes = folder().join(format!("{name}.h"));
-            let array = Prepared::new(rulesets)
-                .bytes()
-                .iter()
-                .fold(String::new(), |mut text, byte| {
-                    let _ = write!(text, "{byte},");
-                    text
-                });
+            let array = batch.iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte},");
+                text
+            });
             fs::write(&bytes, array).unwrap();
             command.arg(format!("-DBATCH_FILE=\"{}\"", bytes.display()));
         }
@@ -140,6 +138,18 @@ fn linkerd_init(mode: &str) -> Option<Contender> {
     installed(&format!("linkerd-init's 24 iptables-{mode} commands"), steps)
 }
 
+/// nft with native mode's script.
+fn nft_f() -> Option<Contender> {
+    let script = folder().join("native.nft");
+    let mut command = Command::new(proxy_init(&[]).program);
+    command
+        .args(["--iptables-mode", "native", "--simulate"])
+        .args(linkerd::CHART_ARGUMENTS);
+    fs::write(&script, command.output().unwrap().stdout).unwrap();
+    let step = Step::new("nft", ["-f", script.to_str().unwrap()]);
+    installed("nft -f native mode's script", vec![step])
+}
+
 fn contenders() -> Vec<Contender> {
     let chart = linkerd::CHART_ARGUMENTS;
     let rulesets = rulesets(&config(true, 0));
@@ -147,16 +157,27 @@ fn contenders() -> Vec<Contender> {
         name: format!("proxy-init --iptables-mode {mode}"),
         steps: vec![proxy_init(&[&["--iptables-mode", mode], &chart[..]].concat())],
     };
-    let floor_of = |name: &str, file: &str, rulesets| {
-        floor(file, rulesets).map(|step| Contender {
+    let floor_of = |name: &str, file: &str, batch| {
+        floor(file, batch).map(|step| Contender {
             name: name.to_owned(),
             steps: vec![step],
         })
     };
     [
         floor_of("floor: an empty static C program", "empty", None),
-        floor_of("floor: static C, replays nft mode's batch", "replay", Some(&rulesets)),
+        floor_of(
+            "floor: static C, replays nft mode's batch",
+            "replay",
+            Some(Prepared::new(&rulesets).bytes()),
+        ),
+        floor_of(
+            "floor: static C, replays native mode's batch",
+            "replay-native",
+            Some(&native::batch(&rulesets)),
+        ),
         Some(ours("nft")),
+        Some(ours("native")),
+        nft_f(),
         restore("nft", "default", &rulesets),
         linkerd_init("nft"),
         Some(ours("legacy")),
@@ -200,18 +221,20 @@ fn process_ports(criterion: &mut Criterion) {
         let config = config(true, ports);
         let list: Vec<String> = config.ignored_inbound_ports.iter().map(ToString::to_string).collect();
         let list = format!("--inbound-ports-to-ignore={}", list.join(","));
-        let mut arguments = vec!["--iptables-mode", "nft"];
-        arguments.extend(&linkerd::CHART_ARGUMENTS[..6]);
-        arguments.extend(["--outbound-ports-to-ignore", "4567,4568", list.as_str()]);
-        let ours = Contender {
-            name: format!("proxy-init --iptables-mode nft/{ports}"),
-            steps: vec![proxy_init(&arguments)],
+        let ours = |mode: &str| {
+            let mut arguments = vec!["--iptables-mode", mode];
+            arguments.extend(&linkerd::CHART_ARGUMENTS[..6]);
+            arguments.extend(["--outbound-ports-to-ignore", "4567,4568", list.as_str()]);
+            Some(Contender {
+                name: format!("proxy-init --iptables-mode {mode}/{ports}"),
+                steps: vec![proxy_init(&arguments)],
+            })
         };
         let restore = restore("nft", &ports.to_string(), &rulesets(&config)).map(|mut contender| {
             contender.name += &format!("/{ports}");
             contender
         });
-        for contender in [Some(ours), restore].into_iter().flatten() {
+        for contender in [ours("nft"), ours("native"), restore].into_iter().flatten() {
             group.bench_function(&contender.name, |bencher| {
                 bencher.iter_custom(|runs| time(&contender, runs))
             });

@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use crate::backend::native::Native;
 use crate::backend::nft::{self, Nft};
-use crate::backend::{Backend, legacy};
+use crate::backend::{Backend, Held, legacy};
 use crate::config::{Config, Family, OwnerId, Port, PortRange};
 use crate::error::{Error, Mode};
 use crate::ruleset::{Match, Rule, Ruleset, Target, plan};
@@ -17,37 +18,45 @@ use crate::ruleset::{Match, Rule, Ruleset, Target, plan};
 /// # Errors
 /// The kernel can't be asked, or refuses the rules for a reason that no other backend mends.
 pub fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
-    let nft = match Nft.held() {
-        Err(error) if error.is_lack() => Default::default(),
-        held => held?,
+    let held = |backend: &dyn Backend| match backend.held() {
+        Err(error) if error.is_lack() => Ok(Held::default()),
+        held => held,
     };
-    let legacy = legacy::held()?;
-    if nft.ours || legacy.ours {
-        let mode = if nft.ours { Mode::Nft } else { Mode::Legacy };
+    let (nft, native, legacy) = (held(&Nft)?, held(&Native)?, legacy::held()?);
+    let ours = [
+        (Mode::Nft, nft.ours),
+        (Mode::Native, native.ours),
+        (Mode::Legacy, legacy.ours),
+    ];
+    if let Some((mode, _)) = ours.into_iter().find(|(_, ours)| *ours) {
         return Ok((mode, "it holds rules of ours already".to_owned()));
     }
     match (nft.rules, legacy.rules) {
-        (1.., 0) => {
-            return Ok((
-                Mode::Nft,
-                format!("nf_tables holds nat rules ({}), legacy tables none", nft.rules),
-            ));
+        (rules @ 1.., 0) => {
+            let reason = format!("nf_tables holds nat rules ({rules}), legacy tables none");
+            return Ok((Mode::Nft, reason));
         }
-        (0, 1..) => {
-            return Ok((
-                Mode::Legacy,
-                format!("legacy tables hold nat rules ({}), nf_tables none", legacy.rules),
-            ));
+        (0, rules @ 1..) => {
+            let reason = format!("legacy tables hold nat rules ({rules}), nf_tables none");
+            return Ok((Mode::Legacy, reason));
         }
         _ => {}
     }
-    match Nft.check(rulesets) {
-        Ok(()) if legacy::is_hidden() => Ok((
-            Mode::Nft,
-            "the kernel has all that it needs (whether legacy tables hold rules, only root can see)".to_owned(),
+    let lack = match Nft.check(rulesets) {
+        Ok(()) => {
+            let hidden = " (whether legacy tables hold rules, only root can see)";
+            let unknown = if legacy::is_hidden() { hidden } else { "" };
+            return Ok((Mode::Nft, format!("the kernel has all that it needs{unknown}")));
+        }
+        Err(error) if error.is_lack() => error,
+        Err(error) => return Err(error),
+    };
+    match Native.check(rulesets) {
+        Ok(()) => Ok((
+            Mode::Native,
+            format!("the kernel has all that it needs, and nft mode can't be used: {lack}"),
         )),
-        Ok(()) => Ok((Mode::Nft, "the kernel has all that it needs".to_owned())),
-        Err(error) if error.is_lack() => Ok((Mode::Legacy, format!("nft mode can't be used: {error}"))),
+        Err(error) if error.is_lack() => Ok((Mode::Legacy, format!("neither nft nor native mode can be used: {lack}"))),
         Err(error) => Err(error),
     }
 }
@@ -74,6 +83,9 @@ const THRESHOLD: usize = 10;
 /// no table is made by asking.
 pub fn report() -> Report {
     let (mut nft, mut legacy, mut hints) = (Ok(Vec::new()), Ok(Vec::new()), Vec::new());
+    if let Ok(Held { ours: true, .. }) = Native.held() {
+        hints.push("table inet proxy-init: rules of ours in native mode".to_owned());
+    }
     for (family, name) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
         let in_nft = nft::tables(family).map_err(|error| error.to_string());
         for (backend, list, found) in [
@@ -160,6 +172,8 @@ fn features() -> Vec<(String, Result<(), String>)> {
             has(rule, |it| matches!(it, Match::DestinationPort(_)))
         });
     }
+    let native = Native.check(&everything()).map_err(|error| error.to_string());
+    features.push(("native mode".to_owned(), native));
     features
 }
 
@@ -242,7 +256,10 @@ impl fmt::Display for Report {
             .filter_map(|(name, result)| Some((name, result.as_ref().err()?)))
             .collect();
         match lacking.first() {
-            None => writeln!(f, "nf_tables   has all that nft mode needs, for IPv4 and IPv6")?,
+            None => writeln!(
+                f,
+                "nf_tables   has all that nft and native mode need, for IPv4 and IPv6"
+            )?,
             Some((_, reason)) if lacking.len() == self.features.len() => writeln!(f, "nf_tables   {reason}")?,
             Some(_) => {
                 writeln!(f, "nf_tables   lacks:")?;
@@ -269,7 +286,7 @@ impl fmt::Display for Report {
             )?;
         }
         for hint in &self.hints {
-            writeln!(f, "kubernetes  {hint}")?;
+            writeln!(f, "hint        {hint}")?;
         }
         for (name, path, kind) in &self.binaries {
             writeln!(f, "binary      {name}: {kind} ({path})")?;

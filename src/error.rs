@@ -16,6 +16,8 @@ pub enum Mode {
     Nft,
     /// ip_tables, by way of iptables-legacy-restore.
     Legacy,
+    /// One inet table with sets in nf_tables.
+    Native,
 }
 
 impl fmt::Display for Mode {
@@ -23,6 +25,7 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Mode::Nft => "nft",
             Mode::Legacy => "legacy",
+            Mode::Native => "native",
         })
     }
 }
@@ -55,37 +58,42 @@ pub enum Error {
 
     /// nf_tables has no tables of this family.
     #[error(
-        "{mode} mode: nothing was changed: this kernel's nf_tables has no {family} tables ({errno}): load the \
-         family's modules on the node (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6), or, without IPv6, pass \
-         --ipv6=false"
+        "{mode} mode: nothing was changed: this kernel's nf_tables has no {families} tables ({errno}): load the \
+         family's modules on the node (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6, CONFIG_NF_TABLES_INET), or, without \
+         IPv6, pass --ipv6=false"
     )]
     NoFamily {
         /// The backend that tried.
         mode: Mode,
         /// The family that is missing.
-        family: Family,
+        families: String,
         /// What the kernel said.
         errno: Errno,
     },
 
     /// nf_tables can't do NAT.
     #[error(
-        "nft mode: nothing was changed: this kernel's nf_tables has no {family} nat chains ({errno}): load the \
+        "{mode} mode: nothing was changed: this kernel's nf_tables has no nat chains for {families} ({errno}): load the \
          module nft_chain_nat on the node (CONFIG_NFT_NAT), or use --iptables-mode legacy"
     )]
     NoNatChains {
+        /// The backend that tried.
+        mode: Mode,
         /// Whose chains.
-        family: Family,
+        families: String,
         /// What the kernel said.
         errno: Errno,
     },
 
     /// A match or target of the rule is not in this kernel.
     #[error(
-        "nft mode: nothing was changed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
-         {module} on the node ({option}), or use --iptables-mode legacy"
+        "{mode} mode: nothing was changed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
+         {module} on the node ({option}), or use {instead}",
+        instead = match mode { Mode::Native => "--iptables-mode legacy", _ => "--iptables-mode native, which needs no xt module" }
     )]
     NoExtension {
+        /// The backend that tried.
+        mode: Mode,
         /// The rule, as an iptables command.
         rule: String,
         /// What is missing.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::backend::legacy::{self, Commands, Legacy};
+use crate::backend::native::{self, Native};
 use crate::backend::nft::Nft;
 use crate::backend::{Backend, command};
 use crate::config::Config;
@@ -63,7 +64,11 @@ impl Everywhere {
     /// Every backend.
     pub fn backends(&self) -> Vec<Box<dyn Backend>> {
         let commands = Commands::legacy(self.folder.clone());
-        vec![Box::new(Nft), Box::new(Legacy::new(commands, self.wait))]
+        vec![
+            Box::new(Nft),
+            Box::new(Native),
+            Box::new(Legacy::new(commands, self.wait)),
+        ]
     }
 
     /// Takes our rules out of every backend that has them.
@@ -114,7 +119,10 @@ impl Install {
     pub fn run(&self, log: &mut Log) -> Result<String, Error> {
         let rulesets = self.rulesets();
         if self.simulate {
-            return Ok(save::simulation(&rulesets));
+            return Ok(match self.choice {
+                Choice::Mode(Mode::Native) => native::script(&rulesets),
+                _ => save::simulation(&rulesets),
+            });
         }
         if let Some(path) = &self.netns {
             netns::enter(path)?;
@@ -149,12 +157,7 @@ impl Install {
         if let Some(path) = &self.netns {
             netns::enter(path)?;
         }
-        let all = Everywhere {
-            folder: self.folder.clone(),
-            wait: self.wait,
-            netns: None,
-        }
-        .backends();
+        let all = self.everywhere().backends();
         let named = match self.choice {
             Choice::Mode(Mode::Legacy) => {
                 let commands = Commands::legacy(self.folder.clone());
@@ -217,23 +220,27 @@ impl Install {
         };
         match mode {
             Mode::Nft => Ok(Box::new(Nft)),
+            Mode::Native => Ok(Box::new(Native)),
             Mode::Legacy => legacy(Commands::legacy(self.folder.clone())),
         }
     }
 
     fn install_in(&self, backend: &dyn Backend, rulesets: &[Ruleset], log: &mut Log) -> Result<Mode, Error> {
         let mode = backend.mode();
-        let other = self.other_backend_with_rules(mode)?;
-        match &other {
-            Some(other) if !self.replace_other_backend => {
-                return Err(Error::OtherBackend {
-                    mode,
-                    other: other.mode(),
-                });
-            }
-            _ => backend.install(rulesets)?,
+        let everywhere = self.everywhere();
+        let (legacy, in_nf_tables): (Vec<_>, Vec<_>) = everywhere
+            .backends()
+            .into_iter()
+            .filter(|other| other.mode() != mode)
+            .partition(|other| other.mode() == Mode::Legacy);
+        // In a fresh namespace, in nft and native mode, this is no more than a look at which legacy tables there are.
+        let mut others = self.with_rules(mode, legacy)?;
+        if others.is_empty() && backend.install_if_fresh(rulesets)? {
+            return Ok(mode);
         }
-        if let Some(other) = other {
+        others.extend(self.with_rules(mode, in_nf_tables)?);
+        backend.install(rulesets)?;
+        for other in others {
             other.remove().map_err(|error| Error::NotReplaced {
                 mode,
                 other: other.mode(),
@@ -244,21 +251,32 @@ impl Install {
         Ok(mode)
     }
 
-    /// The backend beside `mode` that holds rules of ours. Asking takes no process, and in a fresh namespace, in nft
-    /// mode, no more than a look at which legacy tables there are.
-    fn other_backend_with_rules(&self, mode: Mode) -> Result<Option<Box<dyn Backend>>, Error> {
-        let (held, other): (_, Box<dyn Backend>) = match mode {
-            Mode::Nft => {
-                let commands = Commands::legacy(self.folder.clone());
-                (legacy::held(), Box::new(Legacy::new(commands, self.wait)))
+    /// Those of the backends that hold rules of ours: to be replaced, if that was asked for, and else an error.
+    fn with_rules(&self, mode: Mode, backends: Vec<Box<dyn Backend>>) -> Result<Vec<Box<dyn Backend>>, Error> {
+        let mut with_rules = Vec::new();
+        for other in backends {
+            match other.held() {
+                Ok(held) if !held.ours => {}
+                Ok(_) if self.replace_other_backend => with_rules.push(other),
+                Ok(_) => {
+                    return Err(Error::OtherBackend {
+                        mode,
+                        other: other.mode(),
+                    });
+                }
+                // A backend that can't be asked holds nothing, or installing will say the same.
+                Err(error) if error.is_lack() || matches!(error, Error::NotPermitted { .. }) => {}
+                Err(error) => return Err(error),
             }
-            Mode::Legacy => (Nft.held(), Box::new(Nft)),
-        };
-        match held {
-            Ok(held) => Ok(Some(other).filter(|_| held.ours)),
-            // A backend that can't be asked holds nothing, or installing will say the same.
-            Err(error) if error.is_lack() || matches!(error, Error::NotPermitted { .. }) => Ok(None),
-            Err(error) => Err(error),
+        }
+        Ok(with_rules)
+    }
+
+    fn everywhere(&self) -> Everywhere {
+        Everywhere {
+            folder: self.folder.clone(),
+            wait: self.wait,
+            netns: None,
         }
     }
 

@@ -7,23 +7,34 @@ use serde_json::{Value, json};
 use crate::backend::{Backend, FoundChain, FoundRule};
 use crate::config::Family;
 use crate::error::{Error, Mode};
-use crate::ruleset::{ChainName, Rule, Ruleset};
+use crate::ruleset::{Chain, ChainName, Rule, Ruleset};
 
-/// One difference between what is wanted and what is there. Rules are in iptables' syntax, without their chain.
+/// One difference between what is wanted and what is there. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// In whose nat table.
-    pub family: Family,
-    /// In which chain.
-    pub chain: ChainName,
+    /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
+    pub family: String,
+    /// In which chain, or native mode's set or table.
+    pub chain: String,
     /// What is wrong.
     pub problem: Problem,
+}
+
+impl Finding {
+    /// A table that isn't there.
+    pub(crate) fn no_table(name: &str) -> Self {
+        Self {
+            family: "inet".to_owned(),
+            chain: format!("table {name}"),
+            problem: Problem::NoChain,
+        }
+    }
 }
 
 /// What is wrong in a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The chain isn't there.
+    /// The chain, or native mode's table, isn't there.
     NoChain,
     /// A rule isn't there.
     Missing(String),
@@ -87,7 +98,7 @@ impl Problem {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.problem {
-            Problem::NoChain => "the chain is missing",
+            Problem::NoChain => "not there at all",
             Problem::Missing(_) => "missing",
             Problem::Unexpected(_) => "unexpected",
             Problem::Different { .. } => "different",
@@ -98,10 +109,10 @@ impl fmt::Display for Finding {
         writeln!(f, "{}, {}: {what}", self.family, self.chain)?;
         let (wanted, found) = self.problem.sides();
         for rule in wanted {
-            writeln!(f, "  - -A {} {rule}", self.chain)?;
+            writeln!(f, "  - {rule}")?;
         }
         for rule in found {
-            writeln!(f, "  + -A {} {rule}", self.chain)?;
+            writeln!(f, "  + {rule}")?;
         }
         Ok(())
     }
@@ -129,8 +140,8 @@ impl Verdict {
         let finding = |finding: &Finding| {
             let (wanted, found) = finding.problem.sides();
             json!({
-                "family": finding.family.to_string(),
-                "chain": finding.chain.as_str(),
+                "family": finding.family,
+                "chain": finding.chain,
                 "kind": finding.problem.kind(),
                 "wanted": wanted,
                 "found": found,
@@ -172,14 +183,7 @@ impl fmt::Display for Verdict {
 /// # Errors
 /// The kernel can't be asked.
 pub fn verify(backend: &dyn Backend, others: &[&dyn Backend], rulesets: &[Ruleset]) -> Result<Verdict, Error> {
-    let mut findings = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let found = backend.read(family)?;
-        match rulesets.iter().find(|ruleset| ruleset.family == family) {
-            Some(ruleset) => compare(ruleset, &found, &mut findings),
-            None => all_unexpected(family, &found, &mut findings),
-        }
-    }
+    let findings = backend.differences(rulesets)?;
     let mut with_rules = Vec::new();
     for other in others {
         match other.held() {
@@ -195,100 +199,137 @@ pub fn verify(backend: &dyn Backend, others: &[&dyn Backend], rulesets: &[Rulese
     })
 }
 
-/// A family that shall have no rules of ours.
-fn all_unexpected(family: Family, found: &[FoundChain], findings: &mut Vec<Finding>) {
-    for chain in found {
-        let ours = chain
-            .rules
-            .iter()
-            .filter(|rule| chain.name.is_ours() || rule.jumps_to_ours());
-        findings.extend(ours.map(|rule| Finding {
-            family,
-            chain: chain.name,
-            problem: Problem::Unexpected(rule.text.clone()),
-        }));
-    }
-}
-
-fn compare(ruleset: &Ruleset, found: &[FoundChain], findings: &mut Vec<Finding>) {
-    for chain in &ruleset.chains {
-        let held = found.iter().find(|held| held.name == chain.name);
-        let problems = match held {
-            None if chain.name.is_ours() => vec![Problem::NoChain],
-            held => {
-                let rules = held.map(|held| held.rules.as_slice()).unwrap_or_default();
-                if chain.name.is_ours() {
-                    compare_chain(&chain.rules, rules)
-                } else {
-                    chain.rules.iter().flat_map(|jump| compare_jump(jump, rules)).collect()
+/// What differs in backends that hold xtables' rules; `read` reads a family's.
+pub(crate) fn differences(
+    rulesets: &[Ruleset],
+    read: impl Fn(Family) -> Result<Vec<FoundChain>, Error>,
+) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let found = read(family)?;
+        let mut add = |chain: ChainName, problems: Vec<Problem>| {
+            findings.extend(problems.into_iter().map(|problem| Finding {
+                family: family.to_string(),
+                chain: chain.to_string(),
+                problem,
+            }));
+        };
+        match rulesets.iter().find(|ruleset| ruleset.family == family) {
+            Some(ruleset) => {
+                for chain in &ruleset.chains {
+                    let held = found.iter().find(|held| held.name == chain.name);
+                    add(chain.name, compare(chain, held));
                 }
             }
-        };
-        findings.extend(problems.into_iter().map(|problem| Finding {
-            family: ruleset.family,
-            chain: chain.name,
-            problem,
-        }));
+            // A family that shall have no rules of ours.
+            None => {
+                for chain in &found {
+                    let ours = chain
+                        .rules
+                        .iter()
+                        .filter(|rule| chain.name.is_ours() || rule.jumps_to_ours());
+                    let unexpected = ours.map(|rule| Problem::Unexpected(line(chain.name, &rule.text)));
+                    add(chain.name, unexpected.collect());
+                }
+            }
+        }
     }
+    Ok(findings)
 }
 
-/// A chain that is all ours.
-fn compare_chain(wanted: &[Rule], found: &[FoundRule]) -> Vec<Problem> {
-    if wanted
-        .iter()
-        .map(Some)
-        .eq(found.iter().map(|found| found.rule.as_ref()))
-    {
+/// A rule with its chain, in iptables' syntax.
+fn line(chain: ChainName, rule: impl fmt::Display) -> String {
+    format!("-A {chain} {rule}")
+}
+
+fn compare(chain: &Chain, held: Option<&FoundChain>) -> Vec<Problem> {
+    let found = held.map(|held| held.rules.as_slice()).unwrap_or_default();
+    if !chain.name.is_ours() {
+        return chain
+            .rules
+            .iter()
+            .flat_map(|jump| compare_jump(chain.name, jump, found))
+            .collect();
+    }
+    if held.is_none() {
+        return vec![Problem::NoChain];
+    }
+    let wanted: Vec<_> = chain.rules.iter().map(|rule| line(chain.name, rule)).collect();
+    let found: Vec<_> = found.iter().map(|rule| line(chain.name, &rule.text)).collect();
+    compare_texts(&wanted, &found)
+}
+
+/// What differs in a list of native mode's: a chain's rules, or a set's elements.
+pub(crate) fn compare_lists(family: &str, chain: &str, wanted: &[String], found: &[String]) -> Vec<Finding> {
+    let finding = |problem| Finding {
+        family: family.to_owned(),
+        chain: chain.to_owned(),
+        problem,
+    };
+    compare_texts(wanted, found).into_iter().map(finding).collect()
+}
+
+/// Rules are compared by their text: that of a rule of ours tells all of it, and no other's is the same.
+fn compare_texts(wanted: &[String], found: &[String]) -> Vec<Problem> {
+    if wanted == found {
         return Vec::new();
     }
-    let mut extra: Vec<&FoundRule> = found.iter().collect();
-    let mut missing: Vec<&Rule> = Vec::new();
+    let mut extra: Vec<&String> = found.iter().collect();
+    let mut missing: Vec<&String> = Vec::new();
     for rule in wanted {
-        match extra.iter().position(|found| found.rule.as_ref() == Some(rule)) {
+        match extra.iter().position(|found| *found == rule) {
             Some(index) => drop(extra.remove(index)),
             None => missing.push(rule),
         }
     }
     if missing.is_empty() && extra.is_empty() {
         return vec![Problem::OutOfOrder {
-            wanted: wanted.iter().map(ToString::to_string).collect(),
-            found: found.iter().map(|found| found.text.clone()).collect(),
+            wanted: wanted.to_vec(),
+            found: found.to_vec(),
         }];
     }
     let mut problems = Vec::new();
     for rule in missing {
-        let comment = format!("\"{}\"", rule.comment);
-        match extra.iter().position(|found| found.text.contains(&comment)) {
-            Some(index) => problems.push(Problem::Different {
-                wanted: rule.to_string(),
-                found: extra.remove(index).text.clone(),
-            }),
-            None => problems.push(Problem::Missing(rule.to_string())),
+        let same_comment = |found: &&&String| comment(found).is_some() && comment(found) == comment(rule);
+        match extra.iter().find(same_comment).copied() {
+            Some(other) => {
+                extra.retain(|found| !std::ptr::eq(*found, other));
+                problems.push(Problem::Different {
+                    wanted: rule.clone(),
+                    found: other.clone(),
+                });
+            }
+            None => problems.push(Problem::Missing(rule.clone())),
         }
     }
-    problems.extend(extra.into_iter().map(|found| Problem::Unexpected(found.text.clone())));
+    problems.extend(extra.into_iter().cloned().map(Problem::Unexpected));
     problems
 }
 
+/// A rule's comment, in either syntax.
+fn comment(rule: &str) -> Option<&str> {
+    rule.split_once("comment \"")?.1.split('"').next()
+}
+
 /// Our jump among a base chain's rules.
-fn compare_jump(jump: &Rule, found: &[FoundRule]) -> Vec<Problem> {
+fn compare_jump(chain: ChainName, jump: &Rule, found: &[FoundRule]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let is_jump = |found: &FoundRule| found.rule.as_ref() == Some(jump);
     match found.iter().filter(|found| is_jump(found)).count() {
-        0 => problems.push(Problem::Missing(jump.to_string())),
+        0 => problems.push(Problem::Missing(line(chain, jump))),
         1 => {}
-        _ => problems.push(Problem::Doubled(jump.to_string())),
+        _ => problems.push(Problem::Doubled(line(chain, jump))),
     }
     let others = found.iter().filter(|found| found.jumps_to_ours() && !is_jump(found));
-    problems.extend(others.map(|found| Problem::Unexpected(found.text.clone())));
+    problems.extend(others.map(|found| Problem::Unexpected(line(chain, &found.text))));
     if let Some(place) = found.iter().position(is_jump) {
         let earlier = found
             .iter()
             .take(place)
             .filter(|earlier| earlier.ends && earlier.takes_tcp);
         problems.extend(earlier.map(|earlier| Problem::Shadowed {
-            jump: jump.to_string(),
-            by: earlier.text.clone(),
+            jump: line(chain, jump),
+            by: line(chain, &earlier.text),
         }));
     }
     problems

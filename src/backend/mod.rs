@@ -1,11 +1,13 @@
 //! How a [`Ruleset`] reaches the kernel and is read back: one module a backend.
 
 pub mod legacy;
+pub mod native;
 pub mod nft;
 
 use crate::config::Family;
 use crate::error::{Error, Mode};
 use crate::ruleset::{ChainName, Rule, Ruleset, Target};
+use crate::verify::Finding;
 
 /// The iptables command that shows a backend's rules.
 pub(crate) fn command(mode: Mode, family: Family) -> &'static str {
@@ -14,6 +16,9 @@ pub(crate) fn command(mode: Mode, family: Family) -> &'static str {
         (Mode::Nft, Family::V6) => "ip6tables-nft",
         (Mode::Legacy, Family::V4) => "iptables-legacy",
         (Mode::Legacy, Family::V6) => "ip6tables-legacy",
+        // What the rule stands for; native mode has it as part of one on a set.
+        (Mode::Native, Family::V4) => "iptables",
+        (Mode::Native, Family::V6) => "ip6tables",
     }
 }
 
@@ -30,6 +35,15 @@ pub trait Backend {
     /// What is missing or refused, with the rule that it is about.
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error>;
 
+    /// Installs the rulesets if nobody has programmed this namespace's nf_tables yet, and tells whether it did. There,
+    /// no other backend in nf_tables can hold rules of ours.
+    ///
+    /// # Errors
+    /// As [`Backend::install`].
+    fn install_if_fresh(&self, _rulesets: &[Ruleset]) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Takes our jumps, rules and chains out, in both families, and leaves strangers' alone. Tells whether there was
     /// anything.
     ///
@@ -37,11 +51,11 @@ pub trait Backend {
     /// What is missing or refused.
     fn remove(&self) -> Result<bool, Error>;
 
-    /// The rules that the family's nat table holds in the chains that we have rules in.
+    /// What differs between what is there and what the rulesets ask for.
     ///
     /// # Errors
     /// The kernel can't be asked.
-    fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error>;
+    fn differences(&self, rulesets: &[Ruleset]) -> Result<Vec<Finding>, Error>;
 
     /// What the backend holds in the nat tables of this network namespace, both families together. Asking changes
     /// nothing and starts no process.

@@ -174,9 +174,9 @@ struct RuleFlags {
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Run")]
 struct RunFlags {
-    /// How the rules reach the kernel: nft (nf_tables over netlink, atomic, runs no iptables), legacy
-    /// (iptables-legacy-restore), plain (what iptables is here) or auto (what fits the kernel) [default: legacy, or
-    /// IPTABLES_MODE from the environment]
+    /// How the rules reach the kernel: nft (nf_tables over netlink, as iptables-nft would), native (nftables' own way, no
+    /// xtables), legacy (iptables-legacy-restore), plain (what iptables is here) or auto (what fits the kernel)
+    /// [default: legacy, or IPTABLES_MODE from the environment]
     #[arg(long, value_name = "MODE")]
     iptables_mode: Option<String>,
 
@@ -447,10 +447,11 @@ fn choice_of_name(source: &str, mode: &str) -> Result<Choice, UsageError> {
     match mode {
         "nft" => Ok(Choice::Mode(Mode::Nft)),
         "legacy" => Ok(Choice::Mode(Mode::Legacy)),
+        "native" => Ok(Choice::Mode(Mode::Native)),
         "plain" => Ok(Choice::Plain),
         "auto" => Ok(Choice::Auto),
         _ => Err(UsageError(format!(
-            "{source} valid values are only \"legacy\", \"nft\", \"auto\", and \"plain\", not \"{mode}\""
+            "{source} valid values are only \"legacy\", \"nft\", \"native\", \"auto\", and \"plain\", not \"{mode}\""
         ))),
     }
 }

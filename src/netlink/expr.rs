@@ -39,9 +39,18 @@ impl Expressions<'_> {
 
     /// `[ payload load LENGTH @ network header + OFFSET => reg 1 ]`
     pub(crate) fn network_header(&mut self, offset: u32, length: u32) {
+        self.payload(libc::NFT_PAYLOAD_NETWORK_HEADER, offset, length);
+    }
+
+    /// `[ payload load LENGTH @ transport header + OFFSET => reg 1 ]`
+    pub(crate) fn transport_header(&mut self, offset: u32, length: u32) {
+        self.payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, offset, length);
+    }
+
+    fn payload(&mut self, base: i32, offset: u32, length: u32) {
         self.add("payload", |data| {
             data.be32(NFTA_PAYLOAD_DREG, REGISTER);
-            data.be32(NFTA_PAYLOAD_BASE, libc::NFT_PAYLOAD_NETWORK_HEADER as u32);
+            data.be32(NFTA_PAYLOAD_BASE, base as u32);
             data.be32(NFTA_PAYLOAD_OFFSET, offset);
             data.be32(NFTA_PAYLOAD_LEN, length);
         });
@@ -57,6 +66,28 @@ impl Expressions<'_> {
             data.nest(NFTA_BITWISE_XOR, |data| {
                 data.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()])
             });
+        });
+    }
+
+    /// `[ lookup reg 1 set SET ]`
+    pub(crate) fn lookup(&mut self, set: &str) {
+        self.add("lookup", |data| {
+            data.string(NFTA_LOOKUP_SET, set);
+            data.be32(NFTA_LOOKUP_SREG, REGISTER);
+        });
+    }
+
+    /// `[ immediate reg 1 PORT ]`, `[ redir proto_min reg 1 flags 0x2 ]`
+    pub(crate) fn redirect(&mut self, port: u16) {
+        self.add("immediate", |data| {
+            data.be32(NFTA_IMMEDIATE_DREG, REGISTER);
+            data.nest(NFTA_IMMEDIATE_DATA, |data| {
+                data.bytes(NFTA_DATA_VALUE, &port.to_be_bytes())
+            });
+        });
+        self.add("redir", |data| {
+            data.be32(NFTA_REDIR_REG_PROTO_MIN, REGISTER);
+            data.be32(NFTA_REDIR_FLAGS, PROTO_SPECIFIED);
         });
     }
 

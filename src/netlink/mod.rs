@@ -10,6 +10,7 @@ pub(crate) mod batch;
 pub(crate) mod expr;
 pub(crate) mod message;
 pub(crate) mod rule;
+pub(crate) mod set;
 pub(crate) mod socket;
 pub(crate) mod sockopt;
 pub(crate) mod uapi;

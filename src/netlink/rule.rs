@@ -63,7 +63,7 @@ impl RuleMessage {
     }
 }
 
-// SAFETY: what is written is a header and at most as many bytes as fit behind it into the largest message.
+// SAFETY: write_message() writes no more than the largest message.
 unsafe impl NlMsg for RuleMessage {
     unsafe fn write(&self, buffer: *mut c_void, sequence: u32, action: MsgType) {
         let (message, flags) = match action {
@@ -71,26 +71,42 @@ unsafe impl NlMsg for RuleMessage {
             MsgType::Del => (libc::NFT_MSG_DELRULE, 0),
         };
         // SAFETY: the caller says that the buffer has room for the largest message.
-        let header = unsafe {
-            sys::nftnl_nlmsg_build_hdr(
-                buffer.cast::<c_char>(),
-                message as u16,
-                self.family as u16,
-                flags as u16,
-                sequence,
-            )
-        };
-        // SAFETY: the header was just built; this is its end.
-        let start = unsafe { (*header).nlmsg_len };
-        // No rule of ours comes near the limit; of one that did, the kernel would refuse the torn message.
-        let attributes = self.attributes.bytes_written();
-        let room = (nftnl::nft_nlmsg_maxsize() - start) as usize;
-        let attributes = attributes.get(..room).unwrap_or(attributes);
-        // SAFETY: within the largest message, for which there is room.
-        let end = unsafe { buffer.cast::<u8>().add(start as usize) };
-        // SAFETY: as before, and `attributes` is no part of that buffer.
-        unsafe { end.copy_from_nonoverlapping(attributes.as_ptr(), attributes.len()) };
-        // SAFETY: as before.
-        unsafe { (*header).nlmsg_len = start + attributes.len() as u32 };
+        unsafe { write_message(buffer, message, flags, self.family, sequence, &self.attributes) };
     }
+}
+
+/// Writes an nf_tables message: a header and the attributes, as many of their bytes as the largest message holds. (No
+/// message of ours comes near that; of one that did, the kernel would refuse the torn one.)
+///
+/// # Safety
+/// The buffer must have room for the largest message, `nftnl::nft_nlmsg_maxsize()` bytes.
+pub(super) unsafe fn write_message(
+    buffer: *mut c_void,
+    message: i32,
+    flags: i32,
+    family: ProtoFamily,
+    sequence: u32,
+    attributes: &Writer,
+) {
+    // SAFETY: the buffer has room.
+    let header = unsafe {
+        sys::nftnl_nlmsg_build_hdr(
+            buffer.cast::<c_char>(),
+            message as u16,
+            family as u16,
+            flags as u16,
+            sequence,
+        )
+    };
+    // SAFETY: the header was just built; this is its end.
+    let start = unsafe { (*header).nlmsg_len };
+    let room = (nftnl::nft_nlmsg_maxsize() - start) as usize;
+    let attributes = attributes.bytes_written();
+    let attributes = attributes.get(..room).unwrap_or(attributes);
+    // SAFETY: within the largest message, for which there is room.
+    let end = unsafe { buffer.cast::<u8>().add(start as usize) };
+    // SAFETY: as before, and `attributes` is no part of that buffer.
+    unsafe { end.copy_from_nonoverlapping(attributes.as_ptr(), attributes.len()) };
+    // SAFETY: as before.
+    unsafe { (*header).nlmsg_len = start + attributes.len() as u32 };
 }

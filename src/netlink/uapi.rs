@@ -65,3 +65,30 @@ pub(crate) const NFNL_MSG_COMPAT_GET: i32 = 0;
 pub(crate) const NFTA_COMPAT_NAME: u16 = 1;
 pub(crate) const NFTA_COMPAT_REV: u16 = 2;
 pub(crate) const NFTA_COMPAT_TYPE: u16 = 3;
+
+pub(crate) const NFTA_LOOKUP_SET: u16 = 1;
+pub(crate) const NFTA_LOOKUP_SREG: u16 = 2;
+pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
+
+pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
+pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
+pub(crate) const NFTA_REDIR_FLAGS: u16 = 3;
+/// `NF_NAT_RANGE_PROTO_SPECIFIED` in linux/netfilter/nf_nat.h.
+pub(crate) const PROTO_SPECIFIED: u32 = 2;
+
+pub(crate) const NFTA_SET_TABLE: u16 = 1;
+pub(crate) const NFTA_SET_NAME: u16 = 2;
+pub(crate) const NFTA_SET_FLAGS: u16 = 3;
+pub(crate) const NFTA_SET_KEY_TYPE: u16 = 4;
+pub(crate) const NFTA_SET_KEY_LEN: u16 = 5;
+pub(crate) const NFTA_SET_ID: u16 = 10;
+pub(crate) const NFTA_SET_USERDATA: u16 = 13;
+
+pub(crate) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+pub(crate) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+pub(crate) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+
+pub(crate) const NFTA_SET_ELEM_KEY: u16 = 1;
+pub(crate) const NFTA_SET_ELEM_FLAGS: u16 = 3;
+/// `NFT_SET_ELEM_INTERVAL_END`
+pub(crate) const INTERVAL_END: u32 = 1;

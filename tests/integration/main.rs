@@ -8,6 +8,7 @@ mod errors;
 mod legacy;
 mod linkerd;
 mod modes;
+mod native;
 mod nft;
 mod operate;
 mod traffic;

@@ -185,6 +185,11 @@ fn legacy() {
 }
 
 #[test]
+fn native() {
+    check_mode("native");
+}
+
+#[test]
 fn without_rules_every_connection_is_direct() {
     let lab = Lab::new();
     let _server = Server::start(&lab.pod, &[8080]);

@@ -80,6 +80,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for (group, title) in [
         ("process by ports", "Whole process, by single ignored inbound ports"),
         ("apply by ports", "Apply, by single ignored inbound ports"),
+        (
+            "connect by ports",
+            "One connection through the rules, by single ignored inbound ports",
+        ),
     ] {
         let _ = writeln!(text, "\n## {title}\n");
         text += &by_ports(&read(group)?);

@@ -71,6 +71,21 @@ impl Namespace {
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
+    /// Runs `work` in the namespace on this thread, for what can't go to another.
+    ///
+    /// # Panics
+    /// When the thread can't go back to where it was.
+    pub fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
+        let home = File::open("/proc/thread-self/ns/net").map(|home| {
+            self.enter();
+            Self(home)
+        });
+        let home = home.unwrap_or_else(|error| panic!("cannot open the thread's own namespace: {error}"));
+        let result = work();
+        home.enter();
+        result
+    }
+
     /// Runs a command in the namespace to its end.
     ///
     /// # Panics

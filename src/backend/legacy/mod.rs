@@ -19,6 +19,7 @@ use crate::config::Family;
 use crate::error::{Error, Mode};
 use crate::ruleset::{ChainName, Rule, Ruleset};
 use crate::save::{Input, Line, Saved};
+use crate::verify::{self, Finding};
 
 /// How long a command may take that isn't waiting for the lock; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -166,6 +167,17 @@ impl Backend for Legacy {
         Ok(removed)
     }
 
+    fn differences(&self, rulesets: &[Ruleset]) -> Result<Vec<Finding>, Error> {
+        verify::differences(rulesets, |family| self.read(family))
+    }
+
+    fn held(&self) -> Result<Held, Error> {
+        held()
+    }
+}
+
+impl Legacy {
+    /// The family's rules in the chains that we have rules in.
     fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error> {
         let saved = self.saved(family)?;
         let chains = ChainName::ALL.into_iter().filter(|&name| saved.has(name));
@@ -177,12 +189,6 @@ impl Backend for Legacy {
             .collect())
     }
 
-    fn held(&self) -> Result<Held, Error> {
-        held()
-    }
-}
-
-impl Legacy {
     /// Takes a family from what it holds to the ruleset, or to no rules of ours. Returns the input that takes it
     /// back, if there was anything to do.
     fn change(&self, family: Family, ruleset: Option<&Ruleset>) -> Result<Option<String>, Error> {

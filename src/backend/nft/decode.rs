@@ -94,8 +94,11 @@ impl Reader {
         }
     }
 
-    fn finish(self, handle: u64) -> HeldRule {
-        let whole = self.foreign.is_empty() && self.loaded.is_none();
+    fn finish(mut self, handle: u64) -> HeldRule {
+        if self.loaded.is_some() {
+            self.foreign.push("[loaded for nothing]".to_owned());
+        }
+        let whole = self.foreign.is_empty();
         let rule = self.target.map(|target| Rule {
             matches: self.matches.clone(),
             target,
@@ -344,7 +347,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
 }
 
 /// The comment in a rule's user data: type, length, value, one after another (`struct nftnl_udata`).
-fn user_comment(mut data: &[u8]) -> Option<String> {
+pub(crate) fn user_comment(mut data: &[u8]) -> Option<String> {
     /// `NFTNL_UDATA_RULE_COMMENT`
     const COMMENT: u8 = 0;
     while let &[kind, length, ref rest @ ..] = data {

@@ -4,20 +4,24 @@ use std::fmt;
 
 use ipnet::IpNet;
 use nftnl::{Chain, ChainType, Hook, MsgType, Table};
+use nix::errno::Errno;
 
+use super::refusal;
 use super::xt::{self, Extension};
 use crate::backend::command;
-use crate::config::Family;
+use crate::config::{Family, OwnerId};
 use crate::error::Mode;
 use crate::netlink::expr::{Expressions, Verdict};
+use crate::netlink::message::Request;
 use crate::netlink::rule::RuleMessage;
-use crate::netlink::{Batch, Generation};
+use crate::netlink::uapi::*;
+use crate::netlink::{Batch, Generation, ReadError, Socket};
 use crate::ruleset::{ChainName, Match, Rule, Target};
 
 /// The table, in both families: xtables' nat table.
 const NAT: &str = "nat";
 /// Where in a hook's order destination NAT happens: `NF_IP_PRI_NAT_DST` in linux/netfilter_ipv4.h.
-const NAT_PRIORITY: i32 = -100;
+pub(crate) const NAT_PRIORITY: i32 = -100;
 
 /// One change; one netlink message. The kernel makes them in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,17 +42,44 @@ pub(super) enum Step<'a> {
     DeleteRule(Family, ChainName, u64),
 }
 
-impl Step<'_> {
-    /// The xt extensions that the kernel must have for this step.
-    pub(super) fn extensions(&self) -> Vec<Extension> {
+impl refusal::Step for Step<'_> {
+    fn is_table(&self) -> bool {
+        matches!(self, Step::AddTable(_))
+    }
+
+    fn is_base_chain(&self) -> Option<ChainName> {
         match self {
-            Step::AddRule(_, _, rule) => extensions(rule).collect(),
-            _ => Vec::new(),
+            Step::AddChain(_, chain) if !chain.is_ours() => Some(*chain),
+            _ => None,
         }
     }
 
+    fn owner(&self) -> Option<(OwnerId, &'static str)> {
+        let Step::AddRule(_, _, rule) = self else {
+            return None;
+        };
+        rule.matches.iter().find_map(|condition| match condition {
+            Match::UidOwner(id) => Some((*id, "/proc/self/uid_map")),
+            Match::GidOwner(id) => Some((*id, "/proc/self/gid_map")),
+            _ => None,
+        })
+    }
+
+    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)> {
+        let Step::AddRule(family, _, rule) = self else {
+            return None;
+        };
+        extensions(rule).find_map(|extension| missing(socket, *family, extension))
+    }
+
+    fn family(&self) -> Family {
+        self.in_family()
+    }
+}
+
+impl Step<'_> {
     /// The family that it is about.
-    pub(super) fn family(&self) -> Family {
+    fn in_family(&self) -> Family {
         match *self {
             Step::AddTable(family)
             | Step::DeleteTable(family)
@@ -61,10 +92,37 @@ impl Step<'_> {
     }
 }
 
+/// What the kernel lacks for this extension, if it does: asks nft_compat, as iptables-nft does for each revision.
+/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c; without nft_compat, nfnetlink itself says EINVAL.)
+fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(String, &'static str, &'static str)> {
+    let request = Request::new(
+        NFNL_SUBSYS_NFT_COMPAT,
+        NFNL_MSG_COMPAT_GET,
+        libc::NLM_F_ACK,
+        family.protocol(),
+    )
+    .string(NFTA_COMPAT_NAME, extension.name())
+    .be32(NFTA_COMPAT_REV, extension.revision())
+    .be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
+    match socket.ask(request, |_| Ok(())) {
+        Err(ReadError::Socket(Errno::EINVAL)) => Some((
+            "xt extensions in nf_tables".to_owned(),
+            "nft_compat",
+            "CONFIG_NFT_COMPAT",
+        )),
+        Err(ReadError::Socket(_)) => {
+            let (module, option) = extension.module();
+            let kind = if extension.is_target() { "target" } else { "match" };
+            Some((format!("the xt {} {kind}", extension.name()), module, option))
+        }
+        _ => None,
+    }
+}
+
 /// The iptables command that the step stands for, where there is one.
 impl fmt::Display for Step<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let command = command(Mode::Nft, self.family());
+        let command = command(Mode::Nft, self.in_family());
         match self {
             Step::AddTable(family) => write!(f, "table {} nat", table_family(*family)),
             Step::DeleteTable(family) => write!(f, "nft delete table {} nat", table_family(*family)),
@@ -76,7 +134,7 @@ impl fmt::Display for Step<'_> {
                 write!(
                     f,
                     "nft delete rule {} nat {chain} handle {handle}",
-                    table_family(self.family())
+                    table_family(self.in_family())
                 )
             }
         }
@@ -98,7 +156,7 @@ pub(super) fn encode(steps: &[Step<'_>], generation: Option<Generation>) -> Batc
     let [v4, v6] = &tables;
     for (index, step) in steps.iter().enumerate() {
         let last = index + 1 == steps.len();
-        let table = match step.family() {
+        let table = match step.in_family() {
             Family::V4 => v4,
             Family::V6 => v6,
         };

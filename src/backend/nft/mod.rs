@@ -6,11 +6,15 @@
 
 mod decode;
 mod encode;
-mod refusal;
+pub(super) mod refusal;
 mod xt;
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
+pub(super) use self::decode::user_comment as comment_of;
+pub(super) use self::encode::NAT_PRIORITY;
 use self::encode::Step;
 use super::{Backend, Contents, FoundChain, Held};
 use crate::config::Family;
@@ -19,6 +23,7 @@ use crate::netlink::message::{Attributes, Malformed, Request, be32, string};
 use crate::netlink::uapi::*;
 use crate::netlink::{CommitError, Finished, Generation, ReadError, Socket};
 use crate::ruleset::{ChainName, Rule, Ruleset, Target};
+use crate::verify::{self, Finding};
 
 /// How often a batch is built anew because somebody else's commit came in between. Each try takes about a
 /// millisecond; a writer that keeps this up for so long doesn't let anybody else in either.
@@ -33,17 +38,50 @@ impl Backend for Nft {
         Mode::Nft
     }
 
+    fn install_if_fresh(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
+        let prepared = Prepared::new(rulesets);
+        let socket = Socket::open().map_err(no_socket)?;
+        Ok(commit(&socket, &prepared.steps, &prepared.batch)? == Outcome::Committed)
+    }
+
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
         Prepared::new(rulesets).install()
     }
 
+    fn differences(&self, rulesets: &[Ruleset]) -> Result<Vec<Finding>, Error> {
+        verify::differences(rulesets, |family| self.read(family))
+    }
+
     fn remove(&self) -> Result<bool, Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let socket = Socket::open().map_err(no_socket)?;
         reconcile(&socket, &[])
     }
 
+    fn held(&self) -> Result<Held, Error> {
+        let socket = Socket::open().map_err(no_socket)?;
+        let read = |family| -> Result<Held, ReadError> {
+            let mut rules = 0;
+            let request = dump(libc::NFT_MSG_GETRULE, family).string(NFTA_RULE_TABLE, "nat");
+            socket.ask(request, |_| {
+                rules += 1;
+                Ok(())
+            })?;
+            let ours = Table::read(&socket, family)?.chains().any(ChainName::is_ours);
+            Ok(Held { ours, rules })
+        };
+        if socket.generation().map_err(unreadable)? == Generation::FRESH {
+            return Ok(Held::default());
+        }
+        let v4 = read(Family::V4).map_err(unreadable)?;
+        let v6 = read(Family::V6).map_err(unreadable)?;
+        Ok(v4 + v6)
+    }
+}
+
+impl Nft {
+    /// The family's rules in the chains that we have rules in.
     fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let socket = Socket::open().map_err(no_socket)?;
         let read = || {
             let table = Table::read(&socket, family)?;
             let found = |name| -> Result<FoundChain, ReadError> {
@@ -55,42 +93,20 @@ impl Backend for Nft {
             };
             table.chains().map(found).collect::<Result<Vec<_>, ReadError>>()
         };
-        read().map_err(refusal::unreadable)
+        read().map_err(unreadable)
     }
 
-    fn held(&self) -> Result<Held, Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
-        let read = |family| -> Result<Held, ReadError> {
-            let mut rules = 0;
-            let request = dump(libc::NFT_MSG_GETRULE, family).string(NFTA_RULE_TABLE, "nat");
-            socket.ask(request, |_| {
-                rules += 1;
-                Ok(())
-            })?;
-            let ours = Table::read(&socket, family)?.chains().any(ChainName::is_ours);
-            Ok(Held { ours, rules })
-        };
-        if socket.generation().map_err(refusal::unreadable)? == Generation::FRESH {
-            return Ok(Held::default());
-        }
-        let v4 = read(Family::V4).map_err(refusal::unreadable)?;
-        let v6 = read(Family::V6).map_err(refusal::unreadable)?;
-        Ok(v4 + v6)
-    }
-}
-
-impl Nft {
     /// Whether the kernel would take the rulesets: it checks them as if to install, and nothing is committed.
     ///
     /// # Errors
     /// What the kernel lacks or refuses.
     pub fn check(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let socket = Socket::open().map_err(no_socket)?;
         let steps = fresh(rulesets);
         let batch = encode::encode(&steps, None).unfinished();
         socket
             .commit(&batch)
-            .map_err(|error| refusal::explain(&socket, &steps, &batch, error))
+            .map_err(|error| refusal::explain(Mode::Nft, &socket, &steps, &batch, error))
     }
 }
 
@@ -119,7 +135,7 @@ impl<'a> Prepared<'a> {
     /// # Errors
     /// What the kernel lacks or refuses, with the rule that it is about; then nothing has changed.
     pub fn install(&self) -> Result<(), Error> {
-        let socket = Socket::open().map_err(refusal::no_socket)?;
+        let socket = Socket::open().map_err(no_socket)?;
         match commit(&socket, &self.steps, &self.batch)? {
             Outcome::Committed => Ok(()),
             Outcome::OtherGeneration => reconcile(&socket, self.rulesets).map(drop),
@@ -131,8 +147,8 @@ impl<'a> Prepared<'a> {
 fn reconcile(socket: &Socket, rulesets: &[Ruleset]) -> Result<bool, Error> {
     for attempt in 0..TRIES {
         back_off(attempt);
-        let generation = socket.generation().map_err(refusal::unreadable)?;
-        let steps = reconciled(socket, rulesets).map_err(refusal::unreadable)?;
+        let generation = socket.generation().map_err(unreadable)?;
+        let steps = reconciled(socket, rulesets).map_err(unreadable)?;
         if steps.is_empty() {
             return Ok(false);
         }
@@ -150,12 +166,20 @@ enum Outcome {
     OtherGeneration,
 }
 
+fn no_socket(errno: Errno) -> Error {
+    refusal::no_socket(Mode::Nft, errno)
+}
+
+fn unreadable(error: ReadError) -> Error {
+    refusal::unreadable(Mode::Nft, error)
+}
+
 /// Sends the batch of these steps.
 fn commit(socket: &Socket, steps: &[Step<'_>], batch: &Finished) -> Result<Outcome, Error> {
     match socket.commit(batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
-        Err(error) => Err(refusal::explain(socket, steps, batch, error)),
+        Err(error) => Err(refusal::explain(Mode::Nft, socket, steps, batch, error)),
     }
 }
 
@@ -310,7 +334,7 @@ impl Table {
 
 /// Every table of a family.
 pub(crate) fn tables(family: Family) -> Result<Vec<Contents>, Error> {
-    let socket = Socket::open().map_err(refusal::no_socket)?;
+    let socket = Socket::open().map_err(no_socket)?;
     let mut tables: Vec<Contents> = Vec::new();
     let mut add = |message, name: u16, add_to: fn(&mut Contents, Attributes<'_>) -> Result<(), Malformed>| {
         socket.ask(dump(message, family), |message| {
@@ -342,7 +366,7 @@ pub(crate) fn tables(family: Family) -> Result<Vec<Contents>, Error> {
             Ok(())
         })
     };
-    add_all().map_err(refusal::unreadable)?;
+    add_all().map_err(unreadable)?;
     Ok(tables)
 }
 

@@ -2,21 +2,31 @@
 
 use nix::errno::Errno;
 
-use super::encode::Step;
-use super::xt::Extension;
-use crate::config::Family;
+use crate::config::{Family, OwnerId};
 use crate::error::{Error, Mode};
-use crate::netlink::message::Request;
-use crate::netlink::uapi::*;
 use crate::netlink::{CommitError, Failure, Finished, ReadError, Socket};
-use crate::ruleset::Match;
+use crate::ruleset::ChainName;
+
+/// One change of a batch, as far as its refusal is explained by it. Its Display is the command that it stands for.
+pub(crate) trait Step: std::fmt::Display {
+    /// It makes the table.
+    fn is_table(&self) -> bool;
+    /// It makes this base chain.
+    fn is_base_chain(&self) -> Option<ChainName>;
+    /// It is a rule on this owner; ids of the kind are mapped in this file.
+    fn owner(&self) -> Option<(OwnerId, &'static str)>;
+    /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
+    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
+    /// The family whose table it is in.
+    fn family(&self) -> Family;
+}
 
 /// The socket could not be opened.
-pub(super) fn no_socket(errno: Errno) -> Error {
+pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => Error::NoNfTables { mode: Mode::Nft, errno },
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => Error::NoNfTables { mode, errno },
         _ => Error::Netlink {
-            mode: Mode::Nft,
+            mode,
             call: "socket",
             errno,
         },
@@ -24,22 +34,23 @@ pub(super) fn no_socket(errno: Errno) -> Error {
 }
 
 /// The namespace's rules could not be read.
-pub(super) fn unreadable(error: ReadError) -> Error {
+pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     match error {
-        ReadError::Socket(Errno::EPERM) => Error::NotPermitted { mode: Mode::Nft },
+        ReadError::Socket(Errno::EPERM) => Error::NotPermitted { mode },
+        // What nfnetlink says of requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => Error::NoNfTables { mode, errno },
         ReadError::Socket(errno) => Error::Netlink {
-            mode: Mode::Nft,
+            mode,
             call: "recv",
             errno,
         },
-        ReadError::Malformed(_) => Error::Garbled { mode: Mode::Nft },
+        ReadError::Malformed(_) => Error::Garbled { mode },
     }
 }
 
 /// The batch was refused. The kernel says of each bad message that it is bad; the first one is the cause, for the
 /// later ones may only miss what the first should have made.
-pub(super) fn explain(socket: &Socket, steps: &[Step<'_>], batch: &Finished, error: CommitError) -> Error {
-    let mode = Mode::Nft;
+pub(crate) fn explain(mode: Mode, socket: &Socket, steps: &[impl Step], batch: &Finished, error: CommitError) -> Error {
     match error {
         CommitError::Socket("send", Errno::EMSGSIZE) => Error::BatchTooLarge {
             mode,
@@ -52,108 +63,86 @@ pub(super) fn explain(socket: &Socket, steps: &[Step<'_>], batch: &Finished, err
         CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
             Error::NoNfTables { mode, errno }
         }
-        CommitError::Refused(errno, text) => refused("the batch", errno, text),
+        CommitError::Refused(errno, text) => refused(mode, "the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
-            Some(failure) => message(socket, steps, failure),
+            Some(failure) => message(mode, socket, steps, failure),
             None => Error::Garbled { mode },
         },
     }
 }
 
-fn message(socket: &Socket, steps: &[Step<'_>], failure: &Failure) -> Error {
+fn message(mode: Mode, socket: &Socket, steps: &[impl Step], failure: &Failure) -> Error {
     let step = usize::try_from(failure.sequence)
         .ok()
         .and_then(|sequence| steps.get(sequence.checked_sub(1)?));
     let Some(step) = step else {
-        return refused("the batch", failure.errno, failure.text.clone());
+        return refused(mode, "the batch", failure.errno, &failure.text);
     };
-    let errno = failure.errno;
-    match (step, errno) {
-        (Step::AddTable(family), Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => Error::NoFamily {
-            mode: Mode::Nft,
-            family: *family,
-            errno,
-        },
-        (Step::AddChain(family, chain), Errno::ENOENT) if !chain.is_ours() => {
-            Error::NoNatChains { family: *family, errno }
+    let (errno, rule) = (failure.errno, step.to_string());
+    let families = || match mode {
+        Mode::Native => "inet".to_owned(),
+        Mode::Nft | Mode::Legacy => step.family().to_string(),
+    };
+    match (step.is_base_chain(), errno) {
+        (None, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) if step.is_table() => {
+            return Error::NoFamily {
+                mode,
+                families: families(),
+                errno,
+            };
+        }
+        (Some(_), Errno::ENOENT) => {
+            return Error::NoNatChains {
+                mode,
+                families: families(),
+                errno,
+            };
         }
         // Newer kernels say that they can't change its type, older ones that it exists.
-        (Step::AddChain(family, chain), Errno::EEXIST | Errno::EOPNOTSUPP) if !chain.is_ours() => {
-            Error::OtherBaseChain {
-                family: *family,
-                chain: *chain,
+        (Some(chain), Errno::EEXIST | Errno::EOPNOTSUPP) if mode == Mode::Nft => {
+            return Error::OtherBaseChain {
+                family: step.family(),
+                chain,
                 errno,
-            }
+            };
         }
-        (Step::AddRule(_, _, rule), Errno::EINVAL) if step.extensions().contains(&Extension::Owner) => {
-            let (id, map) = rule
-                .matches
-                .iter()
-                .find_map(|condition| match condition {
-                    Match::UidOwner(id) => Some((*id, "/proc/self/uid_map")),
-                    Match::GidOwner(id) => Some((*id, "/proc/self/gid_map")),
-                    _ => None,
-                })
-                .unzip();
-            match (id, map) {
-                (Some(id), Some(map)) if !is_mapped(id.get(), map) => Error::UnmappedOwner {
-                    rule: step.to_string(),
-                    id,
-                },
-                _ => Error::ForeignOwner { rule: step.to_string() },
-            }
+        (Some(_), Errno::EOPNOTSUPP) => {
+            return Error::NoNatChains {
+                mode,
+                families: families(),
+                errno,
+            };
         }
-        (Step::AddRule(family, _, _), Errno::ENOENT) => step
-            .extensions()
-            .into_iter()
-            .find_map(|extension| missing(socket, *family, extension))
-            .map_or_else(
-                || refused(step, errno, failure.text.clone()),
-                |(what, module, option)| Error::NoExtension {
-                    rule: step.to_string(),
-                    what,
-                    module,
-                    option,
-                    errno,
-                },
-            ),
-        _ => refused(step, errno, failure.text.clone()),
+        _ => {}
+    }
+    match (step.owner(), errno) {
+        (Some((id, map)), Errno::EINVAL) if !is_mapped(id.get(), map) => return Error::UnmappedOwner { rule, id },
+        (Some(_), Errno::EINVAL) => return Error::ForeignOwner { rule },
+        _ => {}
+    }
+    match step.missing(socket) {
+        Some((what, module, option)) if errno == Errno::ENOENT => Error::NoExtension {
+            mode,
+            rule,
+            what,
+            module,
+            option,
+            errno,
+        },
+        _ => refused(mode, &rule, errno, &failure.text),
     }
 }
 
-fn refused(what: impl ToString, errno: Errno, text: String) -> Error {
+fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     Error::Refused {
-        mode: Mode::Nft,
-        what: what.to_string(),
+        mode,
+        what: what.to_owned(),
         errno,
-        text: if text.is_empty() { text } else { format!(" \"{text}\"") },
-    }
-}
-
-/// What the kernel lacks for this extension, if it does: asks nft_compat, as iptables-nft does for each revision.
-/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c; without nft_compat, nfnetlink itself says EINVAL.)
-fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(String, &'static str, &'static str)> {
-    let request = Request::new(
-        NFNL_SUBSYS_NFT_COMPAT,
-        NFNL_MSG_COMPAT_GET,
-        libc::NLM_F_ACK,
-        family.protocol(),
-    )
-    .string(NFTA_COMPAT_NAME, extension.name())
-    .be32(NFTA_COMPAT_REV, extension.revision())
-    .be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
-    match socket.ask(request, |_| Ok(())) {
-        Err(ReadError::Socket(Errno::EINVAL)) => Some((
-            "xt extensions in nf_tables".to_owned(),
-            "nft_compat",
-            "CONFIG_NFT_COMPAT",
-        )),
-        Err(ReadError::Socket(_)) => {
-            let (module, option) = extension.module();
-            let kind = if extension.is_target() { "target" } else { "match" };
-            Some((format!("the xt {} {kind}", extension.name()), module, option))
-        }
-        _ => None,
+        text: if text.is_empty() {
+            String::new()
+        } else {
+            format!(" \"{text}\"")
+        },
     }
 }
 

@@ -1,0 +1,93 @@
+//! What a connection costs behind the rules: connects through 0 to 10,000 single ignored ports, none of which is the
+//! one that is dialled, so that every rule is looked at. One connect at a time: its latency, and by that how many a
+//! second.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use nix::sys::socket::{setsockopt, sockopt};
+use proxy_init::backend::Backend;
+use proxy_init::backend::legacy::{Commands, Legacy};
+use proxy_init::backend::native::Native;
+use proxy_init::backend::nft::Nft;
+use xtask::lab::{Lab, POD};
+
+mod support;
+
+use support::{config, rulesets};
+
+/// Even, so never one of the ignored ports' multiples of three that are odd; and no multiple of three.
+const DIALLED: u16 = 8_080;
+
+/// Resets instead of closing: else the client runs out of ports, all of them in TIME_WAIT.
+fn connect(to: SocketAddr) {
+    let stream = TcpStream::connect(to).unwrap();
+    let reset = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    setsockopt(&stream, sockopt::Linger, &reset).unwrap();
+}
+
+fn packets(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("connect by ports");
+    let backends: [(&str, Option<Box<dyn Backend>>); 4] = [
+        ("no rules", None),
+        ("nft", Some(Box::new(Nft))),
+        ("legacy", Some(Box::new(Legacy::new(Commands::legacy(None), true)))),
+        ("native", Some(Box::new(Native))),
+    ];
+    for (name, backend) in &backends {
+        for ports in [0, 10, 1_000, 10_000] {
+            if backend.is_none() && ports > 0 {
+                continue;
+            }
+            let lab = Lab::new();
+            let rulesets = rulesets(&config(true, ports));
+            // The backend's own thread: it isn't Sync, and neither does it have to be.
+            let install = || backend.iter().for_each(|backend| backend.install(&rulesets).unwrap());
+            lab.pod.run_here(install);
+            let stop = Arc::new(AtomicBool::new(false));
+            let listen = |port| {
+                lab.pod
+                    .run(|| TcpListener::bind(SocketAddr::new(POD[0], port)).unwrap())
+            };
+            let servers: Vec<_> = [4143, DIALLED].map(|port| serve(listen(port), &stop)).into();
+            group.bench_function(BenchmarkId::new(*name, ports), |bencher| {
+                lab.outside
+                    .run_here(|| bencher.iter(|| connect(SocketAddr::new(POD[0], DIALLED))));
+            });
+            stop.store(true, Ordering::Relaxed);
+            servers.into_iter().for_each(|server| server.join().unwrap());
+        }
+    }
+    group.finish();
+}
+
+fn serve(listener: TcpListener, stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
+    let stop = Arc::clone(stop);
+    listener.set_nonblocking(true).unwrap();
+    thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            if listener.accept().is_err() {
+                thread::sleep(Duration::from_micros(20));
+            }
+        }
+    })
+}
+
+criterion_group!(
+    name = connects;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+        .without_plots()
+        .configure_from_args();
+    targets = packets
+);
+criterion_main!(connects);
