@@ -18,7 +18,7 @@ use xtask::lab::{Lab, POD};
 
 mod support;
 
-use support::{config, rulesets};
+use support::{config, rulesets, single_runs};
 
 /// Even, so never one of the ignored ports' multiples of three that are odd; and no multiple of three.
 const DIALLED: u16 = 8_080;
@@ -82,12 +82,8 @@ fn serve(listener: TcpListener, stop: &Arc<AtomicBool>) -> thread::JoinHandle<()
 
 criterion_group!(
     name = connects;
-    config = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1))
-        .without_plots()
-        .configure_from_args();
+    // Too short to be timed one by one: as many a sample as a second holds.
+    config = single_runs().measurement_time(Duration::from_secs(1));
     targets = packets
 );
 criterion_main!(connects);
