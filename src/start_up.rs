@@ -3,11 +3,15 @@
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};
 
+use caps::{CapSet, Capability};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Makes a broken pipe an error instead of a death, and sees that stdin, stdout and stderr are open: else a socket
-/// could get their number, and be written to.
+/// Makes a broken pipe an error instead of a death; sees that stdin, stdout and stderr are open (else a socket could
+/// get their number, and be written to); and takes up CAP_NET_ADMIN, if the binary's file capability permits it.
+///
+/// A file capability that were effective by itself would have the kernel refuse to start the program at all where the
+/// capability has been dropped, and nobody could say why.
 pub fn prepare() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGPIPE);
@@ -22,5 +26,11 @@ pub fn prepare() {
         {
             let _stays_open = file.into_raw_fd();
         }
+    }
+    let net_admin = Capability::CAP_NET_ADMIN;
+    let has = |set| caps::has_cap(None, set, net_admin).unwrap_or(false);
+    if !has(CapSet::Effective) && has(CapSet::Permitted) {
+        // If it can't be had, the kernel will say so of what needs it.
+        let _ = caps::raise(None, CapSet::Effective, net_admin);
     }
 }

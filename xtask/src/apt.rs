@@ -17,9 +17,7 @@ pub(crate) fn unpack(release: &str, package: &str) -> Result<PathBuf> {
     if done.exists() {
         return Ok(folder);
     }
-    if !state.join("lists/ready").exists() {
-        update(release, &state)?;
-    }
+    update(release, &state)?;
     let downloads = state.join("downloads").join(package);
     fs::create_dir_all(&downloads)?;
     fs::create_dir_all(&folder)?;
@@ -66,7 +64,23 @@ pub(crate) fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
+/// The first of a package's dependencies whose name begins so: what a metapackage stands for.
+pub(crate) fn dependency(release: &str, package: &str, beginning: &str) -> Result<String> {
+    let state = target("apt").join(release);
+    update(release, &state)?;
+    let text = with_state("apt-cache", &state).args(["depends", package]).read()?;
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|name| name.starts_with(beginning))
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| format!("{package} of {release} depends on no {beginning}…").into())
+}
+
+/// Fetches the release's lists, once.
 fn update(release: &str, state: &Path) -> Result<()> {
+    if state.join("lists/ready").exists() {
+        return Ok(());
+    }
     for folder in ["lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(state.join(folder))?;
     }
@@ -82,7 +96,11 @@ fn update(release: &str, state: &Path) -> Result<()> {
 }
 
 fn apt_get(state: &Path) -> Command {
-    let mut command = Command::new("apt-get");
+    with_state("apt-get", state)
+}
+
+fn with_state(program: &str, state: &Path) -> Command {
+    let mut command = Command::new(program);
     for (option, value) in [
         ("Dir::Etc::SourceList", "sources.list"),
         ("Dir::Etc::SourceParts", "none"),

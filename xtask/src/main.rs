@@ -6,6 +6,9 @@ mod apt;
 mod bench;
 mod build;
 mod demo;
+mod guest;
+mod image;
+mod kernels;
 mod setup;
 mod shell;
 
@@ -20,6 +23,9 @@ Commands:
   test    Check formatting and lints, run all tests (needs root)
   bench   Run the benchmarks, make docs/benchmarks.md and .svg (needs root); --quick takes a minute,
           --save-baseline NAME and --baseline NAME keep results and compare with them
+  image   Assemble the scratch image and run it with runc as Kubernetes would (needs root)
+  kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
+          docs/kernels.md
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
           --seconds N (needs a nightly toolchain)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
@@ -27,6 +33,10 @@ Commands:
 Example: cargo xtask demo";
 
 fn main() -> ExitCode {
+    if guest::is_guest() {
+        guest::run();
+        return ExitCode::SUCCESS;
+    }
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
@@ -37,6 +47,8 @@ fn main() -> ExitCode {
         }),
         ("test", []) => setup::ensure().and_then(|()| test()),
         ("demo", []) => setup::ensure().and_then(|()| demo::run()),
+        ("image", []) => setup::ensure().and_then(|()| image::run()),
+        ("kernels", []) => setup::ensure().and_then(|()| kernels::run()),
         ("fuzz", arguments) => setup::ensure().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::ensure().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
