@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory as _, Parser};
 
 use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
@@ -108,6 +108,13 @@ enum Subcommand {
         netns: Option<OsString>,
         #[command(flatten)]
         output: OutputFlags,
+    },
+    /// Print the man page, e.g. proxy-init man | man -l -
+    Man,
+    /// Print completions for a shell, e.g. proxy-init completions bash > /etc/bash_completion.d/proxy-init
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
     },
 }
 
@@ -257,6 +264,17 @@ pub fn parse(
         Some(Subcommand::Uninstall { run }) => {
             let log = log(&run)?;
             Ok(Command::Uninstall(everywhere(*run)?, log))
+        }
+        Some(Subcommand::Man) => {
+            let mut page = Vec::new();
+            // Writing to a Vec can't fail.
+            let _ = clap_mangen::Man::new(Cli::command()).render(&mut page);
+            Ok(Command::Print(String::from_utf8_lossy(&page).into_owned()))
+        }
+        Some(Subcommand::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "proxy-init", &mut script);
+            Ok(Command::Print(String::from_utf8_lossy(&script).into_owned()))
         }
         Some(Subcommand::Detect { netns: path, output }) => {
             Ok(Command::Detect(netns(path), output_format(output.output.as_deref())?))

@@ -389,3 +389,25 @@ fn help_and_version_tell() {
         "{version}"
     );
 }
+
+#[test]
+fn the_man_page_and_completions_know_the_flags() {
+    let stdout = |arguments: &[&str]| {
+        let output = proxy_init().args(arguments).output().unwrap();
+        assert_success(&output);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let page = stdout(&["man"]);
+    assert!(
+        page.contains(".TH proxy-init 1") && page.contains("inbound\\-ports\\-to\\-ignore"),
+        "{page}"
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            stdout(&["completions", shell]).contains("outbound-subnets-to-ignore"),
+            "{shell}"
+        );
+    }
+    let output = proxy_init().args(["completions", "cmd.exe"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

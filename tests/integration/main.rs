@@ -12,6 +12,7 @@ mod native;
 mod nft;
 mod operate;
 mod traffic;
+mod versions;
 
 use std::process::{Command, Output};
 

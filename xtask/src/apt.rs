@@ -3,17 +3,21 @@
 //! apt gets a private sources list and private state; the system's own stay untouched. The mirror is the one that the
 //! system's own sources name.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::{Result, Run as _, target};
 
 /// Unpacks a package of a Debian release, without its dependencies, and returns the folder.
-pub(crate) fn unpack(release: &str, package: &str) -> Result<PathBuf> {
+pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
     let state = target("apt").join(release);
     let folder = state.join("unpacked").join(package);
     let done = folder.join(".version");
+    fs::create_dir_all(&state)?;
+    // Tests run side by side; the lock goes with the file.
+    let lock = File::create(state.join("lock"))?;
+    lock.lock()?;
     if done.exists() {
         return Ok(folder);
     }
@@ -46,12 +50,12 @@ pub(crate) fn unpack(release: &str, package: &str) -> Result<PathBuf> {
 }
 
 /// The version of what [`unpack`] unpacked.
-pub(crate) fn version(unpacked: &Path) -> Result<String> {
+pub fn version(unpacked: &Path) -> Result<String> {
     Ok(fs::read_to_string(unpacked.join(".version"))?)
 }
 
 /// A file of this name somewhere below a folder.
-pub(crate) fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
         let path = entry.path();
         if path.file_name().is_some_and(|found| found == name) {
@@ -65,7 +69,7 @@ pub(crate) fn find(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// The first of a package's dependencies whose name begins so: what a metapackage stands for.
-pub(crate) fn dependency(release: &str, package: &str, beginning: &str) -> Result<String> {
+pub fn dependency(release: &str, package: &str, beginning: &str) -> Result<String> {
     let state = target("apt").join(release);
     update(release, &state)?;
     let text = with_state("apt-cache", &state).args(["depends", package]).read()?;

@@ -10,7 +10,7 @@ use xtask::lab::Namespace;
 use xtask::linkerd;
 
 use crate::build;
-use crate::shell::{Result, Run as _, cargo, need_root, root, target};
+use xtask::shell::{Result, Run as _, cargo, need_root, root, target};
 
 /// One benchmark's single runs, in microseconds, sorted.
 struct Samples {

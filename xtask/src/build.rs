@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{Result, Run as _, cargo, target};
+use xtask::shell::{Result, Run as _, cargo, target};
 
 /// Builds it and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
@@ -105,10 +105,10 @@ fn libmnl_of_debian_13(folder: &Path) -> Result<String> {
         return Ok(version);
     }
     println!("Taking libmnl.a from Debian 13's libmnl-dev into {}", folder.display());
-    let unpacked = crate::apt::unpack("trixie", "libmnl-dev")?;
-    let libraries = crate::apt::find(&unpacked, "libmnl.a").ok_or("Debian 13's libmnl-dev has no libmnl.a")?;
+    let unpacked = xtask::apt::unpack("trixie", "libmnl-dev")?;
+    let libraries = xtask::apt::find(&unpacked, "libmnl.a").ok_or("Debian 13's libmnl-dev has no libmnl.a")?;
     fs::copy(&libraries, folder.join("libmnl.a"))?;
-    let package = crate::apt::version(&unpacked)?;
+    let package = xtask::apt::version(&unpacked)?;
     // 1.0.5-3 is libmnl 1.0.5.
     let version = package.split('-').next().unwrap_or_default().to_owned();
     fs::write(&stamp, &version)?;

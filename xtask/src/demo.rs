@@ -11,7 +11,7 @@ use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, con
 use xtask::linkerd;
 
 use crate::build;
-use crate::shell::{Result, need_root};
+use xtask::shell::{Result, need_root};
 
 const INBOUND: u16 = 4143;
 const OUTBOUND: u16 = 4140;

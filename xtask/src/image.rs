@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use xtask::lab::Namespace;
 use xtask::linkerd;
 
-use crate::shell::{Result, Run as _, need_root, target};
 use crate::{build, setup};
+use xtask::shell::{Result, Run as _, need_root, target};
 
 /// Where Linkerd's charts have looked for the program.
 const PATHS: [&str; 2] = ["usr/local/bin/proxy-init", "usr/lib/linkerd/linkerd2-proxy-init"];

@@ -11,8 +11,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shell::{Result, Run as _, cargo, target};
-use crate::{apt, build, guest, setup};
+use xtask::shell::{Result, Run as _, cargo, target};
+
+use crate::{build, guest, setup};
+use xtask::apt;
 
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
@@ -137,9 +139,9 @@ pub(crate) fn run() -> Result<()> {
             }
         }
     }
-    fs::create_dir_all(crate::shell::root().join("docs"))?;
+    fs::create_dir_all(xtask::shell::root().join("docs"))?;
     fs::write(
-        crate::shell::root().join("docs/kernels.md"),
+        xtask::shell::root().join("docs/kernels.md"),
         format!(
             "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules taken \
              out. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over IPv4 and \

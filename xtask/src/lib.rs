@@ -1,7 +1,9 @@
 //! What the demo, the tests and the benchmarks share: network namespaces of their own, and real TCP connections
-//! between them.
+//! between them; and other releases' packages.
 //!
 //! What fails here panics with its reason: it fails a test or a demo.
 
+pub mod apt;
 pub mod lab;
 pub mod linkerd;
+pub mod shell;

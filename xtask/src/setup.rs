@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-use crate::shell::{Result, Run as _};
+use xtask::shell::{Result, Run as _};
 
 /// How to tell that a thing is there.
 enum Sign {

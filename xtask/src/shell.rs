@@ -6,29 +6,30 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+/// What commands and downloads come to; an error is for people.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The checkout.
-pub(crate) fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     // xtask/ is a folder of it.
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
 }
 
 /// A path under target/.
-pub(crate) fn target(path: &str) -> PathBuf {
+pub fn target(path: &str) -> PathBuf {
     root().join("target").join(path)
 }
 
 /// The cargo that runs us, in the checkout.
-pub(crate) fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(arguments);
     command
 }
 
 /// Commands that must succeed.
-pub(crate) trait Run {
+pub trait Run {
     /// Runs it, its output going where ours goes.
     fn run(&mut self) -> Result<()>;
     /// Runs it and returns what it prints.
@@ -57,7 +58,7 @@ impl Run for Command {
 }
 
 /// Fails unless we are root.
-pub(crate) fn need_root(what: &str) -> Result<()> {
+pub fn need_root(what: &str) -> Result<()> {
     if Uid::effective().is_root() {
         Ok(())
     } else {

@@ -184,6 +184,8 @@ impl Reader {
         let length = be32(data.get(NFTA_PAYLOAD_LEN)?)?;
         let field = match (base, offset, length) {
             (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2) => Field::DestinationPort,
+            // `-p tcp` as some versions of iptables-nft write it for IPv4: the protocol in struct iphdr.
+            (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1) if self.family == Family::V4 => Field::Protocol,
             (libc::NFT_PAYLOAD_NETWORK_HEADER, offset, 1..=16) => {
                 let Some(side) = [Side::Source, Side::Destination]
                     .into_iter()

@@ -1,0 +1,139 @@
+//! Our rules as other versions of iptables see them: those of Debian's releases, unpacked under target/ and not
+//! installed. Needs Debian's packages, once.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use xtask::apt;
+use xtask::lab::Namespace;
+
+use crate::install;
+
+/// A release's iptables-nft, with its own libraries, C's among them.
+struct Iptables {
+    loader: PathBuf,
+    libraries: String,
+    program: PathBuf,
+    plugins: PathBuf,
+}
+
+impl Iptables {
+    fn of(release: &str) -> Self {
+        let unpack = |package: &str| apt::unpack(release, package).unwrap_or_else(|error| panic!("{release}: {error}"));
+        let folders: Vec<PathBuf> = [
+            "iptables",
+            "libxtables12",
+            "libnftnl11",
+            "libmnl0",
+            "libip4tc2",
+            "libip6tc2",
+            "libnetfilter-conntrack3",
+            "libnfnetlink0",
+            "libc6",
+        ]
+        .map(unpack)
+        .into();
+        let find = |name: &str| {
+            let found = folders.iter().find_map(|folder| apt::find(folder, name));
+            found.unwrap_or_else(|| panic!("{release} has no {name}"))
+        };
+        let library_folders = folders.iter().flat_map(|folder| {
+            ["usr/lib", "lib"].map(|path| folder.join(path).join(format!("{}-linux-gnu", std::env::consts::ARCH)))
+        });
+        let parent = |path: PathBuf| path.parent().map(Path::to_owned).unwrap();
+        Self {
+            loader: find("libc.so.6").with_file_name("ld-linux-x86-64.so.2"),
+            libraries: library_folders
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(":"),
+            program: find("xtables-nft-multi"),
+            plugins: parent(find("libxt_multiport.so")),
+        }
+    }
+
+    fn run(&self, namespace: &Namespace, command: &str) -> Output {
+        let mut loader = Command::new(&self.loader);
+        loader
+            .args(["--library-path", &self.libraries])
+            .arg(&self.program)
+            .args(command.split_whitespace())
+            .env("XTABLES_LIBDIR", &self.plugins);
+        namespace.output(&mut loader)
+    }
+
+    fn stdout(&self, namespace: &Namespace, command: &str) -> String {
+        let output = self.run(namespace, command);
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn every_version_saves_checks_and_deletes_alike() {
+    let mut versions = Vec::new();
+    for release in ["bullseye", "bookworm", "trixie", "sid"] {
+        let iptables = Iptables::of(release);
+        let namespace = Namespace::new();
+        install(
+            &namespace,
+            "--iptables-mode nft -p 4143 -o 4140 -u 2102 -g 2103 -r 80,443 --inbound-ports-to-ignore 4190,8000-8100 \
+             --outbound-ports-to-ignore 443 --subnets-to-ignore 10.0.0.0/8,10.1.2.3/30,fd00::/8 \
+             --outbound-subnets-to-ignore 192.0.2.1/32,2001:db8::/33",
+        );
+        versions.push(iptables.stdout(&namespace, "iptables --version").trim().to_owned());
+        for family in ["iptables", "ip6tables"] {
+            let rules = |save: &str| -> Vec<String> {
+                let rules = save.lines().filter(|line| line.starts_with("-A "));
+                rules.map(ToOwned::to_owned).collect()
+            };
+            let ours = rules(&namespace.sh(&format!("{family}-nft-save -t nat")));
+            let theirs = rules(&iptables.stdout(&namespace, &format!("{family}-save -t nat")));
+            assert_eq!(theirs, ours, "{release}");
+            // Jumps first: a chain that is jumped to can't go.
+            for rule in ours {
+                let rule = rule.strip_prefix("-A ").unwrap().replace('"', "");
+                iptables.stdout(&namespace, &format!("{family} -t nat -C {rule}"));
+                iptables.stdout(&namespace, &format!("{family} -t nat -D {rule}"));
+                assert!(
+                    !iptables
+                        .run(&namespace, &format!("{family} -t nat -C {rule}"))
+                        .status
+                        .success(),
+                    "{rule}"
+                );
+            }
+            assert_eq!(
+                rules(&namespace.sh(&format!("{family}-nft-save -t nat"))),
+                [""; 0],
+                "{release}"
+            );
+        }
+    }
+    assert!(
+        versions[0].contains("v1.8.7") && versions[1].contains("v1.8.9"),
+        "{versions:?}"
+    );
+    assert!(versions[2].contains("v1.8.11"), "{versions:?}");
+}
+
+/// And the other way round: what they write, verify takes for ours.
+#[test]
+fn what_every_version_writes_is_in_place() {
+    for release in ["bullseye", "bookworm", "trixie", "sid"] {
+        let iptables = Iptables::of(release);
+        let namespace = Namespace::new();
+        let flags = crate::linkerd::Flags {
+            redirect: vec![80],
+            gid: Some(7),
+            inbound_subnets: vec!["10.1.2.3/8".into(), "10.1.2.3/30".into(), "fd00:1::/45".into()],
+            ..crate::linkerd::Flags::default()
+        };
+        for (program, command) in flags.commands_of("nft") {
+            let family = program.trim_end_matches("-nft");
+            iptables.stdout(&namespace, &format!("{family} -t nat {command}"));
+        }
+        let verdict = install(&namespace, &format!("verify {}", flags.arguments().join(" ")));
+        assert!(verdict.starts_with("in place"), "{release}: {verdict}");
+    }
+}
