@@ -138,14 +138,17 @@ fn linkerd_init(mode: &str) -> Option<Contender> {
     installed(&format!("linkerd-init's 24 iptables-{mode} commands"), steps)
 }
 
-/// nft with native mode's script.
+/// nft with native mode's script, without its first lines, which delete an earlier table: in a fresh namespace nobody
+/// needs them, and deleting makes nft wait for the kernel.
 fn nft_f() -> Option<Contender> {
     let script = folder().join("native.nft");
     let mut command = Command::new(proxy_init(&[]).program);
     command
         .args(["--iptables-mode", "native", "--simulate"])
         .args(linkerd::CHART_ARGUMENTS);
-    fs::write(&script, command.output().unwrap().stdout).unwrap();
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let table = text.split_once("delete table inet proxy-init\n").unwrap().1;
+    fs::write(&script, table).unwrap();
     let step = Step::new("nft", ["-f", script.to_str().unwrap()]);
     installed("nft -f native mode's script", vec![step])
 }

@@ -7,10 +7,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
-use proptest::test_runner::{Config, TestRunner};
 use xtask::lab::Namespace;
 
-use crate::linkerd::{Flags, any_flags};
+use crate::linkerd::{Flags, for_any_flags};
 use crate::{assert_success, install, last_line, proxy_init, run, saved};
 
 const CHART: &str = "--iptables-mode legacy -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
@@ -87,17 +86,7 @@ fn check_against_iptables(flags: &Flags) {
 #[test]
 fn any_rules_are_those_that_iptables_legacy_makes() {
     check_against_iptables(&Flags::default());
-    let mut runner = TestRunner::new(Config {
-        cases: 10,
-        max_shrink_iters: 20,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let checked = runner.run(&any_flags(), |flags| {
-        check_against_iptables(&flags);
-        Ok(())
-    });
-    checked.unwrap();
+    for_any_flags(10, check_against_iptables);
 }
 
 /// The listing that the public proxy-init tutorials show (ivanporta.net/Hori/data-plane/proxy-init), without counters.

@@ -2,6 +2,7 @@
 //! (pkg/iptables/iptables.go) and not from ours.
 
 use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use xtask::lab::Namespace;
 
 /// One set of flags.
@@ -189,7 +190,7 @@ fn pieces(ranges: &[(u16, u16)]) -> Vec<String> {
 }
 
 /// Any flags that a user might give.
-pub(crate) fn any_flags() -> impl Strategy<Value = Flags> {
+fn any_flags() -> impl Strategy<Value = Flags> {
     let port = 1..=u16::MAX;
     let id = || proptest::option::of(1..u32::MAX - 1);
     let ranges = || proptest::collection::vec((0..=u16::MAX, prop_oneof![Just(0), 0..200u16]), 0..40);
@@ -231,4 +232,20 @@ fn any_v4_subnet() -> impl Strategy<Value = String> {
 
 fn any_v6_subnet() -> impl Strategy<Value = String> {
     (any::<[u16; 8]>(), 0..=128).prop_map(|(address, prefix)| format!("{}/{prefix}", std::net::Ipv6Addr::from(address)))
+}
+
+/// Checks as many random sets of flags.
+pub(crate) fn for_any_flags(cases: u32, check: impl Fn(&Flags)) {
+    let mut runner = TestRunner::new(Config {
+        cases,
+        // A case takes dozens of processes.
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let checked = runner.run(&any_flags(), |flags| {
+        check(&flags);
+        Ok(())
+    });
+    checked.unwrap();
 }

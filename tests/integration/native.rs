@@ -3,10 +3,9 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use proptest::test_runner::{Config, TestRunner};
 use xtask::lab::Namespace;
 
-use crate::linkerd::{Flags, any_flags};
+use crate::linkerd::{Flags, for_any_flags};
 use crate::{assert_success, install, last_line, proxy_init, run};
 
 const CHART: &str = "--iptables-mode native -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
@@ -84,17 +83,7 @@ fn check(flags: &Flags) {
 #[test]
 fn the_script_makes_the_same_table() {
     check(&Flags::default());
-    let mut runner = TestRunner::new(Config {
-        cases: 16,
-        max_shrink_iters: 20,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let checked = runner.run(&any_flags(), |flags| {
-        check(&flags);
-        Ok(())
-    });
-    checked.unwrap();
+    for_any_flags(16, check);
 }
 
 #[test]

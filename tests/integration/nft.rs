@@ -5,10 +5,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use proptest::test_runner::{Config, TestRunner};
 use xtask::lab::Namespace;
 
-use crate::linkerd::{Flags, any_flags};
+use crate::linkerd::{Flags, for_any_flags};
 use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
 
 const CHART: &str = "--iptables-mode nft -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
@@ -65,17 +64,7 @@ fn the_rules_are_those_that_iptables_nft_writes() {
 
 #[test]
 fn any_rules_are_those_that_iptables_nft_writes() {
-    let mut runner = TestRunner::new(Config {
-        cases: 16,
-        max_shrink_iters: 20,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let checked = runner.run(&any_flags(), |flags| {
-        check_against_iptables(&flags);
-        Ok(())
-    });
-    checked.unwrap();
+    for_any_flags(16, check_against_iptables);
 }
 
 #[test]

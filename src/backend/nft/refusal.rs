@@ -160,3 +160,71 @@ fn is_mapped(id: u32, map: &str) -> bool {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::nft::encode::Step as NftStep;
+    use crate::netlink::Batch;
+    use crate::netlink::message::Malformed;
+
+    fn explained(steps: &[NftStep<'_>], error: CommitError) -> String {
+        let socket = Socket::open().unwrap();
+        explain(Mode::Nft, &socket, steps, &Batch::begin(None).unfinished(), error).to_string()
+    }
+
+    fn failure(sequence: u32, errno: Errno) -> CommitError {
+        CommitError::Messages(vec![Failure {
+            sequence,
+            errno,
+            text: "why".to_owned(),
+        }])
+    }
+
+    /// What kernels say that this machine's doesn't; `cargo xtask kernels` has real ones say it.
+    #[test]
+    fn an_error_names_what_is_missing() {
+        let steps = [
+            NftStep::AddTable(Family::V6),
+            NftStep::AddChain(Family::V6, ChainName::Output),
+            NftStep::AddChain(Family::V6, ChainName::ProxyInitOutput),
+        ];
+        for (error, words) in [
+            (failure(1, Errno::EAFNOSUPPORT), "nf_tables has no IPv6 tables"),
+            (failure(2, Errno::ENOENT), "no nat chains for IPv6"),
+            (failure(2, Errno::EEXIST), "a chain OUTPUT that is not hooked"),
+            (
+                failure(3, Errno::ENOMEM),
+                "refused `ip6tables-nft -t nat -N PROXY_INIT_OUTPUT`: ENOMEM",
+            ),
+            (failure(9, Errno::ENOMEM), "refused `the batch`"),
+            (failure(0, Errno::ENOMEM), "\"why\""),
+            (CommitError::Refused(Errno::EPERM, String::new()), "CAP_NET_ADMIN"),
+            (
+                CommitError::Refused(Errno::EOPNOTSUPP, String::new()),
+                "this kernel has no nf_tables",
+            ),
+            (CommitError::Malformed(Malformed), "cut off or garbled"),
+        ] {
+            let text = explained(&steps, error);
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_users_map_is_read() {
+        let map = std::env::temp_dir().join(format!("proxy-init-map-{}", std::process::id()));
+        std::fs::write(
+            &map,
+            "         0       1000          1\n      2000     200000         10\nbroken\n",
+        )
+        .unwrap();
+        let mapped: Vec<u32> = [0, 1, 1999, 2000, 2009, 2010]
+            .into_iter()
+            .filter(|&id| is_mapped(id, map.to_str().unwrap()))
+            .collect();
+        std::fs::remove_file(&map).unwrap();
+        assert_eq!(mapped, [0, 2000, 2009]);
+        assert!(is_mapped(7, "/nonexistent"), "a map that can't be read hides nothing");
+    }
+}
