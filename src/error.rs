@@ -320,8 +320,6 @@ pub enum Error {
          it, or find it with `fuser /run/xtables.lock`"
     )]
     LockHeld {
-        /// The command.
-        command: PathBuf,
         /// What it said.
         stderr: String,
     },
@@ -332,8 +330,6 @@ pub enum Error {
          (in a pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
     )]
     LockFile {
-        /// The command.
-        command: PathBuf,
         /// What it said.
         stderr: String,
     },
@@ -344,8 +340,6 @@ pub enum Error {
          ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
     )]
     NoLegacyTables {
-        /// The command.
-        command: PathBuf,
         /// What it said.
         stderr: String,
     },

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::backend::legacy::{self, Commands, Legacy};
+use crate::backend::legacy::{Commands, Legacy};
 use crate::backend::native::{self, Native};
 use crate::backend::nft::Nft;
 use crate::backend::{Backend, command};
@@ -12,6 +12,7 @@ use crate::error::{Error, Mode};
 use crate::log::{Level, Log};
 use crate::ruleset::{Ruleset, plan};
 use crate::sysctl::CloseWaitTimeout;
+use crate::uninstall::Everywhere;
 use crate::verify::{self, Verdict};
 use crate::{detect, netns, save};
 
@@ -47,68 +48,6 @@ pub struct Install {
     pub netns: Option<PathBuf>,
     /// What to set nf_conntrack_tcp_timeout_close_wait to, in seconds; none: leave it.
     pub close_wait_timeout: Option<u32>,
-}
-
-/// What is done in all backends that hold rules of ours, whichever they are.
-#[derive(Debug, Clone)]
-pub struct Everywhere {
-    /// The folder of `--firewall-bin-path`.
-    pub folder: Option<PathBuf>,
-    /// Wait for the xtables lock.
-    pub wait: bool,
-    /// The network namespace to work in; none: the current one.
-    pub netns: Option<PathBuf>,
-}
-
-impl Everywhere {
-    /// Every backend.
-    pub fn backends(&self) -> Vec<Box<dyn Backend>> {
-        let commands = Commands::legacy(self.folder.clone());
-        vec![
-            Box::new(Nft),
-            Box::new(Native),
-            Box::new(Legacy::new(commands, self.wait)),
-        ]
-    }
-
-    /// Takes our rules out of every backend that has them.
-    ///
-    /// # Errors
-    /// The first backend's that fails; the others are done all the same.
-    pub fn uninstall(&self, log: &mut Log) -> Result<(), Error> {
-        if let Some(path) = &self.netns {
-            netns::enter(path)?;
-        }
-        if legacy::is_hidden() {
-            log.add(
-                Level::Warning,
-                "whether legacy tables hold rules, only root can see: those are left as they are",
-            );
-        }
-        let mut failed = None;
-        for backend in self.backends() {
-            let mode = backend.mode();
-            let result = match backend.held() {
-                Ok(held) if held.ours => backend.remove(),
-                Ok(_) => Ok(false),
-                // What the kernel lacks holds nothing.
-                Err(error) if error.is_lack() => Ok(false),
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(true) => log.add(Level::Info, format_args!("took the rules of {mode} mode out")),
-                Ok(false) => {}
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        match failed {
-            None => {
-                log.add(Level::Info, "no rules of ours are left");
-                Ok(())
-            }
-            Some(error) => Err(error),
-        }
-    }
 }
 
 impl Install {

@@ -58,6 +58,7 @@ pub mod ruleset;
 pub mod save;
 pub mod start_up;
 mod sysctl;
+pub mod uninstall;
 pub mod verify;
 
 pub use config::{Config, Family, OwnerId, Port, PortRange, Subnet};

@@ -12,8 +12,9 @@ use clap::{Args, CommandFactory as _, Parser};
 
 use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
-use crate::install::{Choice, Everywhere, Install};
+use crate::install::{Choice, Install};
 use crate::log::{Format, Level, Log};
+use crate::uninstall::Everywhere;
 
 /// What the command line asks for.
 #[derive(Debug)]

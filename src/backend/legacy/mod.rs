@@ -326,20 +326,19 @@ fn check(program: &Path, finished: &Finished) -> Result<(), Error> {
     if finished.status.success() {
         return Ok(());
     }
-    let command = program.to_owned();
     let stderr = finished.stderr.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     Err(if says(&["holding the xtables lock"]) {
-        Error::LockHeld { command, stderr }
+        Error::LockHeld { stderr }
     } else if says(&["open lock file"]) {
-        Error::LockFile { command, stderr }
+        Error::LockFile { stderr }
     } else if says(&["you must be root", "Permission denied"]) {
         Error::NotPermitted { mode: Mode::Legacy }
     } else if says(&["unable to initialize table", "can't initialize ip"]) {
-        Error::NoLegacyTables { command, stderr }
+        Error::NoLegacyTables { stderr }
     } else {
         Error::CommandRefused {
-            command,
+            command: program.to_owned(),
             status: finished.status.to_string(),
             stderr,
         }
