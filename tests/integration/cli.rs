@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use xtask::lab::Namespace;
 use xtask::linkerd::CHART_ARGUMENTS;
 
-use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
+use crate::{assert_success, install, last_line, proxy_init, run, run_without_privileges, saved_by_nft};
 
 #[test]
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
@@ -212,14 +212,7 @@ fn simulate_prints_what_iptables_restore_takes_and_changes_nothing() {
     let namespace = Namespace::new();
     let arguments = "--iptables-mode nft --simulate -p 4143 -o 4140 -u 2102 -g 7 -r 80 --inbound-ports-to-ignore 1-9,25 \
                      --subnets-to-ignore 10.1.2.3/8,fd00::/8 --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        env!("CARGO_BIN_EXE_proxy-init"),
-    ]);
-    let output = namespace.output(command.args(arguments.split_whitespace()));
+    let output = run_without_privileges(&namespace, arguments);
     assert_success(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(namespace.sh("nft list ruleset"), "");

@@ -28,7 +28,19 @@ fn run(namespace: &Namespace, arguments: &str) -> Output {
     namespace.output(proxy_init().args(arguments.split_whitespace()))
 }
 
-/// The same, and it must succeed.
+/// The same as somebody without any privilege.
+fn run_without_privileges(namespace: &Namespace, arguments: &str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        env!("CARGO_BIN_EXE_proxy-init"),
+    ]);
+    namespace.output(command.args(arguments.split_whitespace()))
+}
+
+/// Runs the program as root, and it must succeed.
 fn install(namespace: &Namespace, arguments: &str) -> String {
     let output = run(namespace, arguments);
     assert_success(&output);

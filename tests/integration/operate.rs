@@ -1,12 +1,10 @@
 //! verify, uninstall and detect, on rules that drifted and beside strangers.
 
-use std::process::{Command, Output};
-
 use serde_json::Value;
 use xtask::lab::Namespace;
 
 use crate::linkerd::Flags;
-use crate::{assert_success, install, proxy_init, run, saved, saved_by_nft};
+use crate::{assert_success, install, proxy_init, run, run_without_privileges, saved, saved_by_nft};
 
 const CHART: &str = "-p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
                      --outbound-ports-to-ignore 4567,4568";
@@ -339,22 +337,11 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     assert!(text.lines().count() < 25, "{text}");
 }
 
-fn without_privileges(namespace: &Namespace, arguments: &str) -> Output {
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        env!("CARGO_BIN_EXE_proxy-init"),
-    ]);
-    namespace.output(command.args(arguments.split_whitespace()))
-}
-
 #[test]
 fn without_privileges_they_say_what_they_cannot_see() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
-    let output = without_privileges(&namespace, "detect");
+    let output = run_without_privileges(&namespace, "detect");
     assert_success(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -363,7 +350,7 @@ fn without_privileges_they_say_what_they_cannot_see() {
     );
     assert!(text.contains("auto        can't be told"), "{text}");
     for arguments in [format!("verify {CHART}"), "uninstall".to_owned()] {
-        let output = without_privileges(&namespace, &arguments);
+        let output = run_without_privileges(&namespace, &arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("CAP_NET_ADMIN"), "{said}");

@@ -191,8 +191,8 @@ impl Step for NativeStep {
         }
     }
 
-    fn family(&self) -> Family {
-        Family::V4
+    fn family(&self) -> Option<Family> {
+        None
     }
 }
 

@@ -72,8 +72,8 @@ impl refusal::Step for Step<'_> {
         extensions(rule).find_map(|extension| missing(socket, *family, extension))
     }
 
-    fn family(&self) -> Family {
-        self.in_family()
+    fn family(&self) -> Option<Family> {
+        Some(self.in_family())
     }
 }
 

@@ -17,8 +17,8 @@ pub(crate) trait Step: std::fmt::Display {
     fn owner(&self) -> Option<(OwnerId, &'static str)>;
     /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
     fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
-    /// The family whose table it is in.
-    fn family(&self) -> Family;
+    /// The family whose table it is in; none: both, in an inet table.
+    fn family(&self) -> Option<Family>;
 }
 
 /// The socket could not be opened.
@@ -79,34 +79,23 @@ fn message(mode: Mode, socket: &Socket, steps: &[impl Step], failure: &Failure) 
         return refused(mode, "the batch", failure.errno, &failure.text);
     };
     let (errno, rule) = (failure.errno, step.to_string());
-    let families = || match mode {
-        Mode::Native => "inet".to_owned(),
-        Mode::Nft | Mode::Legacy => step.family().to_string(),
+    let families = || {
+        step.family()
+            .map_or_else(|| "inet".to_owned(), |family| family.to_string())
     };
-    match (step.is_base_chain(), errno) {
-        (None, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) if step.is_table() => {
+    match (step.is_base_chain(), step.family(), errno) {
+        (None, _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) if step.is_table() => {
             return Error::NoFamily {
                 mode,
                 families: families(),
                 errno,
             };
         }
-        (Some(_), Errno::ENOENT) => {
-            return Error::NoNatChains {
-                mode,
-                families: families(),
-                errno,
-            };
-        }
         // Newer kernels say that they can't change its type, older ones that it exists.
-        (Some(chain), Errno::EEXIST | Errno::EOPNOTSUPP) if mode == Mode::Nft => {
-            return Error::OtherBaseChain {
-                family: step.family(),
-                chain,
-                errno,
-            };
+        (Some(chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) => {
+            return Error::OtherBaseChain { family, chain, errno };
         }
-        (Some(_), Errno::EOPNOTSUPP) => {
+        (Some(_), _, Errno::ENOENT | Errno::EOPNOTSUPP) => {
             return Error::NoNatChains {
                 mode,
                 families: families(),
