@@ -9,7 +9,7 @@ use crate::backend::nft::Nft;
 use crate::backend::{Backend, command};
 use crate::config::Config;
 use crate::error::{Error, Mode};
-use crate::log::{Level, Log};
+use crate::log::{Format, Level, Log};
 use crate::ruleset::{Ruleset, plan};
 use crate::sysctl::CloseWaitTimeout;
 use crate::uninstall::Everywhere;
@@ -88,7 +88,8 @@ impl Install {
     }
 
     /// Compares what is installed with what this would install. Where nobody said which backend, it is the one that
-    /// holds rules of ours; and so where what legacy mode needs isn't installed, for then installing goes on in nft mode.
+    /// holds rules of ours; where none is seen to, the one that installing would take, for not everybody may see what
+    /// legacy tables hold.
     ///
     /// # Errors
     /// The kernel can't be asked.
@@ -96,28 +97,22 @@ impl Install {
         if let Some(path) = &self.netns {
             netns::enter(path)?;
         }
-        let all = self.everywhere().backends();
-        let named = match self.choice {
-            Choice::Mode(Mode::Legacy) => {
-                let commands = Commands::legacy(self.folder.clone());
-                commands.check(self.config.families()).is_ok().then_some(Mode::Legacy)
-            }
-            Choice::Mode(mode) => Some(mode),
-            Choice::Default | Choice::Plain | Choice::Auto => None,
-        };
-        let holds = |backend: &dyn Backend| matches!(backend.held(), Ok(held) if held.ours);
-        let mode = match named {
-            Some(mode) => mode,
-            None => all
+        let rulesets = self.rulesets();
+        // What stands in the way of choosing, verifying says too, of nft mode: what installing falls back to.
+        let mut unread = Log::new(Format::Plain, Level::Error);
+        let chosen = self.backend(&rulesets, &mut unread).unwrap_or_else(|_| Box::new(Nft));
+        // It goes by the commands that were asked for; so it stands for its mode.
+        let mut backends = self.everywhere().backends();
+        backends.retain(|backend| backend.mode() != chosen.mode());
+        backends.insert(0, chosen);
+        let holder = match self.choice {
+            Choice::Mode(_) => None,
+            Choice::Default | Choice::Plain | Choice::Auto => backends
                 .iter()
-                .find(|backend| holds(&***backend))
-                .map_or(Mode::Nft, |backend| backend.mode()),
+                .position(|backend| matches!(backend.held(), Ok(held) if held.ours)),
         };
-        let (looked_at, others): (Vec<_>, Vec<_>) = all
-            .iter()
-            .map(|backend| &**backend)
-            .partition(|backend| backend.mode() == mode);
-        verify::verify(looked_at.first().copied().unwrap_or(&Nft), &others, &self.rulesets())
+        let looked_at = backends.remove(holder.unwrap_or_default());
+        verify::verify(&*looked_at, &backends, &rulesets)
     }
 
     /// Installs in the backend of choice. What legacy and plain mode need may not be installed: then nft mode does it,

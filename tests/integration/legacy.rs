@@ -282,12 +282,12 @@ fn a_lock_file_that_cannot_be_made_is_named() {
 }
 
 /// Somebody who isn't root, with just these capabilities, as a pod's security context gives them.
-fn run_as_nobody(namespace: &Namespace, capabilities: &str) -> Output {
+fn run_as_nobody(namespace: &Namespace, capabilities: &str, arguments: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec"]).arg(format!(
         "mount -t tmpfs -o mode=1777 tmpfs /run && mount -o remount,bind,ro / && \
          exec setpriv --no-new-privs --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all{capabilities} \
-         --ambient-caps=-all{capabilities} --bounding-set=-all{capabilities} {} {CHART}",
+         --ambient-caps=-all{capabilities} --bounding-set=-all{capabilities} {} {arguments}",
         env!("CARGO_BIN_EXE_proxy-init")
     ));
     namespace.output(&mut command)
@@ -297,19 +297,41 @@ fn run_as_nobody(namespace: &Namespace, capabilities: &str) -> Output {
 fn somebody_with_net_admin_and_net_raw_can() {
     let namespace = Namespace::new();
     for _ in 0..2 {
-        assert_success(&run_as_nobody(&namespace, ",+net_admin,+net_raw"));
+        assert_success(&run_as_nobody(&namespace, ",+net_admin,+net_raw", CHART));
     }
     let whole = Namespace::new();
     install(&whole, CHART);
     assert_eq!(saved_by_legacy(&namespace), saved_by_legacy(&whole));
 
-    let line = last_line(&run_as_nobody(&Namespace::new(), ",+net_admin"));
+    let line = last_line(&run_as_nobody(&Namespace::new(), ",+net_admin", CHART));
     assert!(
         line.contains("needs CAP_NET_RAW") && line.contains("nft mode needs NET_ADMIN alone"),
         "{line}"
     );
-    let line = last_line(&run_as_nobody(&Namespace::new(), ""));
+    let line = last_line(&run_as_nobody(&Namespace::new(), "", CHART));
     assert!(line.contains("needs CAP_NET_ADMIN"), "{line}");
+}
+
+/// Only root can see that legacy tables hold rules; whoever installed them there by an image's only iptables commands
+/// can verify them all the same.
+#[test]
+fn what_somebody_installed_by_plain_commands_they_can_verify() {
+    let folder = Folder::new("plain-verify");
+    for family in ["iptables", "ip6tables"] {
+        for suffix in ["-restore", "-save"] {
+            folder.link(&format!("{family}{suffix}"), &format!("{family}-legacy{suffix}"));
+        }
+    }
+    let flags = format!("-p 4143 -o 4140 --firewall-bin-path {}/iptables", folder.path());
+    let namespace = Namespace::new();
+    let verify = || run_as_nobody(&namespace, ",+net_admin,+net_raw", &format!("verify {flags}"));
+    assert_eq!(verify().status.code(), Some(3));
+    assert_success(&run_as_nobody(&namespace, ",+net_admin,+net_raw", &flags));
+    let verified = verify();
+    assert_success(&verified);
+    assert!(String::from_utf8_lossy(&verified.stdout).contains("legacy mode"));
+    namespace.sh("iptables-legacy -t nat -F PROXY_INIT_OUTPUT");
+    assert_eq!(verify().status.code(), Some(3));
 }
 
 #[test]
