@@ -349,7 +349,12 @@ fn without_privileges_they_say_what_they_cannot_see() {
         "{text}"
     );
     assert!(text.contains("auto        can't be told"), "{text}");
-    for arguments in [format!("verify {CHART}"), "uninstall".to_owned()] {
+    for arguments in [
+        format!("verify {CHART}"),
+        format!("verify --iptables-mode nft {CHART}"),
+        format!("verify --iptables-mode legacy {CHART}"),
+        "uninstall".to_owned(),
+    ] {
         let output = run_without_privileges(&namespace, &arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

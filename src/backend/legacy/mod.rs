@@ -117,22 +117,39 @@ impl Legacy {
         if table::presence(family) == Presence::Absent {
             return Ok(Saved::default());
         }
-        let program = self.commands.find(family, "-save")?;
-        let finished = run(&program, &["-t", "nat"], "", Some(LIMIT))?;
-        check(&program, &finished)?;
+        let finished = self.run(family, "-save", &["-t", "nat"], "", Some(LIMIT))?;
         Ok(Saved::parse(&finished.stdout))
     }
 
     fn restore(&self, family: Family, input: &str) -> Result<(), Error> {
-        let program = self.commands.find(family, "-restore")?;
         // Without -w, iptables is meant to give up at once, but some versions (1.8.9) wait for ever.
         let (wait, limit) = if self.wait {
             (&["-w"][..], None)
         } else {
             (&["-w", "1"][..], Some(LIMIT))
         };
-        let finished = run(&program, &[&["--noflush"], wait].concat(), input, limit)?;
-        check(&program, &finished)
+        let arguments = [&["--noflush"], wait].concat();
+        self.run(family, "-restore", &arguments, input, limit).map(drop)
+    }
+
+    /// Runs the family's command, which must succeed.
+    fn run(
+        &self,
+        family: Family,
+        suffix: &str,
+        arguments: &[&str],
+        input: &str,
+        limit: Option<Duration>,
+    ) -> Result<Finished, Error> {
+        if let Some(capability) = child::missing_capability() {
+            return Err(Error::NoCapability {
+                capability: capability.to_string(),
+            });
+        }
+        let program = self.commands.find(family, suffix)?;
+        let finished = run(&program, arguments, input, limit)?;
+        check(&program, &finished)?;
+        Ok(finished)
     }
 }
 
@@ -142,11 +159,6 @@ impl Backend for Legacy {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        if let Some(capability) = child::missing_capability() {
-            return Err(Error::NoCapability {
-                capability: capability.to_string(),
-            });
-        }
         let mut undo = Vec::new();
         for family in [Family::V4, Family::V6] {
             let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family);
