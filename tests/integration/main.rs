@@ -4,6 +4,7 @@
 //! iptables and nft read back, and real connections.
 
 mod cli;
+mod deploy;
 mod errors;
 mod legacy;
 mod linkerd;
