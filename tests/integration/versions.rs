@@ -30,7 +30,10 @@ impl Foreign {
         Self {
             loader: find("libc.so.6")
                 .unwrap_or_else(|| missing("libc.so.6"))
-                .with_file_name("ld-linux-x86-64.so.2"),
+                .with_file_name(match std::env::consts::ARCH {
+                    "aarch64" => "ld-linux-aarch64.so.1",
+                    _ => "ld-linux-x86-64.so.2",
+                }),
             libraries: library_folders
                 .map(|path| path.display().to_string())
                 .collect::<Vec<_>>()

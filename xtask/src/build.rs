@@ -10,6 +10,9 @@ use std::process::Command;
 
 use xtask::shell::{Result, Run as _, cargo, target};
 
+/// The flags for a static binary. Not position-independent: nothing to relocate at start-up.
+pub(crate) const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static";
+
 /// Builds it and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
     let dist = target("dist");
@@ -45,8 +48,9 @@ fn build_static(libraries: &Libraries) -> Result<PathBuf> {
         "--target",
         &triple,
     ])
-    // Not position-independent: nothing to relocate at start-up.
-    .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
+    // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
+    // more, last.
+    .env("RUSTFLAGS", format!("{STATIC} -C link-arg=-lmnl"))
     .env("LIBMNL_LIB_DIR", &libraries.folder)
     .env("LIBNFTNL_LIB_DIR", &libraries.folder)
     .env("LIBMNL_VERSION", &libraries.mnl)
