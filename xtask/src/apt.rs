@@ -128,7 +128,10 @@ fn with_state(program: &str, state: &Path) -> Command {
 }
 
 /// The mirror that the system's own sources name: the first that isn't for security updates.
-fn mirror() -> Result<String> {
+///
+/// # Errors
+/// Where they name none, as on other systems than Debian.
+pub fn mirror() -> Result<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(parts) = fs::read_dir("/etc/apt/sources.list.d") {
         let mut parts: Vec<_> = parts.flatten().map(|entry| entry.path()).collect();

@@ -14,6 +14,8 @@ use crate::kernels::VARIANTS;
 
 /// The kernel's parameter that says which variant this is.
 pub(crate) const PARAMETER: &str = "proxy_init_without";
+/// What a result says in which a failed run left something.
+pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
 /// What stands before a result.
 pub(crate) const RESULT: &str = "RESULT:";
 
@@ -33,9 +35,15 @@ pub(crate) fn run() {
     let variant = parameters
         .split_whitespace()
         .find_map(|word| word.strip_prefix(PARAMETER)?.strip_prefix('='));
-    let variant = variant.unwrap_or_default().replace('_', " ");
-    let taken_out = VARIANTS.iter().find(|(name, _)| name.replace('_', " ") == variant);
-    for module in taken_out.map(|(_, modules)| *modules).unwrap_or_default() {
+    let variant = VARIANTS
+        .iter()
+        .find(|known| variant == Some(known.parameter().as_str()));
+    let Some(variant) = variant else {
+        println!("{RESULT} the kernel's command line names no variant: {parameters}");
+        let _ = reboot(RebootMode::RB_POWER_OFF);
+        return;
+    };
+    for module in variant.modules {
         remove(Path::new("/lib/modules"), module);
     }
     // As hosts with legacy tables have them: iptables can load these itself only with CAP_SYS_MODULE, which proxy-init
@@ -66,7 +74,7 @@ fn remove(folder: &Path, module: &str) {
 
 fn proxy_init(lab: &Lab, before: &[&str], arguments: &[&str]) -> Output {
     let mut command = Command::new("/bin/proxy-init");
-    command.env("PATH", "/sbin:/bin").args(before).args(arguments);
+    command.env("PATH", "/usr/sbin:/sbin:/bin").args(before).args(arguments);
     lab.pod.output(&mut command)
 }
 
@@ -91,11 +99,11 @@ fn try_mode(mode: &str) -> String {
                 .sum()
         };
         let left = if rules("nf_tables") + rules("legacy") > 0 {
-            " LEFT BEHIND"
+            LEFT_BEHIND
         } else {
             ""
         };
-        return format!("{}{left}", essence(last));
+        return format!("{} {left}", essence(last));
     }
     let verified = proxy_init(&lab, &["verify"], &flags);
     if !verified.status.success() {

@@ -1,5 +1,7 @@
-//! `cargo xtask image`: the scratch image, without pulling anything, and runs of it as Kubernetes would.
+//! `cargo xtask image`: the Dockerfile's scratch image, without pulling anything, and runs of it as Kubernetes would.
 
+use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -8,80 +10,89 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use xtask::lab::Namespace;
 use xtask::linkerd;
+use xtask::shell::{Result, Run as _, need_root, root, target};
 
-use crate::{build, setup};
-use xtask::shell::{Result, Run as _, need_root, target};
+use crate::{build, rootfs, setup};
 
 /// Where Linkerd's charts have looked for the program.
-const PATHS: [&str; 2] = ["usr/local/bin/proxy-init", "usr/lib/linkerd/linkerd2-proxy-init"];
+const PATHS: [&str; 2] = ["/usr/local/bin/proxy-init", "/usr/lib/linkerd/linkerd2-proxy-init"];
+
+/// The default seccomp profile of CRI-O and podman, of a package that buildah needs.
+const SECCOMP: &str = "/usr/share/containers/seccomp.json";
+
+/// `cargo xtask image --layout FOLDER`: what the Dockerfile's two targets copy, in `scratch` and `legacy`.
+pub(crate) fn lay_out(folder: &Path) -> Result<()> {
+    let binary = build::run()?;
+    // Permitted, not effective: proxy-init takes it up itself, and can say so where it has been dropped.
+    for (target, capabilities) in [
+        ("scratch", "cap_net_admin=p"),
+        ("legacy", "cap_net_admin,cap_net_raw=p"),
+    ] {
+        let root = folder.join(target);
+        let [path, other] = PATHS.map(|path| root.join(path.trim_start_matches('/')));
+        for path in [&path, &other] {
+            fs::create_dir_all(path.parent().unwrap_or(&root))?;
+        }
+        fs::copy(&binary, &path)?;
+        symlink(PATHS[0], other)?;
+        Command::new("setcap").arg(capabilities).arg(&path).run()?;
+    }
+    Ok(())
+}
 
 /// Builds the image, and runs it in every mode and with too few capabilities.
 pub(crate) fn run() -> Result<()> {
     need_root("cargo xtask image")?;
-    for (program, package) in [("buildah", "buildah"), ("runc", "runc"), ("setcap", "libcap2-bin")] {
-        if !setup::find(program) {
-            setup::apt(package)?;
-        }
-    }
-    let binary = build::run()?;
+    setup::programs(&[("buildah", "buildah"), ("runc", "runc"), ("setcap", "libcap2-bin")])?;
     let folder = target("image");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    let scratch = folder.join("scratch");
-    let legacy = folder.join("legacy");
-    root_file_system(&scratch, &binary, "cap_net_admin=p")?;
-    root_file_system(&legacy, &binary, "cap_net_admin,cap_net_raw=p")?;
-    add_iptables_legacy(&legacy)?;
-    let size = assemble(&scratch)?;
-    println!("image: {} KiB", size / 1024);
+    let build_stage = folder.join("build-stage");
+    lay_out(&build_stage.join("out"))?;
+    let image = Image::build(&build_stage)?;
+    let unpacked = fs::metadata(target("dist/proxy-init"))?.len();
+    println!("image: {} KiB, {} KiB unpacked", image.size / 1024, unpacked / 1024);
+    image.check_labels()?;
+    // The target `legacy` is on Debian's image, which can't be pulled: this machine's iptables-legacy stands in for it.
+    let legacy = build_stage.join("out/legacy");
+    rootfs::add_iptables_legacy(&legacy)?;
 
+    let net_admin = &["CAP_NET_ADMIN"][..];
+    let net_raw_too = &["CAP_NET_ADMIN", "CAP_NET_RAW"][..];
     let mut failed = Vec::new();
-    for (name, root, mode, capabilities, wanted) in [
-        ("nft, NET_ADMIN", &scratch, "nft", &["CAP_NET_ADMIN"][..], Ok(())),
-        ("native, NET_ADMIN", &scratch, "native", &["CAP_NET_ADMIN"], Ok(())),
-        ("auto, NET_ADMIN", &scratch, "auto", &["CAP_NET_ADMIN"], Ok(())),
-        (
-            "legacy, NET_ADMIN and NET_RAW",
-            &legacy,
-            "legacy",
-            &["CAP_NET_ADMIN", "CAP_NET_RAW"],
-            Ok(()),
-        ),
-        (
-            "plain, NET_ADMIN and NET_RAW",
-            &legacy,
-            "plain",
-            &["CAP_NET_ADMIN", "CAP_NET_RAW"],
-            Ok(()),
-        ),
-        ("nft, nothing", &scratch, "nft", &[], Err("CAP_NET_ADMIN")),
-        ("native, nothing", &scratch, "native", &[], Err("CAP_NET_ADMIN")),
+    for (mode, root, capabilities) in [
+        ("nft", &image.root, net_admin),
+        ("native", &image.root, net_admin),
+        ("auto", &image.root, net_admin),
+        ("nft", &image.root, net_raw_too),
+        ("legacy", &legacy, net_raw_too),
+        ("plain", &legacy, net_raw_too),
+        ("nft", &image.root, &[]),
+        ("native", &image.root, &[]),
+        ("legacy", &legacy, &[]),
     ] {
-        let namespace = Namespace::new();
-        let bundle = folder.join("bundle");
-        let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
-        let program = if mode == "native" { PATHS[1] } else { PATHS[0] };
-        let installed = container(
-            &bundle,
+        let pod = Pod {
+            namespace: Namespace::new(),
+            bundle: folder.join("bundle"),
+            image: &image,
             root,
-            &namespace,
             capabilities,
-            &[&[format!("/{program}").as_str()], &flags[..]].concat(),
-        )?;
-        let said = String::from_utf8_lossy(&installed.stdout) + String::from_utf8_lossy(&installed.stderr);
-        let last = said.lines().last().unwrap_or_default().to_owned();
-        let verified = namespace
-            .output(Command::new(&binary).arg("verify").args(&flags))
-            .status
-            .success();
-        let good = match wanted {
-            Ok(()) => installed.status.success() && verified,
-            Err(words) => installed.status.code() == Some(1) && !verified && last.contains(words),
         };
-        println!("{} {name}: {last}", if good { "ok    " } else { "FAILED" });
-        if !good {
-            failed.push(name);
+        let name = format!(
+            "{mode} with {}",
+            if capabilities.is_empty() {
+                "nothing".to_owned()
+            } else {
+                capabilities.join(" and ")
+            }
+        );
+        match pod.try_mode(mode) {
+            Ok(said) => println!("ok     {name}: {said}"),
+            Err(error) => {
+                println!("FAILED {name}: {error}");
+                failed.push(name);
+            }
         }
     }
     if failed.is_empty() {
@@ -91,143 +102,222 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// What the Dockerfile's stages copy.
-fn root_file_system(root: &Path, binary: &Path, capabilities: &str) -> Result<()> {
-    let [path, other] = PATHS.map(|path| root.join(path));
-    for path in [&path, &other] {
-        fs::create_dir_all(path.parent().unwrap_or(root))?;
-    }
-    fs::copy(binary, &path)?;
-    symlink("/usr/local/bin/proxy-init", other)?;
-    Command::new("setcap").arg(capabilities).arg(&path).run()
+/// An image in a store of our own.
+struct Image {
+    /// Its configuration, as in the OCI image specification.
+    config: Value,
+    /// Where its files are.
+    root: PathBuf,
+    /// Of its archive, compressed as registries keep it, in bytes.
+    size: u64,
 }
 
-/// iptables-legacy from this machine, with its libraries, as Debian's package has it.
-fn add_iptables_legacy(root: &Path) -> Result<()> {
-    let multi = PathBuf::from(
-        Command::new("sh")
-            .args(["-c", "command -v xtables-legacy-multi"])
-            .read()?
-            .trim(),
-    );
-    crate::kernels::copy_with_libraries(&multi, root)?;
-    for plugin in fs::read_dir("/usr/lib/x86_64-linux-gnu/xtables")?.flatten() {
-        crate::kernels::copy_with_libraries(&plugin.path(), root)?;
+impl Image {
+    const NAME: &str = "localhost/proxy-init";
+
+    /// Builds the Dockerfile's last stage; `build_stage` stands in for the stage of this name, whose base would be pulled.
+    fn build(build_stage: &Path) -> Result<Self> {
+        buildah("bud --quiet --isolation chroot --pull-never --skip-unused-stages --tag")
+            .arg(Self::NAME)
+            .arg("--build-context")
+            .arg(format!("build={}", build_stage.display()))
+            .arg(root())
+            .read()?;
+        let archive = target("image/proxy-init.tar");
+        buildah("push --quiet")
+            .arg(Self::NAME)
+            .arg(format!("oci-archive:{}", archive.display()))
+            .run()?;
+        let description = buildah("inspect --type image").arg(Self::NAME).read()?;
+        let description: Value = serde_json::from_str(&description)?;
+        let container = buildah("from --pull-never").arg(Self::NAME).read()?;
+        let root = buildah("mount").arg(container.trim()).read()?;
+        Ok(Self {
+            config: description.pointer("/OCIv1/config").cloned().unwrap_or_default(),
+            root: root.trim().into(),
+            size: fs::metadata(archive)?.len(),
+        })
     }
-    for family in ["iptables", "ip6tables"] {
-        for name in ["-legacy-restore", "-legacy-save", "-restore", "-save"] {
-            symlink(&multi, root.join("usr/sbin").join(format!("{family}{name}")))?;
+
+    /// That it says of itself what the package does.
+    fn check_labels(&self) -> Result<()> {
+        let label = |name: &str| self.config.pointer(&format!("/Labels/org.opencontainers.image.{name}"));
+        for (name, value) in [
+            ("title", "proxy-init"),
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("licenses", env!("CARGO_PKG_LICENSE")),
+        ] {
+            if label(name) != Some(&json!(value)) {
+                return Err(format!("the label {name} is {:?}, not {value:?}", label(name)).into());
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// The words of its entry point.
+    fn entry_point(&self) -> Vec<&str> {
+        let words = self.config.pointer("/Entrypoint").and_then(Value::as_array);
+        words.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// The number of its user.
+    fn user(&self) -> Result<u32> {
+        let user = self.config.pointer("/User").and_then(Value::as_str);
+        Ok(user.unwrap_or_default().parse()?)
+    }
 }
 
-/// Makes an OCI image of the folder with buildah, from scratch. Returns the size of what it holds.
-fn assemble(root: &Path) -> Result<u64> {
-    let buildah = |arguments: &[&str]| {
-        let mut command = Command::new("buildah");
-        // Its store is ours alone, and a folder: no overlays inside of other people's.
-        command.args(["--root", &target("image/store").display().to_string()]);
-        command.args([
-            "--runroot",
-            &target("image/run").display().to_string(),
-            "--storage-driver",
-            "vfs",
-        ]);
-        command.args(arguments);
-        command
+/// buildah with a store that is ours alone, and a folder: no overlays inside of other people's.
+fn buildah(arguments: &str) -> Command {
+    let mut command = Command::new("buildah");
+    command
+        .arg("--root")
+        .arg(target("image/store"))
+        .arg("--runroot")
+        .arg(target("image/run"))
+        .args(["--storage-driver", "vfs"])
+        .args(arguments.split(' '));
+    command
+}
+
+/// A network namespace, and the containers that run in it as in a pod with Linkerd's chart.
+struct Pod<'a> {
+    namespace: Namespace,
+    bundle: PathBuf,
+    image: &'a Image,
+    root: &'a Path,
+    /// The bounding set.
+    capabilities: &'a [&'a str],
+}
+
+impl Pod<'_> {
+    /// Installs in this mode and verifies; without capabilities, sees that it fails, says so, and leaves nothing. Returns
+    /// what it said last.
+    fn try_mode(&self, mode: &str) -> Result<String> {
+        let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
+        let entry_point = self.image.entry_point();
+        let installed = self.run(&[&entry_point, &flags[..]].concat())?;
+        let said = String::from_utf8_lossy(&installed.stdout) + String::from_utf8_lossy(&installed.stderr);
+        let last = said.lines().last().unwrap_or_default().to_owned();
+        if self.capabilities.is_empty() {
+            let left = self.namespace.stdout("nft", ["list", "ruleset"]);
+            let clear = installed.status.code() == Some(1) && last.contains("CAP_NET_ADMIN");
+            return if clear && left.is_empty() {
+                Ok(last)
+            } else {
+                Err(format!("{}: {last}\n{left}", installed.status).into())
+            };
+        }
+        if !installed.status.success() {
+            return Err(format!("{}: {last}", installed.status).into());
+        }
+        // The chart's other path.
+        let verified = self.run(&[&[PATHS[1], "verify"], &flags[..]].concat())?;
+        if !verified.status.success() {
+            let verdict = String::from_utf8_lossy(&verified.stdout) + String::from_utf8_lossy(&verified.stderr);
+            return Err(format!("installed, but {verdict}").into());
+        }
+        Ok(format!("{last} {}", String::from_utf8_lossy(&verified.stdout).trim()))
+    }
+
+    /// Runs a container with runc: the image's user, no new privileges, read-only root, /run as an emptyDir, the default
+    /// seccomp profile.
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let user = self.image.user()?;
+        let run = self.bundle.join("run");
+        fs::create_dir_all(&run)?;
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o1777))?;
+        // The runtime's mounts need somewhere to be.
+        for folder in ["proc", "dev", "run"] {
+            fs::create_dir_all(self.root.join(folder))?;
+        }
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": {"uid": user, "gid": user},
+                "args": arguments,
+                "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+                "cwd": "/",
+                // As containerd does for a user that isn't root: permitted by the bounding set, nothing ambient.
+                "capabilities": {
+                    "bounding": self.capabilities,
+                    "permitted": self.capabilities,
+                    "effective": self.capabilities
+                },
+                "noNewPrivileges": true
+            },
+            "root": {"path": self.root, "readonly": true},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                {"destination": "/run", "type": "bind", "source": run, "options": ["bind", "rw"]}
+            ],
+            "linux": {
+                "namespaces": [
+                    {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
+                    {"type": "network", "path": self.namespace.path()}
+                ],
+                "readonlyPaths": ["/proc/sys"],
+                "seccomp": seccomp(self.capabilities)?
+            }
+        });
+        fs::write(self.bundle.join("config.json"), config.to_string())?;
+        let name = format!("proxy-init-{}", std::process::id());
+        let mut command = Command::new("runc");
+        command.arg("--root").arg(target("image/runc"));
+        Ok(command.args(["run", "--bundle"]).arg(&self.bundle).arg(name).output()?)
+    }
+}
+
+/// The default seccomp profile for a container with these capabilities, as runc takes it.
+///
+/// A profile's rules are for some architectures and capabilities only (containers-common's seccomp.json(5)).
+fn seccomp(capabilities: &[&str]) -> Result<Value> {
+    let profile: Value = serde_json::from_str(&fs::read_to_string(SECCOMP)?)?;
+    let (architecture, name) = match env::consts::ARCH {
+        "x86_64" => ("amd64", "SCMP_ARCH_X86_64"),
+        "aarch64" => ("arm64", "SCMP_ARCH_AARCH64"),
+        other => return Err(format!("what seccomp calls {other} is not known here").into()),
     };
-    let container = buildah(&["from", "scratch"]).read()?;
-    let container = container.trim();
-    buildah(&["copy", "--quiet", container, &root.display().to_string(), "/"]).read()?;
-    buildah(&[
-        "config",
-        "--user=65534",
-        "--entrypoint=[\"/usr/local/bin/proxy-init\"]",
-        "--label=org.opencontainers.image.title=proxy-init",
-        "--label=org.opencontainers.image.licenses=Apache-2.0",
-        container,
-    ])
-    .run()?;
-    let archive = target("image/proxy-init.tar");
-    buildah(&[
-        "commit",
-        "--quiet",
-        container,
-        &format!("oci-archive:{}", archive.display()),
-    ])
-    .read()?;
-    buildah(&["rm", container]).read()?;
-    Ok(fs::metadata(archive)?.len())
-}
-
-/// Runs the image with runc: uid 65534, no new privileges, read-only root, /run as an emptyDir, the default seccomp
-/// profile's spirit (what it forbids, this program doesn't call), and these capabilities in the bounding set alone.
-fn container(
-    bundle: &Path,
-    root: &Path,
-    namespace: &Namespace,
-    capabilities: &[&str],
-    arguments: &[&str],
-) -> Result<Output> {
-    fs::create_dir_all(bundle)?;
-    for folder in ["proc", "dev", "run", "sys"] {
-        fs::create_dir_all(root.join(folder))?;
-    }
-    let run = bundle.join("run");
-    fs::create_dir_all(&run)?;
-    fs::set_permissions(&run, fs::Permissions::from_mode(0o1777))?;
-    let sets: Vec<Value> = capabilities.iter().map(|name| json!(name)).collect();
-    let config = json!({
-        "ociVersion": "1.0.2",
-        "process": {
-            "user": {"uid": 65534, "gid": 65534},
-            "args": arguments,
-            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-            "cwd": "/",
-            // As containerd does for a user that isn't root: permitted by the bounding set, nothing ambient.
-            "capabilities": {"bounding": sets, "permitted": sets, "effective": sets},
-            "noNewPrivileges": true
-        },
-        "root": {"path": root, "readonly": true},
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-            {"destination": "/run", "type": "bind", "source": run, "options": ["bind", "rw"]}
-        ],
-        "linux": {
-            "namespaces": [
-                {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
-                {"type": "network", "path": namespace.path()}
-            ],
-            "readonlyPaths": ["/proc/sys"],
-            "seccomp": seccomp()
-        }
-    });
-    fs::write(bundle.join("config.json"), config.to_string())?;
-    let name = format!("proxy-init-{}", std::process::id());
-    let mut command = Command::new("runc");
-    command.args(["--root", &target("image/runc").display().to_string(), "run", "--bundle"]);
-    let output = command.arg(bundle).arg(name).output()?;
-    Ok(output)
-}
-
-/// What container runtimes' default profile forbids a container without further capabilities, of all that a program
-/// might try in its place.
-fn seccomp() -> Value {
-    json!({
-        "defaultAction": "SCMP_ACT_ALLOW",
-        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
-        "syscalls": [{
-            "names": [
-                "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module",
-                "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter",
-                "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kexec_file_load", "kexec_load", "keyctl",
-                "lookup_dcookie", "mount", "mount_setattr", "move_mount", "nfsservctl", "open_by_handle_at", "open_tree",
-                "perf_event_open", "pivot_root", "quotactl", "reboot", "request_key", "setdomainname", "sethostname",
-                "setns", "settimeofday", "swapoff", "swapon", "umount", "umount2", "unshare", "userfaultfd", "vhangup"
-            ],
-            "action": "SCMP_ACT_ERRNO"
-        }]
-    })
+    let names = |rule: &Value, pointer: &str| -> BTreeSet<String> {
+        let list = rule.pointer(pointer).and_then(Value::as_array);
+        list.into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(ToOwned::to_owned)
+            .collect()
+    };
+    let applies = |rule: &&Value| {
+        let architectures = names(rule, "/includes/arches");
+        (architectures.is_empty() || architectures.contains(architecture))
+            && names(rule, "/includes/caps")
+                .iter()
+                .all(|capability| capabilities.contains(&capability.as_str()))
+            && !names(rule, "/excludes/caps")
+                .iter()
+                .any(|capability| capabilities.contains(&capability.as_str()))
+            && !names(rule, "/excludes/arches").contains(architecture)
+    };
+    let rules: Vec<Value> = profile
+        .pointer("/syscalls")
+        .and_then(Value::as_array)
+        .ok_or_else(|| format!("{SECCOMP} has no syscalls"))?
+        .iter()
+        .filter(applies)
+        .map(|rule| {
+            let mut taken = serde_json::Map::new();
+            for key in ["names", "action", "errnoRet", "args"] {
+                if let Some(value) = rule.get(key).filter(|value| !value.is_null()) {
+                    taken.insert(key.to_owned(), value.clone());
+                }
+            }
+            taken.into()
+        })
+        .collect();
+    Ok(json!({
+        "defaultAction": profile.get("defaultAction"),
+        "defaultErrnoRet": profile.get("defaultErrnoRet"),
+        "architectures": [name],
+        "syscalls": rules
+    }))
 }

@@ -8,31 +8,81 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 
 use xtask::shell::{Result, Run as _, cargo, target};
 
-use crate::{build, guest, setup};
+use crate::{build, guest, rootfs, setup};
 use xtask::apt;
 
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
-/// What is taken out, and the modules that this takes.
-pub(crate) const VARIANTS: [(&str, &[&str]); 8] = [
-    ("whole", &[]),
-    ("nft_compat", &["nft_compat"]),
-    ("xt_owner", &["xt_owner"]),
-    ("xt_multiport", &["xt_multiport"]),
-    ("xt_REDIRECT", &["xt_REDIRECT"]),
-    ("nf_tables", &["nf_tables"]),
-    ("ip6 nat", &["ip6table_nat"]),
-    ("legacy tables", &["ip_tables", "ip6_tables"]),
-];
-
 /// How many results a guest gives: one a mode.
 const MODES: usize = 4;
+
+/// A kernel with something taken out, and what is expected of it.
+pub(crate) struct Variant {
+    pub(crate) without: &'static str,
+    /// The modules that are deleted.
+    pub(crate) modules: &'static [&'static str],
+    /// What each of nft, native, legacy and auto does: `ok`, the mode that auto takes, or words of the error.
+    expected: [&'static str; MODES],
+}
+
+impl Variant {
+    /// Its name, as a word of a kernel's command line.
+    pub(crate) fn parameter(&self) -> String {
+        self.without.replace(' ', "_")
+    }
+}
+
+pub(crate) const VARIANTS: [Variant; 8] = [
+    Variant {
+        without: "nothing",
+        modules: &[],
+        expected: ["ok", "ok", "ok", "nft"],
+    },
+    Variant {
+        without: "nft_compat",
+        modules: &["nft_compat"],
+        expected: ["nft_compat", "ok", "ok", "native"],
+    },
+    Variant {
+        without: "xt_owner",
+        modules: &["xt_owner"],
+        expected: ["xt_owner", "ok", "xt_owner", "native"],
+    },
+    Variant {
+        without: "xt_multiport",
+        modules: &["xt_multiport"],
+        expected: ["xt_multiport", "ok", "xt_multiport", "native"],
+    },
+    Variant {
+        without: "xt_REDIRECT",
+        modules: &["xt_REDIRECT"],
+        expected: ["xt_REDIRECT", "ok", "xt_REDIRECT", "native"],
+    },
+    Variant {
+        without: "nf_tables",
+        modules: &["nf_tables"],
+        expected: ["no nf_tables", "no nf_tables", "ok", "legacy"],
+    },
+    Variant {
+        without: "ip6 nat",
+        modules: &["ip6table_nat"],
+        expected: ["ok", "ok", "no legacy nat table", "nft"],
+    },
+    Variant {
+        without: "legacy tables",
+        modules: &["ip_tables", "ip6_tables"],
+        expected: ["ok", "ok", "no legacy nat table", "nft"],
+    },
+];
 
 /// Modules that the modes may ask for; those that they depend on come with them.
 const MODULES: [&str; 17] = [
@@ -55,105 +105,152 @@ const MODULES: [&str; 17] = [
     "veth",
 ];
 
-/// The expectation: for each variant, what each of nft, native, legacy and auto does: `ok`, the mode that auto takes,
-/// or a word of the error.
-const EXPECTED: [(&str, [&str; 4]); 8] = [
-    ("whole", ["ok", "ok", "ok", "nft"]),
-    ("nft_compat", ["nft_compat", "ok", "ok", "native"]),
-    ("xt_owner", ["xt_owner", "ok", "xt_owner", "native"]),
-    ("xt_multiport", ["xt_multiport", "ok", "xt_multiport", "native"]),
-    ("xt_REDIRECT", ["xt_REDIRECT", "ok", "xt_REDIRECT", "native"]),
-    ("nf_tables", ["no nf_tables", "no nf_tables", "ok", "legacy"]),
-    ("ip6 nat", ["ok", "ok", "no legacy nat table", "nft"]),
-    ("legacy tables", ["ok", "ok", "no legacy nat table", "nft"]),
-];
+/// What trying all of it came to.
+pub(crate) enum Outcome {
+    /// Each kernel did in each mode what was expected. With the table of what that was.
+    AsExpected(String),
+    /// Nothing was tried, because of this.
+    Skipped(String),
+}
+
+/// `cargo xtask kernels`: tries everything, and makes docs/kernels.md.
+pub(crate) fn run() -> Result<()> {
+    match check()? {
+        Outcome::AsExpected(table) => Ok(fs::write(
+            xtask::shell::root().join("docs/kernels.md"),
+            format!(
+                "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules \
+                 taken out. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over \
+                 IPv4 and IPv6. Otherwise what the error names; nothing was left behind. auto: the mode that it took, \
+                 which then worked.\n\n{table}"
+            ),
+        )?),
+        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
+    }
+}
 
 /// Boots everything. An error names what went otherwise than expected.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn check() -> Result<Outcome> {
     if env::consts::ARCH != "x86_64" {
-        println!("SKIPPED, and so not passed: the kernels are x86_64's, and this machine is not");
-        return Ok(());
+        return Ok(Outcome::Skipped(format!(
+            "the kernels are x86_64's, and this machine is {}",
+            env::consts::ARCH
+        )));
     }
-    for (program, package) in [
+    if let Err(error) = apt::mirror() {
+        return Ok(Outcome::Skipped(format!(
+            "the kernels are Debian's packages, and {error}"
+        )));
+    }
+    setup::programs(&[
         ("qemu-system-x86_64", "qemu-system-x86"),
         ("busybox", "busybox-static"),
         ("depmod", "kmod"),
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
-    ] {
-        if !setup::find(program) {
-            setup::apt(package)?;
-        }
-    }
+    ])?;
     let binary = build::run()?;
     let init = guest_binary()?;
-    let mut table = String::from("| kernel | taken out | nft | native | legacy | auto |\n|---|---|---|---|---|---|\n");
+    let kernels = RELEASES
+        .iter()
+        .map(|release| Kernel::prepare(release, &binary, &init))
+        .collect::<Result<Vec<_>>>()?;
+    let trials: Vec<_> = kernels
+        .iter()
+        .flat_map(|kernel| VARIANTS.iter().map(move |variant| Trial { kernel, variant }))
+        .collect();
+    println!("Booting {} guests", trials.len());
+    let results = try_all(&trials);
+    let mut table = String::from("| kernel | without | nft | native | legacy | auto |\n|---|---|---|---|---|---|\n");
     let mut wrong = Vec::new();
-    for release in RELEASES {
-        let kernel = Kernel::unpack(release)?;
-        let initramfs = kernel.initramfs(&binary, &init)?;
-        for chunk in VARIANTS.chunks(2) {
-            // Two at a time: as many as there are cores where this usually runs.
-            let boots: Vec<_> = chunk
-                .iter()
-                .map(|(variant, _)| kernel.boot(&initramfs, variant))
-                .collect();
-            for ((variant, _), boot) in chunk.iter().zip(boots) {
-                let mut results = boot.and_then(Boot::results);
-                // What a guest said that panicked is no result. Two more tries.
-                for _ in 0..2 {
-                    if !matches!(&results, Ok(results) if results.len() == MODES) {
-                        println!(
-                            "{} {variant}: the guest did not get to its end; booting it again",
-                            kernel.version
-                        );
-                        results = kernel.boot(&initramfs, variant).and_then(Boot::results);
-                    }
-                }
-                let results = results?;
-                let expected = EXPECTED
-                    .iter()
-                    .find(|(name, _)| name == variant)
-                    .map(|(_, expected)| expected);
-                // What was expected in short, what wasn't in full.
-                let cell = |(result, word): (&String, &&str)| match result.as_str() {
-                    "ok" => "ok".to_owned(),
-                    result if result == *word => result.to_owned(),
-                    result if result.contains(*word) => format!("error: {word}"),
-                    result => result.to_owned(),
-                };
-                let cells: Vec<_> = results.iter().zip(expected.into_iter().flatten()).map(cell).collect();
-                let _ = writeln!(table, "| {} | {variant} | {} |", kernel.version, cells.join(" | "));
-                println!("{:<28} {variant:<14} {}", kernel.version, cells.join(" | "));
-                let as_expected = expected.is_some_and(|expected| {
-                    results.len() == expected.len()
-                        && results
-                            .iter()
-                            .zip(expected)
-                            .all(|(result, word)| result.contains(word) && !result.contains("LEFT"))
-                });
-                if !as_expected {
-                    wrong.push(format!("{} without {variant}: {}", kernel.version, results.join(" | ")));
-                }
-            }
+    for (trial, results) in trials.iter().zip(&results) {
+        let _ = writeln!(table, "| {} |", trial.row(results).join(" | "));
+        if !trial.is_as_expected(results) {
+            wrong.push(format!("{}: {}", trial.name(), results.join(" | ")));
         }
     }
-    fs::create_dir_all(xtask::shell::root().join("docs"))?;
-    fs::write(
-        xtask::shell::root().join("docs/kernels.md"),
-        format!(
-            "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules taken \
-             out. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over IPv4 and \
-             IPv6. Otherwise what the error names; nothing was left behind. auto: the mode that it took, which then \
-             worked.\n\n{table}"
-        ),
-    )?;
-    println!("\n{table}");
+    println!(
+        "\n{table}\n{} passed, {} failed",
+        trials.len() - wrong.len(),
+        wrong.len()
+    );
     if wrong.is_empty() {
-        Ok(())
+        Ok(Outcome::AsExpected(table))
     } else {
         Err(format!("not as expected:\n{}", wrong.join("\n")).into())
     }
+}
+
+/// What each came to, in their order. A guest has one processor, so as many run at a time as there are processors.
+fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
+    let queue = Mutex::new(trials.iter().enumerate());
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some((number, trial)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
+            let results = trial.results();
+            println!("{:<42} {}", trial.name(), results.join(" | "));
+            done.push((number, results));
+        }
+        done
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        workers.into_iter().flat_map(join).collect()
+    });
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, results)| results).collect()
+}
+
+/// One boot.
+struct Trial<'a> {
+    kernel: &'a Kernel,
+    variant: &'static Variant,
+}
+
+impl Trial<'_> {
+    fn name(&self) -> String {
+        format!("{} without {}", self.kernel.version, self.variant.without)
+    }
+
+    /// What each mode did; or, alone, why there is nothing to tell.
+    fn results(&self) -> Vec<String> {
+        for _ in 0..3 {
+            match self.kernel.boot(self.variant) {
+                Ok(results) if results.len() == MODES => return results,
+                // What a guest said that panicked is no result.
+                Ok(_) => println!("{}: the guest did not get to its end; booting it again", self.name()),
+                Err(error) => return vec![error.to_string()],
+            }
+        }
+        vec!["the guest never got to its end".to_owned()]
+    }
+
+    fn is_as_expected(&self, results: &[String]) -> bool {
+        let expected = self.variant.expected;
+        results.len() == expected.len() && results.iter().zip(expected).all(|(result, words)| says(result, words))
+    }
+
+    /// The cells of the table: what was expected in short, what wasn't in full.
+    fn row(&self, results: &[String]) -> Vec<String> {
+        let cells = results.iter().zip(self.variant.expected).map(|(result, words)| {
+            if result != words && says(result, words) {
+                format!("error: {words}")
+            } else {
+                result.clone()
+            }
+        });
+        [self.kernel.version.clone(), self.variant.without.to_owned()]
+            .into_iter()
+            .chain(cells)
+            .collect()
+    }
+}
+
+/// Whether a result says what was expected, and nothing was left behind.
+fn says(result: &str, words: &str) -> bool {
+    result.contains(words) && !result.contains(guest::LEFT_BEHIND)
 }
 
 /// This program again, static, as the guest's init.
@@ -170,7 +267,7 @@ fn guest_binary() -> Result<PathBuf> {
         "--target",
         triple,
     ])
-    .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
+    .env("RUSTFLAGS", build::STATIC)
     .env("CARGO_TARGET_DIR", target("guest"))
     .run()?;
     Ok(target("guest").join(triple).join("release/xtask"))
@@ -180,11 +277,13 @@ struct Kernel {
     /// The unpacked package, or, since Debian has split it, packages.
     folders: Vec<PathBuf>,
     version: String,
+    /// What the guest runs, an archive for cpio.
+    initramfs: PathBuf,
 }
 
 impl Kernel {
     /// The release's cloud kernel, which its metapackage names.
-    fn unpack(release: &str) -> Result<Self> {
+    fn prepare(release: &str, binary: &Path, init: &Path) -> Result<Self> {
         let package = apt::dependency(release, "linux-image-cloud-amd64", "linux-image-")?;
         let version = package.trim_start_matches("linux-image-").to_owned();
         let mut folders = vec![apt::unpack(release, &package)?];
@@ -193,7 +292,14 @@ impl Kernel {
                 folders.push(apt::unpack(release, &part)?);
             }
         }
-        Ok(Self { folders, version })
+        let initramfs = target("kernels").join(&version).join("root.cpio");
+        let kernel = Self {
+            folders,
+            version,
+            initramfs,
+        };
+        kernel.make_initramfs(binary, init)?;
+        Ok(kernel)
     }
 
     /// A path of the packages', of these the one that there is.
@@ -208,8 +314,8 @@ impl Kernel {
         found.ok_or_else(|| format!("{}: none of {paths:?}", self.version).into())
     }
 
-    fn initramfs(&self, binary: &Path, init: &Path) -> Result<PathBuf> {
-        let root = target("kernels").join(&self.version).join("root");
+    fn make_initramfs(&self, binary: &Path, init: &Path) -> Result<()> {
+        let root = self.initramfs.with_extension("");
         if root.exists() {
             fs::remove_dir_all(&root)?;
         }
@@ -218,32 +324,18 @@ impl Kernel {
         }
         fs::copy(binary, root.join("bin/proxy-init"))?;
         fs::copy(init, root.join("init"))?;
-        fs::copy(which("busybox")?, root.join("bin/busybox"))?;
+        fs::copy(rootfs::which("busybox")?, root.join("bin/busybox"))?;
         for applet in ["sh", "cat", "modprobe"] {
             symlink("/bin/busybox", root.join("bin").join(applet))?;
         }
         symlink("/bin/busybox", root.join("sbin/modprobe"))?;
-        for program in ["xtables-legacy-multi", "ip"] {
-            let program = which(program)?;
-            copy_with_libraries(&program, &root)?;
-            symlink(&program, root.join("bin").join(program.file_name().unwrap_or_default()))?;
-        }
-        let plugins = Path::new("/usr/lib/x86_64-linux-gnu/xtables");
-        for plugin in fs::read_dir(plugins)?.flatten() {
-            copy_with_libraries(&plugin.path(), &root)?;
-        }
-        for name in ["iptables", "ip6tables"] {
-            for suffix in ["", "-restore", "-save"] {
-                let multi = root.join(which("xtables-legacy-multi")?.strip_prefix("/")?);
-                let multi = Path::new("/").join(multi.strip_prefix(&root)?);
-                symlink(multi, root.join("sbin").join(format!("{name}-legacy{suffix}")))?;
-            }
-        }
+        let ip = rootfs::which("ip")?;
+        rootfs::copy_with_libraries(&ip, &root)?;
+        symlink(&ip, root.join("bin/ip"))?;
+        rootfs::add_iptables_legacy(&root)?;
         self.copy_modules(&root)?;
-        let archive = root.with_extension("cpio");
-        let script = format!("find . | cpio --quiet -o -H newc > {}", archive.display());
-        Command::new("sh").current_dir(&root).args(["-c", &script]).run()?;
-        Ok(archive)
+        let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
+        Command::new("sh").current_dir(&root).args(["-c", &script]).run()
     }
 
     /// The modules and what they need, uncompressed, for busybox's modprobe.
@@ -306,49 +398,31 @@ impl Kernel {
             .run()
     }
 
-    fn boot(&self, initramfs: &Path, variant: &str) -> Result<Boot> {
+    /// Boots it, and returns what the guest said of each mode.
+    fn boot(&self, variant: &Variant) -> Result<Vec<String>> {
         let version = &self.version;
         let image = self.find(&[
             format!("boot/vmlinuz-{version}"),
             format!("usr/lib/modules/{version}/vmlinuz"),
             format!("usr/lib/linux/vmlinuz-{version}"),
         ])?;
-        let variant = variant.replace(' ', "_");
         // Plain emulation: where /dev/kvm is there but nested, it may not work. Without cmpxchg16b: qemu 7.2 loses the
         // flags at it now and then, and the guest panics.
-        let child = Command::new("timeout")
-            .args([
-                "180",
-                "qemu-system-x86_64",
-                "-accel",
-                "tcg",
-                "-cpu",
-                "max,cx16=off",
-                "-m",
-                "512",
-            ])
-            .args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"])
+        let output = Command::new("timeout")
+            .args("180 qemu-system-x86_64 -accel tcg -cpu max,cx16=off -m 512".split(' '))
+            .args("-nographic -no-reboot -nodefaults -serial stdio".split(' '))
             .arg("-kernel")
             .arg(image)
             .arg("-initrd")
-            .arg(initramfs)
+            .arg(&self.initramfs)
             .arg("-append")
-            .arg(format!("console=ttyS0 quiet panic=-1 {}={variant}", guest::PARAMETER))
+            .arg(format!(
+                "console=ttyS0 quiet panic=-1 {}={}",
+                guest::PARAMETER,
+                variant.parameter()
+            ))
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        Ok(Boot(child))
-    }
-}
-
-/// A guest that runs.
-struct Boot(std::process::Child);
-
-impl Boot {
-    /// What it said of each mode.
-    fn results(self) -> Result<Vec<String>> {
-        let output = self.0.wait_with_output()?;
+            .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let results: Vec<String> = text
             .lines()
@@ -366,31 +440,4 @@ impl Boot {
 fn module_name(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or_default();
     name.split('.').next().unwrap_or_default().to_owned()
-}
-
-fn which(program: &str) -> Result<PathBuf> {
-    let found = Command::new("sh")
-        .args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")])
-        .read()?;
-    Ok(fs::canonicalize(found.trim())?)
-}
-
-/// Copies a dynamic program or plugin, and the libraries that ldd names, to the same places.
-pub(crate) fn copy_with_libraries(file: &Path, root: &Path) -> Result<()> {
-    let copy = |file: &Path| -> Result<()> {
-        let to = root.join(file.strip_prefix("/")?);
-        if !to.exists() {
-            fs::create_dir_all(to.parent().unwrap_or(root))?;
-            fs::copy(file, to)?;
-        }
-        Ok(())
-    };
-    copy(file)?;
-    let libraries = Command::new("ldd").arg(file).output()?;
-    for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace() {
-        if word.starts_with('/') {
-            copy(Path::new(word))?;
-        }
-    }
-    Ok(())
 }

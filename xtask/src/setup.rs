@@ -17,9 +17,10 @@ enum Sign {
     Library(&'static str),
 }
 
-/// What is needed: a sign that it is there, and the package it is in: Debian's and Ubuntu's, Fedora's, Alpine's,
-/// Arch's.
-const NEEDS: [(Sign, [&str; 4]); 11] = [
+/// A sign that something is there, and the package it is in: Debian's and Ubuntu's, Fedora's, Alpine's, Arch's.
+type Need = (Sign, [&'static str; 4]);
+
+const BUILD: [Need; 4] = [
     (Sign::Program("cc"), ["gcc", "gcc", "build-base", "gcc"]),
     (
         Sign::Program("pkg-config"),
@@ -33,6 +34,9 @@ const NEEDS: [(Sign, [&str; 4]); 11] = [
         Sign::Library("libnftnl"),
         ["libnftnl-dev", "libnftnl-devel", "libnftnl-dev", "libnftnl"],
     ),
+];
+
+const TESTS: [Need; 7] = [
     (
         Sign::Program("iptables-nft"),
         ["iptables", "iptables-nft", "iptables", "iptables"],
@@ -56,14 +60,23 @@ const NEEDS: [(Sign, [&str; 4]); 11] = [
 
 /// `cargo xtask setup`: says what it did.
 pub(crate) fn run() -> Result<()> {
-    ensure()?;
+    for_tests()?;
     println!("Everything that the build and the tests need is installed.");
     Ok(())
 }
 
-/// Installs what is missing; silent if nothing is.
-pub(crate) fn ensure() -> Result<()> {
-    let missing: Vec<_> = NEEDS.iter().filter(|(sign, _)| !is_there(sign)).collect();
+/// Installs what the build needs and isn't there; silent if all is.
+pub(crate) fn for_build() -> Result<()> {
+    ensure(BUILD.iter())
+}
+
+/// Installs what the build, the tests, the demo and the benchmarks need and isn't there; silent if all is.
+pub(crate) fn for_tests() -> Result<()> {
+    ensure(BUILD.iter().chain(&TESTS))
+}
+
+fn ensure(needs: impl Iterator<Item = &'static Need>) -> Result<()> {
+    let missing: Vec<_> = needs.filter(|(sign, _)| !is_there(sign)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -103,8 +116,17 @@ fn packages<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.join(" ")
 }
 
+/// Installs the Debian package of each program that isn't there.
+pub(crate) fn programs(needs: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<_> = needs.iter().filter(|(program, _)| !find(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    apt(&packages(missing.iter().map(|(_, package)| *package)))
+}
+
 /// Installs Debian packages, by sudo if need be.
-pub(crate) fn apt(packages: &str) -> Result<()> {
+fn apt(packages: &str) -> Result<()> {
     println!("Installing {packages}");
     for arguments in [
         "update --quiet",
