@@ -17,7 +17,7 @@ use crate::ruleset::{Match, Rule, Ruleset, Target, plan};
 ///
 /// # Errors
 /// The kernel can't be asked, or refuses the rules for a reason that no other backend mends.
-pub fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
+pub(crate) fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
     let held = |backend: &dyn Backend| match backend.held() {
         Err(error) if error.is_lack() => Ok(Held::default()),
         held => held,

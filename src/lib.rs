@@ -44,6 +44,8 @@
 )]
 
 pub mod backend;
+// The program's own, not for others.
+#[doc(hidden)]
 pub mod cli;
 pub mod config;
 pub mod detect;
@@ -56,6 +58,7 @@ mod netlink;
 pub mod netns;
 pub mod ruleset;
 pub mod save;
+#[doc(hidden)] // as cli
 pub mod start_up;
 mod sysctl;
 pub mod uninstall;

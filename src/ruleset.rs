@@ -52,7 +52,7 @@ pub enum ChainName {
 
 impl ChainName {
     /// All of them, base chains first.
-    pub const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::Prerouting,
         Self::Output,
         Self::ProxyInitRedirect,
@@ -65,7 +65,7 @@ impl ChainName {
     }
 
     /// The same for C.
-    pub fn as_c_str(self) -> &'static CStr {
+    pub(crate) fn as_c_str(self) -> &'static CStr {
         match self {
             Self::Prerouting => c"PREROUTING",
             Self::Output => c"OUTPUT",
@@ -75,12 +75,12 @@ impl ChainName {
     }
 
     /// The chain with this name, if it is one of these.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|chain| chain.as_str() == name)
     }
 
     /// Whether the chain is all ours; the others are shared with strangers.
-    pub fn is_ours(self) -> bool {
+    pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
     }
 }

@@ -23,7 +23,7 @@ pub struct Everywhere {
 
 impl Everywhere {
     /// Every backend.
-    pub fn backends(&self) -> Vec<Box<dyn Backend>> {
+    pub(crate) fn backends(&self) -> Vec<Box<dyn Backend>> {
         let commands = Commands::legacy(self.folder.clone());
         vec![
             Box::new(Nft),

@@ -182,7 +182,11 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// The kernel can't be asked.
-pub fn verify(backend: &dyn Backend, others: &[Box<dyn Backend>], rulesets: &[Ruleset]) -> Result<Verdict, Error> {
+pub(crate) fn verify(
+    backend: &dyn Backend,
+    others: &[Box<dyn Backend>],
+    rulesets: &[Ruleset],
+) -> Result<Verdict, Error> {
     let findings = backend.differences(rulesets)?;
     let mut with_rules = Vec::new();
     for other in others {

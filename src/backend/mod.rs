@@ -98,24 +98,24 @@ pub(crate) struct Contents {
 
 /// A chain of the nat table as it is in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundChain {
+pub(crate) struct FoundChain {
     /// Which chain.
-    pub name: ChainName,
+    pub(crate) name: ChainName,
     /// Its rules, first to last, ours and strangers'.
-    pub rules: Vec<FoundRule>,
+    pub(crate) rules: Vec<FoundRule>,
 }
 
 /// A rule as it is in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundRule {
+pub(crate) struct FoundRule {
     /// In iptables' syntax, as far as it is understood.
-    pub text: String,
+    pub(crate) text: String,
     /// The rule, if it is one that we could have made.
-    pub rule: Option<Rule>,
+    pub(crate) rule: Option<Rule>,
     /// No packet that it matches gets to the chain's next rule.
-    pub ends: bool,
+    pub(crate) ends: bool,
     /// It may match TCP.
-    pub takes_tcp: bool,
+    pub(crate) takes_tcp: bool,
 }
 
 /// One of ours.

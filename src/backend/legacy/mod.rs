@@ -76,7 +76,7 @@ impl Commands {
     ///
     /// # Errors
     /// [`Error::NoCommand`] names the first that isn't.
-    pub fn check(&self, families: &[Family]) -> Result<(), Error> {
+    pub(crate) fn check(&self, families: &[Family]) -> Result<(), Error> {
         families
             .iter()
             .try_for_each(|&family| self.find(family, "-restore").map(drop))
@@ -87,7 +87,7 @@ impl Commands {
     ///
     /// # Errors
     /// The command isn't there, or can't be asked.
-    pub fn are_nf_tables(&self) -> Result<bool, Error> {
+    pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
         let program = self.find(Family::V4, "-restore")?;
         let finished = run(&program, &["--version"], "", Some(LIMIT))?;
         Ok(finished.stdout.contains("nf_tables"))
