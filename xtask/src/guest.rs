@@ -78,7 +78,7 @@ fn proxy_init(lab: &Lab, before: &[&str], arguments: &[&str]) -> Output {
     lab.pod.output(&mut command)
 }
 
-/// `ok`, or for auto the mode that was taken; else what the error says.
+/// `ok`, or the mode that was taken if it is another than this; else what the error says.
 fn try_mode(mode: &str) -> String {
     let lab = Lab::new();
     let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
@@ -88,17 +88,14 @@ fn try_mode(mode: &str) -> String {
     if !output.status.success() {
         let report = proxy_init(&lab, &["detect", "--output", "json"], &[]);
         let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap_or_default();
-        let rules = |backend: &str| -> u64 {
-            let tables = report
-                .pointer(&format!("/{backend}/tables"))
-                .and_then(|tables| tables.as_array());
-            tables
-                .into_iter()
-                .flatten()
-                .filter_map(|table| table.get("rules")?.as_u64())
-                .sum()
+        // How many rules each table has.
+        let tables = |backend: &str| -> Vec<u64> {
+            let tables = report.pointer(&format!("/{backend}/tables"));
+            let tables = tables.and_then(|tables| tables.as_array()).into_iter().flatten();
+            tables.filter_map(|table| table.get("rules")?.as_u64()).collect()
         };
-        let left = if rules("nf_tables") + rules("legacy") > 0 {
+        // Legacy tables are made by the kernel as soon as somebody asks for them, empty.
+        let left = if !tables("nf_tables").is_empty() || tables("legacy").iter().any(|&rules| rules > 0) {
             LEFT_BEHIND
         } else {
             ""
@@ -128,9 +125,13 @@ fn try_mode(mode: &str) -> String {
             }
         }
     }
-    match log.split_once("auto: ") {
-        Some((_, reason)) => reason.split(' ').next().unwrap_or_default().to_owned(),
-        None => "ok".to_owned(),
+    // "installed N rules in M mode for ..."
+    let taken = last
+        .split_once(" rules in ")
+        .and_then(|(_, rest)| rest.split(' ').next());
+    match taken.unwrap_or(last) {
+        taken if taken == mode => "ok".to_owned(),
+        taken => taken.to_owned(),
     }
 }
 
