@@ -43,11 +43,7 @@ pub(crate) fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
         _ => {}
     }
     let lack = match Nft.check(rulesets) {
-        Ok(()) => {
-            let hidden = " (whether legacy tables hold rules, only root can see)";
-            let unknown = if legacy::is_hidden() { hidden } else { "" };
-            return Ok((Mode::Nft, format!("the kernel has all that it needs{unknown}")));
-        }
+        Ok(()) => return Ok((Mode::Nft, nft_reason())),
         Err(error) if error.is_lack() => error,
         Err(error) => return Err(error),
     };
@@ -59,6 +55,13 @@ pub(crate) fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
         Err(error) if error.is_lack() => Ok((Mode::Legacy, format!("neither nft nor native mode can be used: {lack}"))),
         Err(error) => Err(error),
     }
+}
+
+/// Why auto takes nft mode, where nothing speaks for another.
+pub(crate) fn nft_reason() -> String {
+    let hidden = " (whether legacy tables hold rules, only root can see)";
+    let unknown = if legacy::is_hidden() { hidden } else { "" };
+    format!("the kernel has all that it needs{unknown}")
 }
 
 /// Tables with how many rules each has, or why they can't be seen.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::backend::legacy::{Commands, Legacy};
+use crate::backend::legacy::{self, Commands, Legacy};
 use crate::backend::native::{self, Native};
 use crate::backend::nft::Nft;
-use crate::backend::{Backend, command};
+use crate::backend::{Backend, Held, command};
 use crate::config::Config;
 use crate::error::{Error, Mode};
 use crate::log::{Format, Level, Log};
@@ -118,6 +118,10 @@ impl Install {
     /// Installs in the backend of choice. What legacy and plain mode need may not be installed: then nft mode does it,
     /// as linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: &[Ruleset], log: &mut Log) -> Result<Mode, Error> {
+        if self.choice == Choice::Auto && install_where_nobody_was(rulesets) {
+            log.add(Level::Info, auto(Mode::Nft, &detect::nft_reason()));
+            return Ok(Mode::Nft);
+        }
         match self.backend(rulesets, log) {
             Ok(backend) => self.install_in(&*backend, rulesets, log),
             Err(missing @ Error::NoCommand { .. }) => {
@@ -148,7 +152,7 @@ impl Install {
             }
             Choice::Auto => {
                 let (mode, reason) = detect::choose(rulesets)?;
-                log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}"));
+                log.add(Level::Info, auto(mode, &reason));
                 mode
             }
         };
@@ -234,4 +238,16 @@ impl Install {
             format_args!("installed {rules} rules in {mode} mode for {families} in {microseconds} microseconds"),
         );
     }
+}
+
+/// Auto's short way at most pods' start: where neither backend holds a rule, installing in nft mode is to try whether it
+/// can be used. Trying it first, in a transaction that is taken back, takes ten times as long, for the kernel waits there.
+/// What is refused changes nothing, and is looked at closely afterwards.
+fn install_where_nobody_was(rulesets: &[Ruleset]) -> bool {
+    let legacy_is_empty = legacy::held().is_ok_and(|held| held == Held::default());
+    legacy_is_empty && matches!(Nft.install_if_fresh(rulesets), Ok(true))
+}
+
+fn auto(mode: Mode, reason: &str) -> String {
+    format!("auto: {mode} mode, because {reason}")
 }

@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use xtask::lab::Namespace;
 
 use crate::linkerd::{Flags, for_any_flags};
-use crate::{assert_success, install, last_line, proxy_init, run, saved};
+use crate::{Calls, assert_success, install, last_line, proxy_init, run, saved};
 
 const CHART: &str = "--iptables-mode legacy -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
                      --outbound-ports-to-ignore 4567,4568";
@@ -212,21 +212,8 @@ fn what_somebody_broke_is_put_right() {
 fn a_fresh_namespace_takes_one_process_a_family() {
     for (flags, processes) in [("", 2), ("--ipv6=false", 1)] {
         let namespace = Namespace::new();
-        let trace = std::env::temp_dir().join(format!("proxy-init-legacy-{}", std::process::id()));
-        let mut command = Command::new("strace");
-        command
-            .args(["-f", "-e", "trace=execve", "-o"])
-            .arg(&trace)
-            .arg(env!("CARGO_BIN_EXE_proxy-init"));
-        let output = namespace.output(command.args(format!("{CHART} {flags}").split_whitespace()));
-        let calls = fs::read_to_string(&trace).unwrap();
-        fs::remove_file(&trace).unwrap();
-        assert_success(&output);
-        let started = calls
-            .lines()
-            .filter(|line| line.contains("execve(") && !line.contains("= -1"))
-            .count();
-        assert_eq!(started, 1 + processes, "{calls}");
+        let calls = Calls::of(&namespace, &format!("{CHART} {flags}"));
+        assert_eq!(calls.count(&["execve"]), 1 + processes, "{}", calls.0);
     }
 }
 

@@ -16,6 +16,7 @@ mod traffic;
 mod versions;
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use xtask::lab::Namespace;
 
@@ -38,6 +39,49 @@ fn run_without_privileges(namespace: &Namespace, arguments: &str) -> Output {
         "--inh-caps=-all",
         env!("CARGO_BIN_EXE_proxy-init"),
     ]);
+    namespace.output(command.args(arguments.split_whitespace()))
+}
+
+/// The system calls of a run that succeeds.
+struct Calls(String);
+
+impl Calls {
+    /// Runs the program under strace.
+    fn of(namespace: &Namespace, arguments: &str) -> Self {
+        static TRACES: AtomicU32 = AtomicU32::new(0);
+        let number = TRACES.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("proxy-init-{}-{number}.trace", std::process::id()));
+        let mut command = Command::new("strace");
+        // What a call is given is left out, but for the first bytes.
+        command
+            .args(["--follow-forks", "--string-limit=32", "--output"])
+            .arg(&file);
+        command
+            .arg(env!("CARGO_BIN_EXE_proxy-init"))
+            .args(arguments.split_whitespace());
+        let output = namespace.output(&mut command);
+        let calls = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_success(&output);
+        Self(calls)
+    }
+
+    /// How many of these there are that didn't fail.
+    fn count(&self, names: &[&str]) -> usize {
+        let is_call =
+            |line: &&str| names.iter().any(|name| line.contains(&format!(" {name}("))) && !line.contains("= -1 ");
+        self.0.lines().filter(is_call).count()
+    }
+}
+
+/// Runs the program with a system call that fails each time.
+fn run_with_failing(namespace: &Namespace, call: &str, error: &str, arguments: &str) -> Output {
+    let mut command = Command::new("strace");
+    command
+        .args(["-o", "/dev/null"])
+        .arg(format!("--trace={call}"))
+        .arg(format!("--inject={call}:error={error}"))
+        .arg(env!("CARGO_BIN_EXE_proxy-init"));
     namespace.output(command.args(arguments.split_whitespace()))
 }
 

@@ -5,7 +5,7 @@ use std::process::Output;
 use xtask::lab::Namespace;
 
 use crate::legacy::Folder;
-use crate::{assert_success, install, last_line, proxy_init, run};
+use crate::{Calls, assert_success, install, last_line, proxy_init, run};
 
 const PORTS: &str = "-p 4143 -o 4140";
 
@@ -206,22 +206,11 @@ fn auto_stays_where_an_earlier_run_was() {
 #[test]
 fn deciding_starts_no_process_and_makes_no_tables() {
     let namespace = Namespace::new();
-    let mut command = std::process::Command::new("strace");
-    let trace = std::env::temp_dir().join(format!("proxy-init-auto-{}", std::process::id()));
-    command
-        .args(["-f", "-e", "trace=execve,fork,vfork,clone,clone3", "-o"])
-        .arg(&trace);
-    command
-        .arg(env!("CARGO_BIN_EXE_proxy-init"))
-        .args(["--iptables-mode", "auto"]);
-    let output = namespace.output(command.args(PORTS.split_whitespace()));
-    let calls = std::fs::read_to_string(&trace).unwrap();
-    std::fs::remove_file(&trace).unwrap();
-    assert_success(&output);
-    assert_eq!(calls.matches("execve(").count(), 1, "{calls}");
-    for call in ["fork(", "clone(", "clone3("] {
-        assert!(!calls.contains(call), "{calls}");
-    }
+    let calls = Calls::of(&namespace, &format!("--iptables-mode auto {PORTS}"));
+    assert_eq!(calls.count(&["execve"]), 1, "{}", calls.0);
+    assert_eq!(calls.count(&["fork", "vfork", "clone", "clone3"]), 0, "{}", calls.0);
+    // What installs is what tells whether it can be: nothing is tried first.
+    assert_eq!(calls.count(&["sendto"]), 1, "{}", calls.0);
     for list in ["ip_tables_names", "ip6_tables_names"] {
         assert_eq!(namespace.sh(&format!("cat /proc/thread-self/net/{list}")), "");
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use xtask::lab::Namespace;
 
 use crate::linkerd::{Flags, for_any_flags};
-use crate::{assert_success, install, last_line, proxy_init, run};
+use crate::{Calls, assert_success, install, last_line, proxy_init, run, run_with_failing};
 
 const CHART: &str = "--iptables-mode native -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
                      --outbound-ports-to-ignore 4567,4568";
@@ -106,22 +106,10 @@ fn somebody_who_knows_linkerd_finds_the_rules() {
 #[test]
 fn a_fresh_namespace_takes_one_process_and_one_send() {
     let namespace = Namespace::new();
-    let trace = std::env::temp_dir().join(format!("proxy-init-native-{}", std::process::id()));
-    let mut command = Command::new("strace");
-    command
-        .arg("-f")
-        .arg("-o")
-        .arg(&trace)
-        .arg(env!("CARGO_BIN_EXE_proxy-init"));
-    assert_success(&namespace.output(command.args(CHART.split_whitespace())));
-    let calls = std::fs::read_to_string(&trace).unwrap();
-    std::fs::remove_file(&trace).unwrap();
-    let count = |name: &str| calls.lines().filter(|line| line.contains(&format!(" {name}("))).count();
-    assert_eq!(
-        (count("execve"), count("sendto"), count("recvfrom")),
-        (1, 1, 1),
-        "{calls}"
-    );
+    let calls = Calls::of(&namespace, CHART);
+    for call in ["execve", "sendto", "recvfrom"] {
+        assert_eq!(calls.count(&[call]), 1, "{}", calls.0);
+    }
 }
 
 #[test]
@@ -165,11 +153,12 @@ fn a_failed_replacement_leaves_the_old_table() {
     let namespace = Namespace::new();
     install(&namespace, CHART);
     let before = namespace.sh("nft list ruleset");
-    let mut command = Command::new("strace");
-    command
-        .args(["-o", "/dev/null", "--trace=sendto", "--inject=sendto:error=ENOBUFS"])
-        .arg(env!("CARGO_BIN_EXE_proxy-init"));
-    let line = last_line(&namespace.output(command.args(CHART.split_whitespace()).args(["-r", "80"])));
+    let line = last_line(&run_with_failing(
+        &namespace,
+        "sendto",
+        "ENOBUFS",
+        &format!("{CHART} -r 80"),
+    ));
     assert!(line.contains("native mode") && line.contains("ENOBUFS"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 }

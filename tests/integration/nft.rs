@@ -8,7 +8,7 @@ use std::time::Duration;
 use xtask::lab::Namespace;
 
 use crate::linkerd::{Flags, for_any_flags};
-use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
+use crate::{Calls, assert_success, install, last_line, proxy_init, run, run_with_failing, saved_by_nft};
 
 const CHART: &str = "--iptables-mode nft -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
                      --outbound-ports-to-ignore 4567,4568";
@@ -296,24 +296,11 @@ fn killed_at_any_instant_it_leaves_all_rules_or_none() {
 fn twenty_thousand_ports_are_one_batch() {
     let namespace = Namespace::new();
     let ports: Vec<String> = (1..=20_000).map(|index| (index * 3).to_string()).collect();
-    let trace = std::env::temp_dir().join(format!("proxy-init-many-{}", std::process::id()));
-    let mut command = Command::new("strace");
-    command
-        .args(["-f", "-e", "trace=sendmsg,sendto", "-o"])
-        .arg(&trace)
-        .arg(env!("CARGO_BIN_EXE_proxy-init"))
-        .args(CHART.split_whitespace())
-        .arg("--inbound-ports-to-ignore")
-        .arg(ports.join(","));
-    let output = namespace.output(&mut command);
-    let calls = std::fs::read_to_string(&trace).unwrap();
-    std::fs::remove_file(&trace).unwrap();
-    assert_success(&output);
-    let good = calls
-        .lines()
-        .filter(|line| line.contains("sendto(") && !line.contains("= -1"))
-        .count();
-    assert_eq!(good, 1, "{calls}");
+    let calls = Calls::of(
+        &namespace,
+        &format!("{CHART} --inbound-ports-to-ignore {}", ports.join(",")),
+    );
+    assert_eq!(calls.count(&["sendmsg", "sendto", "sendmmsg"]), 1);
     // 4 + 20,000 ports at 15 a rule.
     assert_eq!(
         namespace
@@ -335,28 +322,14 @@ fn twenty_thousand_ports_are_one_batch() {
 #[test]
 fn a_fresh_namespace_takes_one_process_one_send_and_few_receives() {
     let namespace = Namespace::new();
-    let trace = std::env::temp_dir().join(format!("proxy-init-trace-{}", std::process::id()));
-    let mut command = Command::new("strace");
-    command
-        .arg("-f")
-        .arg("-o")
-        .arg(&trace)
-        .arg(env!("CARGO_BIN_EXE_proxy-init"))
-        .args(CHART.split_whitespace());
-    let output = namespace.output(&mut command);
-    let calls = std::fs::read_to_string(&trace).unwrap();
-    std::fs::remove_file(&trace).unwrap();
-    assert_success(&output);
-    let count = |names: &[&str]| {
-        let is_call = |line: &&str| names.iter().any(|name| line.contains(&format!(" {name}(")));
-        calls.lines().filter(is_call).count()
-    };
-    assert_eq!(count(&["execve"]), 1, "{calls}");
-    assert_eq!(count(&["fork", "vfork", "clone", "clone3"]), 0, "{calls}");
-    assert_eq!(count(&["sendmsg", "sendto", "sendmmsg"]), 1, "{calls}");
-    assert!((1..=3).contains(&count(&["recvmsg", "recvfrom"])), "{calls}");
-    let writes = calls.lines().filter(|line| line.contains(" write(1,")).count();
-    assert_eq!(writes, 1, "the log is one write: {calls}");
+    let calls = Calls::of(&namespace, CHART);
+    let trace = &calls.0;
+    assert_eq!(calls.count(&["execve"]), 1, "{trace}");
+    assert_eq!(calls.count(&["fork", "vfork", "clone", "clone3"]), 0, "{trace}");
+    assert_eq!(calls.count(&["sendmsg", "sendto", "sendmmsg"]), 1, "{trace}");
+    assert!((1..=3).contains(&calls.count(&["recvmsg", "recvfrom"])), "{trace}");
+    let writes = trace.lines().filter(|line| line.contains(" write(1,")).count();
+    assert_eq!(writes, 1, "the log is one write: {trace}");
 }
 
 #[test]
@@ -387,11 +360,7 @@ fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
 #[test]
 fn a_batch_that_does_not_fit_says_so() {
     let namespace = Namespace::new();
-    let mut command = Command::new("strace");
-    command
-        .args(["-o", "/dev/null", "--trace=sendto", "--inject=sendto:error=EMSGSIZE"])
-        .arg(env!("CARGO_BIN_EXE_proxy-init"));
-    let line = last_line(&namespace.output(command.args(CHART.split_whitespace())));
+    let line = last_line(&run_with_failing(&namespace, "sendto", "EMSGSIZE", CHART));
     assert!(
         line.contains("EMSGSIZE") && line.contains("net.core.wmem_max"),
         "{line}"
@@ -432,18 +401,7 @@ fn it_needs_net_admin_and_nothing_else() {
 #[test]
 fn a_kernel_without_netfilter_sockets_is_named() {
     let namespace = Namespace::new();
-    let mut command = Command::new("strace");
-    command
-        .args([
-            "-o",
-            "/dev/null",
-            "-e",
-            "trace=socket",
-            "-e",
-            "inject=socket:error=EPROTONOSUPPORT",
-        ])
-        .arg(env!("CARGO_BIN_EXE_proxy-init"));
-    let line = last_line(&namespace.output(command.args(CHART.split_whitespace())));
+    let line = last_line(&run_with_failing(&namespace, "socket", "EPROTONOSUPPORT", CHART));
     assert!(
         line.contains("this kernel has no nf_tables") && line.contains("CONFIG_NF_TABLES"),
         "{line}"
@@ -454,13 +412,7 @@ fn a_kernel_without_netfilter_sockets_is_named() {
 fn a_failing_socket_is_named() {
     let namespace = Namespace::new();
     for (call, error) in [("sendto", "ENOMEM"), ("recvfrom", "EIO")] {
-        let mut command = Command::new("strace");
-        command
-            .args(["-o", "/dev/null"])
-            .arg(format!("--trace={call}"))
-            .arg(format!("--inject={call}:error={error}"))
-            .arg(env!("CARGO_BIN_EXE_proxy-init"));
-        let line = last_line(&namespace.output(command.args(CHART.split_whitespace())));
+        let line = last_line(&run_with_failing(&namespace, call, error, CHART));
         assert!(line.contains(error), "{line}");
     }
 }
