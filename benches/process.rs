@@ -180,6 +180,7 @@ fn contenders() -> Vec<Contender> {
         ),
         Some(ours("nft")),
         Some(ours("native")),
+        Some(ours("auto")),
         nft_f(),
         restore("nft", "default", &rulesets),
         linkerd_init("nft"),

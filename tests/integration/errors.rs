@@ -8,7 +8,7 @@ use std::time::Duration;
 use xtask::lab::Namespace;
 
 use crate::legacy::Folder;
-use crate::{install, last_line, proxy_init, run};
+use crate::{Calls, install, last_line, proxy_init, run, saved_by_nft};
 
 const PORTS: &str = "-p 4143 -o 4140";
 
@@ -112,4 +112,32 @@ fn legacy_tables_that_may_be_listed_but_not_read() {
     ]);
     let line = last_line(&namespace.output(command.args(PORTS.split_whitespace())));
     assert!(line.contains("EPERM") && line.contains("CAP_NET_ADMIN"), "{line}");
+}
+
+/// Each try's batch gets another generation on its way to the kernel, as if somebody had committed just before it.
+#[test]
+fn somebody_who_commits_before_every_batch() {
+    let namespace = Namespace::new();
+    let flags = format!("--iptables-mode nft {PORTS} -r");
+    install(&namespace, &format!("{flags} 80"));
+    // A try asks for the generation, then for the rules, and sends a batch; this is how a run without a rival ends.
+    let calls = Calls::of(&namespace, &format!("{flags} 81"));
+    let sends: Vec<_> = calls.0.lines().filter(|line| line.contains(" sendto(")).collect();
+    let a_try = sends.iter().rev().position(|line| line.contains("GETGEN")).unwrap() + 1;
+    let before = saved_by_nft(&namespace);
+    // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
+    // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
+    let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
+    let mut command = Command::new("strace");
+    command
+        .args(["-o", "/dev/null", "--trace=sendto"])
+        .arg(format!(
+            "--inject=sendto:poke_enter=@arg2={begin}:when={}+{a_try}",
+            sends.len()
+        ))
+        .arg(env!("CARGO_BIN_EXE_proxy-init"))
+        .args(format!("{flags} 82").split_whitespace());
+    let line = last_line(&namespace.output(&mut command));
+    assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");
+    assert_eq!(saved_by_nft(&namespace), before);
 }
