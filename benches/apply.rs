@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
 };
@@ -16,8 +16,11 @@ use proxy_init::backend::nft::{Nft, Prepared};
 use xtask::lab::Namespace;
 
 mod support;
+#[path = "support/turns.rs"]
+mod turns;
 
 use support::{config, rulesets, single_runs};
+use turns::{Contender, in_turns};
 
 const PORTS: [u16; 4] = [10, 100, 1_000, 10_000];
 
@@ -38,18 +41,17 @@ fn encode(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Times `work` in a namespace of its own each time, after `prepare`.
-fn in_fresh_namespaces(runs: u64, prepare: impl Fn() + Sync, work: impl Fn() + Sync) -> Duration {
-    (0..runs)
-        .map(|_| {
-            Namespace::new().run(|| {
-                prepare();
-                let start = Instant::now();
-                work();
-                start.elapsed()
-            })
-        })
-        .sum()
+/// Something done in a namespace, from whichever thread is in there.
+type Work<'a> = &'a (dyn Fn() + Sync);
+
+/// Times `work` in a namespace of its own, after `prepare`.
+fn in_fresh_namespace(prepare: impl Fn() + Sync, work: impl Fn() + Sync) -> Duration {
+    Namespace::new().run(|| {
+        prepare();
+        let start = Instant::now();
+        work();
+        start.elapsed()
+    })
 }
 
 /// What a program can't do without: a socket, the batch, the answer.
@@ -74,7 +76,6 @@ fn bare_loop(batch: &[u8]) {
 
 fn apply(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply");
-    group.sampling_mode(SamplingMode::Flat);
     let nothing = || ();
     for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
         let config = config(ipv6, 0);
@@ -87,47 +88,51 @@ fn apply(criterion: &mut Criterion) {
             let backend = Legacy::new(Commands::legacy(None), true);
             backend.install(&rulesets).unwrap();
         };
-        let mut bench = |name: &str, prepare: &(dyn Fn() + Sync), work: &(dyn Fn() + Sync)| {
-            group.bench_function(format!("{name}, {families}"), |bencher| {
-                bencher.iter_custom(|runs| in_fresh_namespaces(runs, prepare, work));
-            });
-        };
-        bench("the same bytes, bare loop", &nothing, &bare);
-        bench("nft", &nothing, &apply);
-        bench("nft with plan and encode", &nothing, &nft);
-        bench("nft, re-run", &nft, &nft);
         let native_batch = native::batch(&rulesets);
         let bare_native = || bare_loop(&native_batch);
         let apply_native = || assert!(Native.install_if_fresh(&rulesets).unwrap());
         let native = || Native.install(&rulesets).unwrap();
-        bench("native's bytes, bare loop", &nothing, &bare_native);
-        bench("native with encode", &nothing, &apply_native);
-        bench("native, re-run", &native, &native);
-        bench("legacy", &nothing, &legacy);
-        bench("legacy, re-run", &legacy, &legacy);
+        let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
+            ("the same bytes, bare loop", &nothing, &bare),
+            ("nft", &nothing, &apply),
+            ("nft with plan and encode", &nothing, &nft),
+            ("nft, re-run", &nft, &nft),
+            ("native's bytes, bare loop", &nothing, &bare_native),
+            ("native with encode", &nothing, &apply_native),
+            ("native, re-run", &native, &native),
+            ("legacy", &nothing, &legacy),
+            ("legacy, re-run", &legacy, &legacy),
+        ];
+        let contenders = contenders.map(|(name, prepare, work)| -> Contender<'_> {
+            (
+                format!("{name}, {families}"),
+                Box::new(move || in_fresh_namespace(prepare, work)),
+            )
+        });
+        in_turns(&mut group, &contenders);
     }
     group.finish();
 }
 
 fn apply_ports(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply by ports");
-    group.sampling_mode(SamplingMode::Flat);
     for ports in PORTS {
         let rulesets = rulesets(&config(true, ports));
         let prepared = Prepared::new(&rulesets);
-        group.bench_function(BenchmarkId::new("the same bytes, bare loop", ports), |bencher| {
-            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), || bare_loop(prepared.bytes())));
+        let contenders: [(&str, Work<'_>); 3] = [
+            ("the same bytes, bare loop", &|| bare_loop(prepared.bytes())),
+            ("nft", &|| prepared.install().unwrap()),
+            ("native with encode", &|| {
+                assert!(Native.install_if_fresh(&rulesets).unwrap())
+            }),
+        ];
+        let contenders = contenders.map(|(name, work)| -> Contender<'_> {
+            (
+                format!("{name}/{ports}"),
+                Box::new(move || in_fresh_namespace(|| (), work)),
+            )
         });
-        group.bench_function(BenchmarkId::new("nft", ports), |bencher| {
-            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), || prepared.install().unwrap()));
-        });
-    }
-    for ports in PORTS {
-        let rulesets = rulesets(&config(true, ports));
-        group.bench_function(BenchmarkId::new("native with encode", ports), |bencher| {
-            let apply = || assert!(Native.install_if_fresh(&rulesets).unwrap());
-            bencher.iter_custom(|runs| in_fresh_namespaces(runs, || (), apply));
-        });
+        in_turns(&mut group, &contenders);
     }
     group.finish();
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group, criterion_main};
 use proxy_init::backend::native;
 use proxy_init::backend::nft::Prepared;
 use proxy_init::{Ruleset, save};
@@ -17,8 +17,11 @@ use xtask::lab::Namespace;
 use xtask::linkerd;
 
 mod support;
+#[path = "support/turns.rs"]
+mod turns;
 
 use support::{config, rulesets, single_runs};
+use turns::{Contender, in_turns};
 
 /// One command of a competitor.
 struct Step {
@@ -54,7 +57,7 @@ impl Step {
 }
 
 /// A row of the table: a name, and the commands that it takes, one after another.
-struct Contender {
+struct Row {
     name: String,
     steps: Vec<Step>,
 }
@@ -101,7 +104,7 @@ fn floor(name: &str, batch: Option<&[u8]>) -> Option<Step> {
 }
 
 /// A competitor that is installed.
-fn installed(name: &str, steps: Vec<Step>) -> Option<Contender> {
+fn installed(name: &str, steps: Vec<Step>) -> Option<Row> {
     let missing = steps
         .iter()
         .find(|step| Command::new(&step.program).arg("--version").output().is_err());
@@ -109,14 +112,14 @@ fn installed(name: &str, steps: Vec<Step>) -> Option<Contender> {
         eprintln!("skipped: {name}: {} is not installed", step.program.display());
         return None;
     }
-    Some(Contender {
+    Some(Row {
         name: name.to_owned(),
         steps,
     })
 }
 
 /// Both families' rules as one restore process each: iptables' best invocation.
-fn restore(mode: &str, label: &str, rulesets: &[Ruleset]) -> Option<Contender> {
+fn restore(mode: &str, label: &str, rulesets: &[Ruleset]) -> Option<Row> {
     let steps: Vec<Step> = rulesets
         .iter()
         .zip(["iptables", "ip6tables"])
@@ -130,7 +133,7 @@ fn restore(mode: &str, label: &str, rulesets: &[Ruleset]) -> Option<Contender> {
 }
 
 /// What linkerd-init runs.
-fn linkerd_init(mode: &str) -> Option<Contender> {
+fn linkerd_init(mode: &str) -> Option<Row> {
     let steps = linkerd::commands(mode)
         .into_iter()
         .map(|mut words| Step::new(words.remove(0), words))
@@ -140,7 +143,7 @@ fn linkerd_init(mode: &str) -> Option<Contender> {
 
 /// nft with native mode's script, without its first lines, which delete an earlier table: in a fresh namespace nobody
 /// needs them, and deleting makes nft wait for the kernel.
-fn nft_f() -> Option<Contender> {
+fn nft_f() -> Option<Row> {
     let script = folder().join("native.nft");
     let mut command = Command::new(proxy_init(&[]).program);
     command
@@ -153,15 +156,15 @@ fn nft_f() -> Option<Contender> {
     installed("nft -f native mode's script", vec![step])
 }
 
-fn contenders() -> Vec<Contender> {
+fn rows() -> Vec<Row> {
     let chart = linkerd::CHART_ARGUMENTS;
     let rulesets = rulesets(&config(true, 0));
-    let ours = |mode: &str| Contender {
+    let ours = |mode: &str| Row {
         name: format!("proxy-init --iptables-mode {mode}"),
         steps: vec![proxy_init(&[&["--iptables-mode", mode], &chart[..]].concat())],
     };
     let floor_of = |name: &str, file: &str, batch| {
-        floor(file, batch).map(|step| Contender {
+        floor(file, batch).map(|step| Row {
             name: name.to_owned(),
             steps: vec![step],
         })
@@ -193,34 +196,37 @@ fn contenders() -> Vec<Contender> {
     .collect()
 }
 
-fn time(contender: &Contender, runs: u64) -> Duration {
-    (0..runs)
-        .map(|_| {
-            Namespace::new().run(|| {
-                let start = Instant::now();
-                for step in &contender.steps {
-                    step.run();
-                }
-                start.elapsed()
-            })
-        })
-        .sum()
+/// From the first command's spawn to the last one's exit.
+fn time(steps: &[Step]) -> Duration {
+    Namespace::new().run(|| {
+        let start = Instant::now();
+        for step in steps {
+            step.run();
+        }
+        start.elapsed()
+    })
 }
 
-fn process(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("process");
-    group.sampling_mode(SamplingMode::Flat);
-    for contender in contenders() {
-        group.bench_function(&contender.name, |bencher| {
-            bencher.iter_custom(|runs| time(&contender, runs))
-        });
-    }
+fn compare(criterion: &mut Criterion, group: &str, rows: Vec<Row>) {
+    let contenders: Vec<Contender<'_>> = rows
+        .into_iter()
+        .map(|row| {
+            (
+                row.name,
+                Box::new(move || time(&row.steps)) as Box<dyn Fn() -> Duration>,
+            )
+        })
+        .collect();
+    let mut group = criterion.benchmark_group(group);
+    in_turns(&mut group, &contenders);
     group.finish();
 }
 
+fn process(criterion: &mut Criterion) {
+    compare(criterion, "process", rows());
+}
+
 fn process_ports(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("process by ports");
-    group.sampling_mode(SamplingMode::Flat);
     for ports in [10, 100, 1_000, 10_000] {
         let config = config(true, ports);
         let list: Vec<String> = config.ignored_inbound_ports.iter().map(ToString::to_string).collect();
@@ -229,22 +235,18 @@ fn process_ports(criterion: &mut Criterion) {
             let mut arguments = vec!["--iptables-mode", mode];
             arguments.extend(&linkerd::CHART_ARGUMENTS[..6]);
             arguments.extend(["--outbound-ports-to-ignore", "4567,4568", list.as_str()]);
-            Some(Contender {
+            Some(Row {
                 name: format!("proxy-init --iptables-mode {mode}/{ports}"),
                 steps: vec![proxy_init(&arguments)],
             })
         };
-        let restore = restore("nft", &ports.to_string(), &rulesets(&config)).map(|mut contender| {
-            contender.name += &format!("/{ports}");
-            contender
+        let restore = restore("nft", &ports.to_string(), &rulesets(&config)).map(|mut row| {
+            row.name += &format!("/{ports}");
+            row
         });
-        for contender in [ours("nft"), ours("native"), restore].into_iter().flatten() {
-            group.bench_function(&contender.name, |bencher| {
-                bencher.iter_custom(|runs| time(&contender, runs))
-            });
-        }
+        let rows = [ours("nft"), ours("native"), restore].into_iter().flatten().collect();
+        compare(criterion, "process by ports", rows);
     }
-    group.finish();
 }
 
 criterion_group!(name = processes; config = single_runs(); targets = process, process_ports);

@@ -57,8 +57,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 
     let mut text = format!(
         "# Benchmarks\n\n{}\n\nMade by `cargo xtask bench{}`. Each run has a fresh network namespace, made outside the \
-         timed part, for IPv4 and IPv6 with Linkerd's default arguments. Ratios are of medians of one run of the \
-         benchmarks; machines are noisy, the spread says how much.\n",
+         timed part, for IPv4 and IPv6 with Linkerd's default arguments. What a table compares took turns, one run each a \
+         round, in another order each round. Ratios are of medians; machines are noisy, the spread says how much.\n",
         machine()?,
         if quick { " --quick" } else { "" }
     );
