@@ -6,13 +6,12 @@ use std::time::Instant;
 use crate::backend::legacy::{self, Commands, Legacy};
 use crate::backend::native::{self, Native};
 use crate::backend::nft::Nft;
-use crate::backend::{Backend, Held, command};
+use crate::backend::{self, Backend, Held, command};
 use crate::config::Config;
 use crate::error::{Error, Mode};
 use crate::log::{Format, Level, Log};
 use crate::ruleset::{Ruleset, plan};
 use crate::sysctl::CloseWaitTimeout;
-use crate::uninstall::Everywhere;
 use crate::verify::{self, Verdict};
 use crate::{detect, netns, save};
 
@@ -101,15 +100,16 @@ impl Install {
         // What stands in the way of choosing, verifying says too, of nft mode: what installing falls back to.
         let mut unread = Log::new(Format::Plain, Level::Error);
         let chosen = self.backend(&rulesets, &mut unread).unwrap_or_else(|_| Box::new(Nft));
+        let named = self.choice == Choice::Mode(chosen.mode());
         // It goes by the commands that were asked for; so it stands for its mode.
-        let mut backends = self.everywhere().backends();
+        let mut backends = backend::all(self.folder.clone(), self.wait);
         backends.retain(|backend| backend.mode() != chosen.mode());
         backends.insert(0, chosen);
-        let holder = match self.choice {
-            Choice::Mode(_) => None,
-            Choice::Default | Choice::Plain | Choice::Auto => backends
-                .iter()
-                .position(|backend| matches!(backend.held(), Ok(held) if held.ours)),
+        let holds = |backend: &dyn Backend| matches!(backend.held(), Ok(held) if held.ours);
+        let holder = if named {
+            None
+        } else {
+            backends.iter().position(|backend| holds(&**backend))
         };
         let looked_at = backends.remove(holder.unwrap_or_default());
         verify::verify(&*looked_at, &backends, &rulesets)
@@ -119,7 +119,7 @@ impl Install {
     /// as linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: &[Ruleset], log: &mut Log) -> Result<Mode, Error> {
         if self.choice == Choice::Auto && install_where_nobody_was(rulesets) {
-            log.add(Level::Info, auto(Mode::Nft, &detect::nft_reason()));
+            log.add(Level::Info, auto_chose(Mode::Nft, &detect::nft_reason()));
             return Ok(Mode::Nft);
         }
         match self.backend(rulesets, log) {
@@ -152,7 +152,7 @@ impl Install {
             }
             Choice::Auto => {
                 let (mode, reason) = detect::choose(rulesets)?;
-                log.add(Level::Info, auto(mode, &reason));
+                log.add(Level::Info, auto_chose(mode, &reason));
                 mode
             }
         };
@@ -165,9 +165,7 @@ impl Install {
 
     fn install_in(&self, backend: &dyn Backend, rulesets: &[Ruleset], log: &mut Log) -> Result<Mode, Error> {
         let mode = backend.mode();
-        let everywhere = self.everywhere();
-        let (legacy, in_nf_tables): (Vec<_>, Vec<_>) = everywhere
-            .backends()
+        let (legacy, in_nf_tables): (Vec<_>, Vec<_>) = backend::all(self.folder.clone(), self.wait)
             .into_iter()
             .filter(|other| other.mode() != mode)
             .partition(|other| other.mode() == Mode::Legacy);
@@ -210,14 +208,6 @@ impl Install {
         Ok(with_rules)
     }
 
-    fn everywhere(&self) -> Everywhere {
-        Everywhere {
-            folder: self.folder.clone(),
-            wait: self.wait,
-            netns: None,
-        }
-    }
-
     fn report(&self, mode: Mode, rulesets: &[Ruleset], microseconds: u128, log: &mut Log) {
         if let Some(seconds) = self.close_wait_timeout {
             log.add(
@@ -248,6 +238,6 @@ fn install_where_nobody_was(rulesets: &[Ruleset]) -> bool {
     legacy_is_empty && matches!(Nft.install_if_fresh(rulesets), Ok(true))
 }
 
-fn auto(mode: Mode, reason: &str) -> String {
+fn auto_chose(mode: Mode, reason: &str) -> String {
     format!("auto: {mode} mode, because {reason}")
 }

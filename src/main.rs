@@ -30,8 +30,8 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
             let result = install.run(&mut log);
             finish(result, log)
         }
-        Ok(Command::Uninstall(everywhere, mut log)) => {
-            let result = everywhere.uninstall(&mut log).map(|()| String::new());
+        Ok(Command::Uninstall(uninstall, mut log)) => {
+            let result = uninstall.run(&mut log).map(|()| String::new());
             finish(result, log)
         }
         Ok(Command::Verify(install, output)) => match install.verify() {

@@ -2,17 +2,14 @@
 
 use std::path::PathBuf;
 
-use crate::backend::Backend;
-use crate::backend::legacy::{self, Commands, Legacy};
-use crate::backend::native::Native;
-use crate::backend::nft::Nft;
+use crate::backend::{self, legacy};
 use crate::error::Error;
 use crate::log::{Level, Log};
 use crate::netns;
 
-/// What is done in all backends that hold rules of ours, whichever they are.
+/// Where to look for rules of ours, and how to take them out.
 #[derive(Debug, Clone)]
-pub struct Everywhere {
+pub struct Uninstall {
     /// The folder of `--firewall-bin-path`.
     pub folder: Option<PathBuf>,
     /// Wait for the xtables lock.
@@ -21,22 +18,12 @@ pub struct Everywhere {
     pub netns: Option<PathBuf>,
 }
 
-impl Everywhere {
-    /// Every backend.
-    pub(crate) fn backends(&self) -> Vec<Box<dyn Backend>> {
-        let commands = Commands::legacy(self.folder.clone());
-        vec![
-            Box::new(Nft),
-            Box::new(Native),
-            Box::new(Legacy::new(commands, self.wait)),
-        ]
-    }
-
+impl Uninstall {
     /// Takes our rules out of every backend that has them.
     ///
     /// # Errors
     /// The first backend's that fails; the others are done all the same.
-    pub fn uninstall(&self, log: &mut Log) -> Result<(), Error> {
+    pub fn run(&self, log: &mut Log) -> Result<(), Error> {
         if let Some(path) = &self.netns {
             netns::enter(path)?;
         }
@@ -48,7 +35,7 @@ impl Everywhere {
             );
         }
         let mut failed = None;
-        for backend in self.backends() {
+        for backend in backend::all(self.folder.clone(), self.wait) {
             let mode = backend.mode();
             let result = match backend.held() {
                 Ok(held) if held.ours => backend.remove(),

@@ -4,6 +4,11 @@ pub mod legacy;
 pub mod native;
 pub mod nft;
 
+use std::path::PathBuf;
+
+use crate::backend::legacy::{Commands, Legacy};
+use crate::backend::native::Native;
+use crate::backend::nft::Nft;
 use crate::config::Family;
 use crate::error::{Error, Mode};
 use crate::ruleset::{ChainName, Rule, Ruleset, Target};
@@ -63,6 +68,15 @@ pub trait Backend {
     /// # Errors
     /// The kernel can't be asked.
     fn held(&self) -> Result<Held, Error>;
+}
+
+/// Every backend; legacy by the commands in this folder or on PATH, which wait for the xtables lock or don't.
+pub(crate) fn all(folder: Option<PathBuf>, wait: bool) -> Vec<Box<dyn Backend>> {
+    vec![
+        Box::new(Nft),
+        Box::new(Native),
+        Box::new(Legacy::new(Commands::legacy(folder), wait)),
+    ]
 }
 
 /// What a backend holds in a namespace's nat tables.

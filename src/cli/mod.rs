@@ -14,7 +14,7 @@ use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
 use crate::error::Mode;
 use crate::install::{Choice, Install};
 use crate::log::{Format, Level, Log};
-use crate::uninstall::Everywhere;
+use crate::uninstall::Uninstall;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub enum Command {
     /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
     /// Take the rules out of every backend.
-    Uninstall(Everywhere, Log),
+    Uninstall(Uninstall, Log),
     /// Show what the kernel and the namespace have.
     Detect(Option<PathBuf>, Output),
     /// Print this text (help or version) and be done.
@@ -264,7 +264,7 @@ pub fn parse(
         }
         Some(Subcommand::Uninstall { run }) => {
             let log = log(&run)?;
-            Ok(Command::Uninstall(everywhere(*run)?, log))
+            Ok(Command::Uninstall(uninstall(*run)?, log))
         }
         Some(Subcommand::Man) => {
             let mut page = Vec::new();
@@ -290,8 +290,8 @@ fn log(run: &RunFlags) -> Result<Log, UsageError> {
     ))
 }
 
-fn everywhere(run: RunFlags) -> Result<Everywhere, UsageError> {
-    Ok(Everywhere {
+fn uninstall(run: RunFlags) -> Result<Uninstall, UsageError> {
+    Ok(Uninstall {
         folder: folder(&run),
         wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
         netns: netns(run.netns),
