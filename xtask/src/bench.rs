@@ -51,6 +51,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if quick {
         passed_on.extend(["--sample-size", "30", "--warm-up-time", "0.05"]);
     }
+    // Part of a run may stand beside results of an earlier one; a whole run stands alone.
+    if arguments.iter().all(|argument| argument == "--quick") {
+        forget(&target("criterion"))?;
+    }
     let binary = build::run()?;
     let mut command = cargo(&["bench", "--locked", "--package", "proxy-init", "--"]);
     command.args(&passed_on).env("PROXY_INIT", &binary).run()?;
@@ -93,6 +97,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     fs::create_dir_all(root().join("docs"))?;
     fs::write(root().join("docs/benchmarks.md"), text)?;
     println!("Written to docs/benchmarks.md and docs/benchmarks.svg");
+    Ok(())
+}
+
+/// Deletes what criterion measured last, but for the baselines that were saved.
+fn forget(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() == "new" {
+            fs::remove_dir_all(path)?;
+        } else if path.is_dir() {
+            forget(&path)?;
+        }
+    }
     Ok(())
 }
 
