@@ -22,6 +22,7 @@ const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 
 /// `cargo xtask image --layout FOLDER`: what the Dockerfile's two targets copy, in `scratch` and `legacy`.
 pub(crate) fn lay_out(folder: &Path) -> Result<()> {
+    setup::programs(&[("setcap", "libcap2-bin")])?;
     let binary = build::run()?;
     // Permitted, not effective: proxy-init takes it up itself, and can say so where it has been dropped.
     for (target, capabilities) in [
@@ -43,7 +44,7 @@ pub(crate) fn lay_out(folder: &Path) -> Result<()> {
 /// Builds the image, and runs it in every mode and with too few capabilities.
 pub(crate) fn run() -> Result<()> {
     need_root("cargo xtask image")?;
-    setup::programs(&[("buildah", "buildah"), ("runc", "runc"), ("setcap", "libcap2-bin")])?;
+    setup::programs(&[("buildah", "buildah"), ("runc", "runc")])?;
     let folder = target("image");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
