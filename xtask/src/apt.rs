@@ -25,10 +25,18 @@ pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
     let downloads = state.join("downloads").join(package);
     fs::create_dir_all(&downloads)?;
     fs::create_dir_all(&folder)?;
-    apt_get(&state)
-        .current_dir(&downloads)
-        .args(["download", package])
-        .read()?;
+    let download = || {
+        apt_get(&state)
+            .current_dir(&downloads)
+            .args(["download", package])
+            .read()
+    };
+    if download().is_err() {
+        // The lists may be older than what the mirror has.
+        fs::remove_dir_all(state.join("lists"))?;
+        update(release, &state)?;
+        download()?;
+    }
     let file = fs::read_dir(&downloads)?
         .flatten()
         .map(|entry| entry.path())

@@ -84,6 +84,9 @@ fn test() -> Result<()> {
         "warnings",
     ])
     .run()?;
+    cargo(&["doc", "--workspace", "--no-deps", "--locked"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
     // The fuzz target is no member of the workspace; that its lock file keeps up is checked without building it.
     cargo(&["metadata", "--locked", "--format-version", "1"])
         .args(["--manifest-path", "fuzz/Cargo.toml"])
