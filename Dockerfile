@@ -3,7 +3,7 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 -t proxy-init .
 #   docker buildx build --target legacy -t proxy-init:legacy .
 #
-# The digests are of the tags' multi-platform indexes.
+# Bases are pinned: the tag is for people, the digest decides.
 
 # Debian 13 with Rust.
 FROM rust:1.95.0-slim-trixie@sha256:e14e87345b4d5964ddcc3491d27ee046a0f23820f340c3c1e24da6880141f7c0 AS build
