@@ -48,10 +48,7 @@ pub(crate) fn choose(rulesets: &[Ruleset]) -> Result<(Mode, String), Error> {
         Err(error) => return Err(error),
     };
     match Native.check(rulesets) {
-        Ok(()) => Ok((
-            Mode::Native,
-            format!("the kernel has all that it needs, and nft mode can't be used: {lack}"),
-        )),
+        Ok(()) => Ok((Mode::Native, native_reason(&lack))),
         Err(error) if error.is_lack() => Ok((Mode::Legacy, format!("neither nft nor native mode can be used: {lack}"))),
         Err(error) => Err(error),
     }
@@ -62,6 +59,11 @@ pub(crate) fn nft_reason() -> String {
     let hidden = " (whether legacy tables hold rules, only root can see)";
     let unknown = if legacy::is_hidden() { hidden } else { "" };
     format!("the kernel has all that it needs{unknown}")
+}
+
+/// Why auto takes native mode, where nft mode lacks this.
+pub(crate) fn native_reason(lack: &Error) -> String {
+    format!("the kernel has all that it needs, and nft mode can't be used: {lack}")
 }
 
 /// Tables with how many rules each has, or why they can't be seen.

@@ -118,9 +118,11 @@ impl Install {
     /// Installs in the backend of choice. What legacy and plain mode need may not be installed: then nft mode does it,
     /// as linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: &[Ruleset], log: &mut Log) -> Result<Mode, Error> {
-        if self.choice == Choice::Auto && install_where_nobody_was(rulesets) {
-            log.add(Level::Info, auto_chose(Mode::Nft, &detect::nft_reason()));
-            return Ok(Mode::Nft);
+        if self.choice == Choice::Auto
+            && let Some((mode, reason)) = install_where_nobody_was(rulesets)
+        {
+            log.add(Level::Info, auto_chose(mode, &reason));
+            return Ok(mode);
         }
         match self.backend(rulesets, log) {
             Ok(backend) => self.install_in(&*backend, rulesets, log),
@@ -230,12 +232,22 @@ impl Install {
     }
 }
 
-/// Auto's short way at most pods' start: where neither backend holds a rule, installing in nft mode is to try whether it
-/// can be used. Trying it first, in a transaction that is taken back, takes ten times as long, for the kernel waits there.
-/// What is refused changes nothing, and is looked at closely afterwards.
-fn install_where_nobody_was(rulesets: &[Ruleset]) -> bool {
-    let legacy_is_empty = legacy::held().is_ok_and(|held| held == Held::default());
-    legacy_is_empty && matches!(Nft.install_if_fresh(rulesets), Ok(true))
+/// Auto's short way at most pods' start: where neither backend holds a rule, installing is to try whether a mode can be
+/// used. Trying it first, in a transaction that is taken back, takes ten times as long, for the kernel waits there. Tells
+/// what was taken, and why; what is refused changes nothing, and [`detect::choose`] looks at it closely.
+fn install_where_nobody_was(rulesets: &[Ruleset]) -> Option<(Mode, String)> {
+    if legacy::held().ok()? != Held::default() {
+        return None;
+    }
+    let lack = match Nft.install_if_fresh(rulesets) {
+        Ok(true) => return Some((Mode::Nft, detect::nft_reason())),
+        Err(error) if error.is_lack() => error,
+        _ => return None,
+    };
+    match Native.install_if_fresh(rulesets) {
+        Ok(true) => Some((Mode::Native, detect::native_reason(&lack))),
+        _ => None,
+    }
 }
 
 fn auto_chose(mode: Mode, reason: &str) -> String {
