@@ -38,7 +38,7 @@ impl Backend for Native {
     fn install_if_fresh(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
         let steps = steps(&Table::new(rulesets), false);
         let batch = encode(&steps, Some(Generation::FRESH)).end();
-        let socket = Socket::open().map_err(|errno| refusal::no_socket(Mode::Native, errno))?;
+        let socket = open()?;
         match socket.commit(&batch) {
             Ok(()) => Ok(true),
             Err(CommitError::OtherGeneration) => Ok(false),

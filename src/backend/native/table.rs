@@ -116,12 +116,7 @@ impl Table {
             sets: Vec::new(),
             chains: Vec::new(),
         };
-        for name in [
-            ChainName::Prerouting,
-            ChainName::Output,
-            ChainName::ProxyInitRedirect,
-            ChainName::ProxyInitOutput,
-        ] {
+        for name in ChainName::ALL {
             let mut chain = Vec::new();
             for ruleset in rulesets {
                 for rule in ruleset
