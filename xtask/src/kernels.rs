@@ -14,10 +14,10 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-use xtask::shell::{Result, Run as _, cargo, target};
+use xtask::apt;
+use xtask::shell::{Result, Run as _, cargo, root, target};
 
 use crate::{build, guest, rootfs, setup};
-use xtask::apt;
 
 use Expected::{Fails, Works};
 
@@ -139,7 +139,7 @@ pub(crate) enum Outcome {
 pub(crate) fn run() -> Result<()> {
     match check()? {
         Outcome::AsExpected(table) => Ok(fs::write(
-            xtask::shell::root().join("docs/kernels.md"),
+            root().join("docs/kernels.md"),
             format!(
                 "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules \
                  taken out. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over \

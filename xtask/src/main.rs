@@ -121,7 +121,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
         [flag, seconds] if flag == "--seconds" => seconds.parse::<u32>()?,
         _ => return Err("usage: cargo xtask fuzz [--seconds N]".into()),
     };
-    if !setup::find("cargo-fuzz") {
+    if setup::find("cargo-fuzz").is_none() {
         cargo(&["install", "--locked", "cargo-fuzz"]).run()?;
     }
     let found = shell::target("fuzz-corpus");
@@ -138,7 +138,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
 
 /// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.
 fn audit() -> Result<()> {
-    if !setup::find("cargo-deny") {
+    if setup::find("cargo-deny").is_none() {
         cargo(&["install", "--locked", "cargo-deny"]).run()?;
     }
     cargo(&["deny", "check", "licenses", "bans", "sources"]).run()?;

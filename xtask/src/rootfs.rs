@@ -6,14 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _};
+use xtask::shell::Result;
 
-/// Where a program of this machine's is.
+use crate::setup;
+
+/// Where a program of this machine's is, whatever links lead there.
 pub(crate) fn which(program: &str) -> Result<PathBuf> {
-    let found = Command::new("sh")
-        .args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")])
-        .read()?;
-    Ok(fs::canonicalize(found.trim())?)
+    let found = setup::find(program).ok_or_else(|| format!("{program} is not installed"))?;
+    Ok(fs::canonicalize(found)?)
 }
 
 /// Copies a dynamic program or plugin, and the libraries that ldd names, to the same places.

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use nix::unistd::Uid;
@@ -118,7 +118,7 @@ fn packages<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// Installs the Debian package of each program that isn't there.
 pub(crate) fn programs(needs: &[(&str, &str)]) -> Result<()> {
-    let missing: Vec<_> = needs.iter().filter(|(program, _)| !find(program)).collect();
+    let missing: Vec<_> = needs.iter().filter(|(program, _)| find(program).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -134,7 +134,7 @@ fn apt(packages: &str) -> Result<()> {
     ] {
         let mut command = if Uid::effective().is_root() {
             Command::new("apt-get")
-        } else if find("sudo") {
+        } else if find("sudo").is_some() {
             let mut command = Command::new("sudo");
             command.arg("apt-get");
             command
@@ -152,7 +152,7 @@ fn apt(packages: &str) -> Result<()> {
 
 fn is_there(sign: &Sign) -> bool {
     match sign {
-        Sign::Program(name) => find(name),
+        Sign::Program(name) => find(name).is_some(),
         Sign::Library(name) => {
             let output = Command::new("pkg-config").args(["--exists", name]).output();
             output.is_ok_and(|output| output.status.success())
@@ -160,10 +160,11 @@ fn is_there(sign: &Sign) -> bool {
     }
 }
 
-/// Whether a program is there.
-pub(crate) fn find(program: &str) -> bool {
+/// Where a program is: on PATH, or where Debian keeps the superuser's.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(Into::into))
-        .any(|folder| Path::new(&folder).join(program).exists())
+        .map(|folder| folder.join(program))
+        .find(|file| file.exists())
 }
