@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use proxy_init::Ruleset;
 use proxy_init::backend::native;
 use proxy_init::backend::nft::Prepared;
-use proxy_init::{Ruleset, save};
+use proxy_init::rules::xtables;
 use xtask::lab::Namespace;
 use xtask::linkerd;
 
@@ -125,7 +126,7 @@ fn restore(mode: &str, label: &str, rulesets: &[Ruleset]) -> Option<Row> {
         .zip(["iptables", "ip6tables"])
         .map(|(ruleset, family)| {
             let input = folder().join(format!("{family}-{label}"));
-            fs::write(&input, save::simulation(std::slice::from_ref(ruleset))).unwrap();
+            fs::write(&input, xtables::simulation(std::slice::from_ref(ruleset))).unwrap();
             Step::new(format!("{family}-{mode}-restore"), ["--noflush"]).stdin(&input)
         })
         .collect();

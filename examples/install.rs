@@ -7,18 +7,18 @@ use std::thread;
 
 use proxy_init::backend::Backend as _;
 use proxy_init::backend::native::Native;
-use proxy_init::{Config, Error, OwnerId, Ruleset, netns, plan};
+use proxy_init::{Config, Error, OwnerId, namespace, plan};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).ok_or("usage: install NAMESPACE")?;
     let mut config = Config::new("4143".parse()?, "4140".parse()?);
     config.proxy_uid = OwnerId::new(2102);
     config.ignored_inbound_ports = vec!["4190".parse()?, "4191".parse()?];
-    let rulesets: Vec<Ruleset> = config.families().iter().map(|&family| plan(&config, family)).collect();
+    let rulesets = plan(&config);
 
     // Entering a namespace moves a thread, so that an agent does it on one of its own.
     let work = thread::spawn(move || -> Result<(), Error> {
-        netns::enter(&Path::new("/var/run/netns").join(name))?;
+        namespace::enter(&Path::new("/var/run/netns").join(name))?;
         Native.install(&rulesets)
     });
     work.join().map_err(|_| "the thread panicked")??;

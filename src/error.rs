@@ -1,34 +1,13 @@
 //! What can go wrong, each with what failed, why, and what to do.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 use thiserror::Error;
 
-use crate::config::{Family, OwnerId};
-use crate::ruleset::ChainName;
-
-/// A backend, as `--iptables-mode` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// xtables-compatible nat chains in nf_tables.
-    Nft,
-    /// ip_tables, by way of iptables-legacy-restore.
-    Legacy,
-    /// One inet table with sets in nf_tables.
-    Native,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Nft => "nft",
-            Mode::Legacy => "legacy",
-            Mode::Native => "native",
-        })
-    }
-}
+use crate::rules::config::{Family, OwnerId};
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::ChainName;
 
 /// An error after which nothing of ours has changed, unless its text says otherwise.
 #[derive(Debug, Error)]

@@ -2,9 +2,9 @@
 //! are given may make them panic, or pass for a rule of ours that wouldn't be written the same.
 
 use crate::backend::{legacy, nft};
-use crate::config::{Family, Port, PortRange, Subnet};
 use crate::netlink::message::Messages;
-use crate::save::Saved;
+use crate::rules::config::{Family, Port, PortRange, Subnet};
+use crate::rules::xtables::Saved;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -35,7 +35,7 @@ mod tests {
     use crate::{Config, plan};
 
     fn batch(config: &Config) -> Vec<u8> {
-        let rulesets: Vec<_> = config.families().iter().map(|&family| plan(config, family)).collect();
+        let rulesets: Vec<_> = plan(config);
         Prepared::new(&rulesets).bytes().to_vec()
     }
 
@@ -91,8 +91,8 @@ mod tests {
         /// What nft mode writes is read back as the same rules.
         #[test]
         fn rules_survive_the_kernels_encoding(config in any_config()) {
-            for &family in config.families() {
-                let ruleset = plan(&config, family);
+            for ruleset in plan(&config) {
+                let family = ruleset.family;
                 let rules: Vec<_> = ruleset.rules().map(|(_, rule)| rule.clone()).collect();
                 let bytes = Prepared::new(std::slice::from_ref(&ruleset)).bytes().to_vec();
                 prop_assert_eq!(nft::rules_in(&bytes, family), rules);
@@ -102,11 +102,10 @@ mod tests {
         /// And so with what legacy mode and --simulate write.
         #[test]
         fn rules_survive_iptables_syntax(config in any_config()) {
-            for &family in config.families() {
-                let ruleset = plan(&config, family);
+            for ruleset in plan(&config) {
                 for (chain, rule) in ruleset.rules() {
                     let saved = Saved::parse(&format!("-A {chain} {rule}\n"));
-                    let read: Vec<_> = saved.lines(chain).map(crate::save::Line::rule).collect();
+                    let read: Vec<_> = saved.lines(chain).map(crate::rules::xtables::Line::rule).collect();
                     prop_assert_eq!(read, [Some(rule.clone())]);
                 }
             }

@@ -5,14 +5,14 @@
 //! vocabulary, and a [`backend`] takes the rulesets to the kernel, all or nothing.
 //!
 //! ```
-//! use proxy_init::{Config, Family, Port, plan};
+//! use proxy_init::{Config, Port, plan};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut config = Config::new("4143".parse::<Port>()?, "4140".parse::<Port>()?);
 //! config.ignored_inbound_ports = vec!["4190".parse()?, "8000-8100".parse()?];
 //!
-//! let ruleset = plan(&config, Family::V4);
-//! let rules: Vec<String> = ruleset
+//! let rulesets = plan(&config);
+//! let rules: Vec<String> = rulesets[0]
 //!     .rules()
 //!     .map(|(chain, rule)| format!("-A {chain} {rule}"))
 //!     .collect();
@@ -31,8 +31,7 @@
 //! # use proxy_init::{Config, Port, plan};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let config = Config::new("4143".parse::<Port>()?, "4140".parse::<Port>()?);
-//! let rulesets: Vec<_> = config.families().iter().map(|&family| plan(&config, family)).collect();
-//! Nft.install(&rulesets)?;
+//! Nft.install(&plan(&config))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -47,23 +46,20 @@ pub mod backend;
 // The program's own, not for others.
 #[doc(hidden)]
 pub mod cli;
-pub mod config;
-pub mod detect;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
-pub mod install;
 pub mod log;
+pub mod namespace;
 mod netlink;
-pub mod netns;
-pub mod ruleset;
-pub mod save;
+pub mod operate;
+pub mod rules;
 #[doc(hidden)] // as cli
 pub mod start_up;
 mod sysctl;
-pub mod uninstall;
-pub mod verify;
 
-pub use config::{Config, Family, OwnerId, Port, PortRange, Subnet};
 pub use error::Error;
-pub use ruleset::{Ruleset, plan};
+pub use rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
+pub use rules::mode::{Choice, Mode};
+pub use rules::plan::plan;
+pub use rules::ruleset::Ruleset;

@@ -10,7 +10,8 @@ use std::io::Write as _;
 
 use proxy_init::cli::{self, Command, Output};
 use proxy_init::log::{Level, Log};
-use proxy_init::{Error, detect, netns, start_up};
+use proxy_init::operate::detect;
+use proxy_init::{Error, namespace, start_up};
 
 /// All is as asked.
 const DONE: c_int = 0;
@@ -44,7 +45,7 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
             }
             Err(error) => complain(&error, FAILED),
         },
-        Ok(Command::Detect(path, output)) => match path.map_or(Ok(()), |path| netns::enter(&path)) {
+        Ok(Command::Detect(path, output)) => match path.map_or(Ok(()), |path| namespace::enter(&path)) {
             Ok(()) => {
                 let report = detect::report();
                 print(&match output {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use proxy_init::{Config, Family, OwnerId, Port, PortRange, Ruleset, plan};
+use proxy_init::{Config, OwnerId, Port, PortRange, Ruleset, plan};
 
 /// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
 pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
@@ -26,8 +26,7 @@ pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
 
 /// The rulesets of each family that the config asks for.
 pub(crate) fn rulesets(config: &Config) -> Vec<Ruleset> {
-    let families: &[Family] = config.families();
-    families.iter().map(|&family| plan(config, family)).collect()
+    plan(config)
 }
 
 /// How many runs make a percentile, where nobody asks for another number.

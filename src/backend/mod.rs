@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use crate::backend::legacy::{Commands, Legacy};
 use crate::backend::native::Native;
 use crate::backend::nft::Nft;
-use crate::config::Family;
-use crate::error::{Error, Mode};
-use crate::ruleset::{ChainName, Rule, Ruleset, Target};
-use crate::verify::Finding;
+use crate::error::Error;
+use crate::operate::verify::Finding;
+use crate::rules::config::Family;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Rule, Ruleset, Target};
 
 /// The iptables command that shows a backend's rules.
 pub(crate) fn command(mode: Mode, family: Family) -> &'static str {
@@ -149,7 +150,7 @@ impl FoundRule {
     pub(crate) fn jumps_to_ours(&self) -> bool {
         match &self.rule {
             Some(rule) => matches!(rule.target, Target::Jump(chain) if chain.is_ours()),
-            None => crate::save::jumps_to_ours(&self.text),
+            None => crate::rules::xtables::jumps_to_ours(&self.text),
         }
     }
 }

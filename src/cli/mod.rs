@@ -10,11 +10,11 @@ use std::str::FromStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser};
 
-use crate::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
-use crate::error::Mode;
-use crate::install::{Choice, Install};
 use crate::log::{Format, Level, Log};
-use crate::uninstall::Uninstall;
+use crate::operate::install::Install;
+use crate::operate::uninstall::Uninstall;
+use crate::rules::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
+use crate::rules::mode::{Choice, Mode};
 
 /// What the command line asks for.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ pub(crate) mod uapi;
 pub(crate) use batch::{Batch, Finished};
 pub(crate) use socket::{CommitError, Failure, ReadError, Socket};
 
-use crate::config::Family;
+use crate::rules::config::Family;
 
 /// The generation of a network namespace's ruleset: 1 in a fresh one, and another after each commit
 /// (`nft_net->base_seq` in net/netfilter/nf_tables_api.c).

@@ -15,11 +15,12 @@ use std::time::Duration;
 use self::child::{Finished, Unfinished};
 use self::table::Presence;
 use super::{Backend, Contents, FoundChain, FoundRule, Held};
-use crate::config::Family;
-use crate::error::{Error, Mode};
-use crate::ruleset::{ChainName, Rule, Ruleset};
-use crate::save::{Input, Line, Saved};
-use crate::verify::{self, Finding};
+use crate::error::Error;
+use crate::operate::verify::{self, Finding};
+use crate::rules::config::Family;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Rule, Ruleset};
+use crate::rules::xtables::{Input, Line, Saved};
 
 /// How long a command may take that isn't waiting for the lock; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);

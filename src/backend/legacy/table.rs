@@ -6,10 +6,10 @@ use std::io::{self, ErrorKind, Read as _};
 use nix::errno::Errno;
 
 use crate::backend::{Contents, Held};
-use crate::config::Family;
 use crate::netlink::message::{Malformed, string, u16_at};
 use crate::netlink::sockopt::entries;
-use crate::ruleset::ChainName;
+use crate::rules::config::Family;
+use crate::rules::ruleset::ChainName;
 
 /// Whether the family has a nat table in this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! never passes for a rule of ours.
 
 use crate::backend::nft::comment_of;
-use crate::config::Family;
 use crate::netlink::message::{Attributes, Malformed, be32, string, u32_at};
 use crate::netlink::uapi::*;
+use crate::rules::config::Family;
 
 /// One rule of a dump, as the table's Display writes it.
 pub(super) fn rule(attributes: Attributes<'_>) -> Result<String, Malformed> {

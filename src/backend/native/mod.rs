@@ -12,16 +12,17 @@ use nftnl::{Chain, ChainType, Hook, MsgType, ProtoFamily};
 use self::table::{Condition, Kind, NAME, NativeRule, Set, Table};
 use super::nft::refusal::{self, Step};
 use super::{Backend, Held};
-use crate::config::Family;
-use crate::error::{Error, Mode};
+use crate::error::Error;
 use crate::netlink::expr::{Expressions, Verdict};
 use crate::netlink::message::{Request, Writer, string};
 use crate::netlink::rule::RuleMessage;
 use crate::netlink::set::SetMessage;
 use crate::netlink::uapi::*;
 use crate::netlink::{Batch, CommitError, Generation, ReadError, Socket};
-use crate::ruleset::{ChainName, Ruleset, Target};
-use crate::verify::{Finding, compare_lists};
+use crate::operate::verify::{Finding, compare_lists};
+use crate::rules::config::Family;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Ruleset, Target};
 
 /// The most elements in one message: their list is one attribute, whose length is 16 bits.
 const ELEMENTS: usize = 1000;
@@ -177,7 +178,7 @@ impl Step for NativeStep {
         *self == NativeStep::AddTable
     }
 
-    fn owner(&self) -> Option<(crate::config::OwnerId, &'static str)> {
+    fn owner(&self) -> Option<(crate::rules::config::OwnerId, &'static str)> {
         None
     }
 

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::config::{Family, OwnerId, Port, PortRange};
-use crate::ruleset::{ChainName, Match, Rule, Ruleset, Target};
+use crate::rules::config::{Family, OwnerId, Port, PortRange};
+use crate::rules::ruleset::{ChainName, Match, Rule, Ruleset, Target};
 
 /// The table's name; its family is inet.
 pub(super) const NAME: &str = "proxy-init";

@@ -11,10 +11,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::encode::{LOOPBACK, Side, address_offset};
 use super::xt;
 use crate::backend::FoundRule;
-use crate::config::{Family, Port};
 use crate::netlink::message::{Attributes, Malformed, be32, be64, string};
 use crate::netlink::uapi::*;
-use crate::ruleset::{ChainName, Match, Rule, Target};
+use crate::rules::config::{Family, Port};
+use crate::rules::ruleset::{ChainName, Match, Rule, Target};
 
 /// A rule that the kernel holds.
 #[derive(Debug, Clone, PartialEq, Eq)]

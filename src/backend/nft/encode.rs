@@ -9,14 +9,14 @@ use nix::errno::Errno;
 use super::refusal;
 use super::xt::{self, Extension};
 use crate::backend::command;
-use crate::config::{Family, OwnerId};
-use crate::error::Mode;
 use crate::netlink::expr::{Expressions, Verdict};
 use crate::netlink::message::Request;
 use crate::netlink::rule::RuleMessage;
 use crate::netlink::uapi::*;
 use crate::netlink::{Batch, Generation, ReadError, Socket};
-use crate::ruleset::{ChainName, Match, Rule, Target};
+use crate::rules::config::{Family, OwnerId};
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Match, Rule, Target};
 
 /// The table, in both families: xtables' nat table.
 const NAT: &str = "nat";

@@ -17,13 +17,14 @@ pub(super) use self::decode::user_comment as comment_of;
 pub(super) use self::encode::NAT_PRIORITY;
 use self::encode::Step;
 use super::{Backend, Contents, FoundChain, Held};
-use crate::config::Family;
-use crate::error::{Error, Mode};
+use crate::error::Error;
 use crate::netlink::message::{Attributes, Malformed, Request, be32, string};
 use crate::netlink::uapi::*;
 use crate::netlink::{CommitError, Finished, Generation, ReadError, Socket};
-use crate::ruleset::{ChainName, Rule, Ruleset, Target};
-use crate::verify::{self, Finding};
+use crate::operate::verify::{self, Finding};
+use crate::rules::config::Family;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Rule, Ruleset, Target};
 
 /// How often a batch is built anew because somebody else's commit came in between. Each try takes about a
 /// millisecond; a writer that keeps this up for so long doesn't let anybody else in either.

@@ -2,10 +2,11 @@
 
 use nix::errno::Errno;
 
-use crate::config::{Family, OwnerId};
-use crate::error::{Error, Mode};
+use crate::error::Error;
 use crate::netlink::{CommitError, Failure, Finished, ReadError, Socket};
-use crate::ruleset::ChainName;
+use crate::rules::config::{Family, OwnerId};
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::ChainName;
 
 /// One change of a batch, as far as its refusal is explained by it. Its Display is the command that it stands for.
 pub(crate) trait Step: std::fmt::Display {

@@ -3,9 +3,9 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use crate::config::{Family, OwnerId, Port, PortRange};
 use crate::netlink::message::{Malformed, u16_at, u32_at};
-use crate::ruleset::{Match, Multiport};
+use crate::rules::config::{Family, OwnerId, Port, PortRange};
+use crate::rules::ruleset::{Match, Multiport};
 
 /// An xt match or target, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,8 +6,8 @@ use std::fmt::{self, Write as _};
 use ipnet::IpNet;
 
 use crate::backend::FoundRule;
-use crate::config::{Family, OwnerId, Port, PortRange};
-use crate::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
+use crate::rules::config::{Family, OwnerId, Port, PortRange};
+use crate::rules::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
 
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
 /// comment unquoted.

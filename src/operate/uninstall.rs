@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::backend::{self, legacy};
 use crate::error::Error;
 use crate::log::{Level, Log};
-use crate::netns;
+use crate::namespace;
 
 /// Where to look for rules of ours, and how to take them out.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl Uninstall {
     /// The first backend's that fails; the others are done all the same.
     pub fn run(&self, log: &mut Log) -> Result<(), Error> {
         if let Some(path) = &self.netns {
-            netns::enter(path)?;
+            namespace::enter(path)?;
         }
         let hidden = legacy::is_hidden();
         if hidden {

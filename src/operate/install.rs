@@ -7,26 +7,17 @@ use crate::backend::legacy::{self, Commands, Legacy};
 use crate::backend::native::{self, Native};
 use crate::backend::nft::Nft;
 use crate::backend::{self, Backend, Held, command};
-use crate::config::Config;
-use crate::error::{Error, Mode};
+use crate::error::Error;
 use crate::log::{Format, Level, Log};
-use crate::ruleset::{Ruleset, plan};
+use crate::namespace;
+use crate::operate::detect;
+use crate::operate::verify::{self, Verdict};
+use crate::rules::config::Config;
+use crate::rules::mode::{Choice, Mode};
+use crate::rules::plan::plan;
+use crate::rules::ruleset::Ruleset;
+use crate::rules::xtables;
 use crate::sysctl::CloseWaitTimeout;
-use crate::verify::{self, Verdict};
-use crate::{detect, netns, save};
-
-/// What `--iptables-mode` asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// Nobody said: linkerd-init's default, legacy.
-    Default,
-    /// This backend.
-    Mode(Mode),
-    /// What `iptables-restore` on PATH is.
-    Plain,
-    /// What fits the kernel and the namespace.
-    Auto,
-}
 
 /// What to install, and how.
 #[derive(Debug, Clone)]
@@ -55,15 +46,15 @@ impl Install {
     /// # Errors
     /// See [`Error`]; nothing has changed then.
     pub fn run(&self, log: &mut Log) -> Result<String, Error> {
-        let rulesets = self.rulesets();
+        let rulesets = plan(&self.config);
         if self.simulate {
             return Ok(match self.choice {
                 Choice::Mode(Mode::Native) => native::script(&rulesets),
-                _ => save::simulation(&rulesets),
+                _ => xtables::simulation(&rulesets),
             });
         }
         if let Some(path) = &self.netns {
-            netns::enter(path)?;
+            namespace::enter(path)?;
         }
         let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
         let start = Instant::now();
@@ -81,11 +72,6 @@ impl Install {
         }
     }
 
-    fn rulesets(&self) -> Vec<Ruleset> {
-        let families = self.config.families().iter();
-        families.map(|&family| plan(&self.config, family)).collect()
-    }
-
     /// Compares what is installed with what this would install. Where nobody said which backend, it is the one that
     /// holds rules of ours; where none is seen to, the one that installing would take, for not everybody may see what
     /// legacy tables hold.
@@ -94,9 +80,9 @@ impl Install {
     /// The kernel can't be asked.
     pub fn verify(&self) -> Result<Verdict, Error> {
         if let Some(path) = &self.netns {
-            netns::enter(path)?;
+            namespace::enter(path)?;
         }
-        let rulesets = self.rulesets();
+        let rulesets = plan(&self.config);
         // What stands in the way of choosing, verifying says too, of nft mode: what installing falls back to.
         let mut unread = Log::new(Format::Plain, Level::Error);
         let chosen = self.backend(&rulesets, &mut unread).unwrap_or_else(|_| Box::new(Nft));

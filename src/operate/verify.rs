@@ -5,9 +5,10 @@ use std::fmt::{self, Write as _};
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, FoundChain, FoundRule};
-use crate::config::Family;
-use crate::error::{Error, Mode};
-use crate::ruleset::{Chain, ChainName, Rule, Ruleset};
+use crate::error::Error;
+use crate::rules::config::Family;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{Chain, ChainName, Rule, Ruleset};
 
 /// One difference between what is wanted and what is there. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use crate::backend::native::Native;
 use crate::backend::nft::{self, Nft};
 use crate::backend::{Backend, Held, legacy};
-use crate::config::{Config, Family, OwnerId, Port, PortRange};
-use crate::error::{Error, Mode};
-use crate::ruleset::{Match, Rule, Ruleset, Target, plan};
+use crate::error::Error;
+use crate::rules::config::{Config, Family, OwnerId, Port, PortRange};
+use crate::rules::mode::Mode;
+use crate::rules::plan::plan;
+use crate::rules::ruleset::{Match, Rule, Ruleset, Target};
 
 /// The mode for these rulesets, and why. Starts no process and changes nothing; which binaries are installed doesn't
 /// count.
@@ -146,7 +148,7 @@ fn everything() -> Vec<Ruleset> {
     config.proxy_uid = OwnerId::new(2102);
     config.redirected_ports = port(80).collect();
     config.ignored_inbound_ports = PortRange::new(4190, 4191).into_iter().collect();
-    config.families().iter().map(|&family| plan(&config, family)).collect()
+    plan(&config)
 }
 
 /// Each thing that nft mode needs, and whether the kernel has it.

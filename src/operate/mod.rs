@@ -1,0 +1,6 @@
+//! What a user can ask for: one file per subcommand.
+
+pub mod detect;
+pub mod install;
+pub mod uninstall;
+pub mod verify;
