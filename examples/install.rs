@@ -3,11 +3,11 @@
 //!     ip netns add pod && cargo run --example install pod; ip netns exec pod nft list ruleset; ip netns delete pod
 
 use std::path::Path;
-use std::thread;
 
 use proxy_init::backend::Backend as _;
 use proxy_init::backend::native::Native;
-use proxy_init::{Config, Error, OwnerId, namespace, plan};
+use proxy_init::namespace::Namespace;
+use proxy_init::{Config, OwnerId, plan};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).ok_or("usage: install NAMESPACE")?;
@@ -16,12 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     config.ignored_inbound_ports = vec!["4190".parse()?, "4191".parse()?];
     let rulesets = plan(&config);
 
-    // Entering a namespace moves a thread, so that an agent does it on one of its own.
-    let work = thread::spawn(move || -> Result<(), Error> {
-        namespace::enter(&Path::new("/var/run/netns").join(name))?;
-        Native.install(&rulesets)
-    });
-    work.join().map_err(|_| "the thread panicked")??;
+    Namespace::open(Path::new("/var/run/netns").join(name))?.run(|| Native.install(&rulesets))??;
     println!("installed");
     Ok(())
 }

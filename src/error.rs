@@ -1,15 +1,53 @@
-//! What can go wrong, each with what failed, why, and what to do.
+//! What can go wrong: each error says what failed, on which rule, why, and what to do about it.
 
+use std::fmt;
+use std::io;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::rules::config::{Family, OwnerId};
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::ChainName;
 
-/// An error after which nothing of ours has changed, unless its text says otherwise.
+/// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
+/// Operation not permitted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+impl Errno {
+    /// The error with this number.
+    pub fn from_raw(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// nix's type is kept out of the library's interface, so that a new version of nix is not a new version of this.
+    pub(crate) fn of(errno: nix::errno::Errno) -> Self {
+        Self(errno as i32)
+    }
+
+    /// The number behind an I/O error; 0 if the kernel had no part in it.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        nix::errno::Errno::from_raw(self.0).fmt(f)
+    }
+}
+
+/// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
+/// changed.
+///
+/// An error that another one caused has it as its [`source`](std::error::Error::source), and does not repeat its text;
+/// [`chain`] writes all of them on one line.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +57,17 @@ pub enum Error {
          run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities"
     )]
     NotPermitted {
-        /// The backend that tried.
+        /// The mode in use.
+        mode: Mode,
+    },
+
+    /// The process may not read this namespace's rules.
+    #[error(
+        "{mode} mode: cannot read this network namespace's rules (EPERM): run as root or with CAP_NET_ADMIN; in a \
+         pod, add NET_ADMIN to securityContext.capabilities"
+    )]
+    ReadNotPermitted {
+        /// The mode in use.
         mode: Mode,
     },
 
@@ -29,7 +77,7 @@ pub enum Error {
          node (CONFIG_NF_TABLES), or use --iptables-mode legacy"
     )]
     NoNfTables {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
         /// What the kernel said.
         errno: Errno,
@@ -42,7 +90,7 @@ pub enum Error {
          IPv6, pass --ipv6=false"
     )]
     NoFamily {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
         /// The family that is missing.
         families: String,
@@ -50,49 +98,49 @@ pub enum Error {
         errno: Errno,
     },
 
-    /// nf_tables can't do NAT.
+    /// nf_tables cannot do NAT.
     #[error(
         "{mode} mode: nothing was changed: this kernel's nf_tables has no nat chains for {families} ({errno}): load the \
          module nft_chain_nat on the node (CONFIG_NFT_NAT), or use --iptables-mode legacy"
     )]
     NoNatChains {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
-        /// Whose chains.
+        /// The family of the chains.
         families: String,
         /// What the kernel said.
         errno: Errno,
     },
 
-    /// A match or target of the rule is not in this kernel.
+    /// This kernel lacks a match or target that the rule uses.
     #[error(
         "{mode} mode: nothing was changed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
          {module} on the node ({option}), or use {instead}",
         instead = match mode { Mode::Native => "--iptables-mode legacy", _ => "--iptables-mode native, which needs no xt module" }
     )]
     NoExtension {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
         /// The rule, as an iptables command.
         rule: String,
         /// What is missing.
         what: String,
-        /// The module it is in.
+        /// The kernel module that has it.
         module: &'static str,
-        /// The kernel option that builds it.
+        /// The kernel option that builds the module.
         option: &'static str,
         /// What the kernel said.
         errno: Errno,
     },
 
-    /// Somebody made a chain of this name for something else.
+    /// Another program made a base chain of this name that is hooked elsewhere.
     #[error(
         "nft mode: nothing was changed: the {family} nat table has a chain {chain} that is not hooked where \
          iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
         match family { Family::V4 => "ip", Family::V6 => "ip6" }
     )]
     OtherBaseChain {
-        /// Whose table.
+        /// The family of the table.
         family: Family,
         /// The chain.
         chain: ChainName,
@@ -100,7 +148,51 @@ pub enum Error {
         errno: Errno,
     },
 
-    /// The proxy's user or group doesn't exist in this user namespace.
+    /// Another program made a base chain with the name of one of proxy-init's chains, which rules cannot jump to.
+    #[error(
+        "nft mode: nothing was changed: the {family} nat table has a base chain {chain}, so no rule can jump to a \
+         chain of that name ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
+        match family { Family::V4 => "ip", Family::V6 => "ip6" }
+    )]
+    ChainNameTaken {
+        /// The family of the table.
+        family: Family,
+        /// The chain.
+        chain: ChainName,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// The table belongs to another program, and the kernel lets no one else change it.
+    #[error(
+        "{mode} mode: nothing was changed: the kernel refused `{what}` (EPERM), because the table {table} belongs to \
+         another program (flags owner): find it with `nft list table {table}`, and stop that program or have it use a table \
+         of another name"
+    )]
+    TableOwned {
+        /// The mode in use.
+        mode: Mode,
+        /// The change that was refused.
+        what: String,
+        /// The table, with its family, as nft writes it.
+        table: String,
+    },
+
+    /// A chain of proxy-init's cannot be deleted, because something else leads to it.
+    #[error(
+        "{mode} mode: nothing was changed: the kernel refused `{what}` (EBUSY), because a rule or a verdict map in the \
+         table {table} still leads to that chain: find it with `nft list table {table}`, delete it, and run proxy-init again"
+    )]
+    ChainInUse {
+        /// The mode in use.
+        mode: Mode,
+        /// The change that was refused.
+        what: String,
+        /// The table, with its family, as nft writes it.
+        table: String,
+    },
+
+    /// The proxy's user or group does not exist in this user namespace.
     #[error(
         "nft mode: nothing was changed: id {id} is not mapped in this user namespace, so the kernel refuses \
          `{rule}` (EINVAL): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
@@ -116,31 +208,31 @@ pub enum Error {
     /// The network namespace belongs to another user namespace.
     #[error(
         "nft mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): a rule on an owner must come from \
-         the user namespace that the network namespace belongs to: run proxy-init in there, or without --proxy-uid \
-         and --proxy-gid"
+         the user namespace that the network namespace belongs to: run proxy-init in that user namespace, or without \
+         --proxy-uid and --proxy-gid"
     )]
     ForeignOwner {
         /// The rule, as an iptables command.
         rule: String,
     },
 
-    /// The rules don't fit into the socket's send buffer.
+    /// The rules do not fit into the socket's send buffer.
     #[error(
         "{mode} mode: nothing was changed: the rules are {bytes} bytes, more than the socket may send at once \
          (EMSGSIZE): raise the sysctl net.core.wmem_max on the node above half of that, or ignore ranges instead of \
          single ports"
     )]
     BatchTooLarge {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
-        /// The batch's size.
+        /// The size of the batch.
         bytes: usize,
     },
 
-    /// Somebody else kept changing the rules.
+    /// Another program kept changing the rules.
     #[error(
-        "nft mode: nothing was changed: somebody else changed this namespace's rules during each of {tries} tries \
-         (ERESTART): find out who with `nft monitor`, and run proxy-init again"
+        "nft mode: nothing was changed: another program changed this namespace's rules during each of {tries} tries \
+         (ERESTART): find it with `nft monitor`, and run proxy-init again"
     )]
     Contended {
         /// How often it was tried.
@@ -153,13 +245,13 @@ pub enum Error {
          the kernel's version (uname -r)"
     )]
     Refused {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
         /// The rule, as an iptables command, or another change.
         what: String,
         /// What the kernel said.
         errno: Errno,
-        /// Its words, quoted; often empty.
+        /// The kernel's explanation in quotes; often empty.
         text: String,
     },
 
@@ -169,7 +261,7 @@ pub enum Error {
          profile or sandbox is in force, allow AF_NETLINK sockets"
     )]
     Netlink {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
         /// The call.
         call: &'static str,
@@ -180,17 +272,17 @@ pub enum Error {
     /// The kernel's answer makes no sense.
     #[error(
         "{mode} mode: the kernel's answer is cut off or garbled, so it is not known whether the rules are installed: \
-         look with iptables-nft-save, and report this line with the kernel's version (uname -r)"
+         check with `proxy-init verify`, and report this line with the kernel's version (uname -r)"
     )]
     Garbled {
-        /// The backend that tried.
+        /// The mode in use.
         mode: Mode,
     },
 
-    /// `--netns` can't be entered.
-    #[error("--netns {path}: cannot enter that network namespace: {errno}: {advice}", path = path.display())]
+    /// The network namespace to work in cannot be entered.
+    #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}", path = path.display())]
     Netns {
-        /// The flag's value.
+        /// The path of the namespace.
         path: PathBuf,
         /// How it failed.
         errno: Errno,
@@ -198,12 +290,12 @@ pub enum Error {
         advice: &'static str,
     },
 
-    /// `--timeout-close-wait-secs` can't be written.
-    #[error("--timeout-close-wait-secs: nothing was changed: cannot write {seconds} to {path}: {errno}: {advice}")]
+    /// The timeout of `--timeout-close-wait-secs` cannot be written.
+    #[error("nothing was changed: cannot write --timeout-close-wait-secs, {seconds}, to {path}: {errno}: {advice}")]
     Sysctl {
-        /// The flag's value.
+        /// The value that was asked for.
         seconds: u32,
-        /// The file that it goes to.
+        /// The file that holds it.
         path: &'static str,
         /// How it failed.
         errno: Errno,
@@ -211,61 +303,69 @@ pub enum Error {
         advice: &'static str,
     },
 
-    /// Our rules stand in another backend, and connections would be redirected twice.
+    /// Another backend holds proxy-init's rules already, and connections would be redirected twice.
     #[error(
-        "{mode} mode: nothing was changed: rules of ours stand in {other} mode already, and together they would \
-         redirect twice: take those out with `proxy-init uninstall`, or in the same run with --replace-other-backend"
+        "{mode} mode: nothing was changed: {other} mode holds proxy-init's rules already, and both together would \
+         redirect connections twice: remove those with `proxy-init uninstall`, or in the same run with \
+         --replace-other-backend"
     )]
     OtherBackend {
-        /// The backend that was asked for.
+        /// The mode that was asked for.
         mode: Mode,
-        /// The one that holds rules of ours.
+        /// The one that holds the rules.
         other: Mode,
     },
 
-    /// The rules are in, but those that they replace could not be taken out.
+    /// The rules are installed, but those that they replace could not be removed.
     #[error(
-        "{mode} mode: the rules are installed, but those of {other} mode are there too, because they could not be \
-         taken out, so connections are redirected twice: {error}"
+        "{mode} mode: the rules are installed, but those of {other} mode are still there too, because removing them \
+         failed, so connections are redirected twice"
     )]
     NotReplaced {
-        /// The backend that was asked for.
+        /// The mode that was asked for.
         mode: Mode,
-        /// The one that still holds rules of ours.
+        /// The one that still holds rules.
         other: Mode,
         /// Why.
+        #[source]
         error: Box<Error>,
     },
 
-    /// What a mode needs isn't installed, and nft mode, used instead, failed too.
-    #[error("{missing}; and, tried instead, {error}")]
+    /// What a mode needs is not installed, and nft mode, used instead, failed too.
+    #[error("{missing}; falling back to nft mode also failed")]
     Fallback {
-        /// What isn't installed.
+        /// What is not installed.
         missing: Box<Error>,
         /// How nft mode failed.
+        #[source]
         error: Box<Error>,
     },
 
-    /// An iptables command isn't installed.
+    /// An iptables command is not installed.
     #[error(
         "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
          iptables), or use --iptables-mode nft, which needs no iptables"
     )]
     NoCommand {
-        /// The command's name.
+        /// The name of the command.
         command: String,
     },
 
     /// An iptables command could not be started or watched.
-    #[error("legacy mode: nothing was changed: cannot run {command}: {reason}: see that it can be executed", command = command.display())]
+    #[error(
+        "legacy mode: nothing was changed: cannot run {command} (check that it is executable and was built for this \
+         machine)",
+        command = command.display()
+    )]
     CommandFailed {
         /// The command.
         command: PathBuf,
         /// Why.
-        reason: String,
+        #[source]
+        error: io::Error,
     },
 
-    /// An iptables command took for ever, and was killed.
+    /// An iptables command did not end, and was killed.
     #[error(
         "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
          what it waits for with strace, or use --iptables-mode nft",
@@ -287,29 +387,29 @@ pub enum Error {
     CommandRefused {
         /// The command.
         command: PathBuf,
-        /// Its exit code.
+        /// Its exit status.
         status: String,
-        /// What it said.
+        /// What it wrote to stderr.
         stderr: String,
     },
 
-    /// Somebody else is changing legacy rules.
+    /// Another program is changing legacy rules.
     #[error(
         "legacy mode: nothing was changed: another program holds the xtables lock ({stderr}): add -w to wait for \
          it, or find it with `fuser /run/xtables.lock`"
     )]
     LockHeld {
-        /// What it said.
+        /// What the command wrote to stderr.
         stderr: String,
     },
 
-    /// The xtables lock's file can't be made or opened.
+    /// The file of the xtables lock cannot be made or opened.
     #[error(
         "legacy mode: nothing was changed: iptables cannot write its lock file ({stderr}): mount a writable /run \
          (in a pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
     )]
     LockFile {
-        /// What it said.
+        /// What the command wrote to stderr.
         stderr: String,
     },
 
@@ -319,11 +419,11 @@ pub enum Error {
          ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
     )]
     NoLegacyTables {
-        /// What it said.
+        /// What the command wrote to stderr.
         stderr: String,
     },
 
-    /// iptables-legacy can't work without this capability.
+    /// iptables-legacy cannot work without this capability.
     #[error(
         "legacy mode: nothing was changed: iptables-legacy needs {capability}, which this process lacks: run as \
          root, or add NET_ADMIN and NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
@@ -333,26 +433,33 @@ pub enum Error {
         capability: String,
     },
 
-    /// The second family failed after the first was in.
-    #[error("{error} (the {second} rules failed after the {first} ones were in, {left})")]
+    /// The second family failed after the first had been installed.
+    #[error(
+        "legacy mode: the {second} rules failed after the {first} ones were installed, and those {}",
+        match not_rolled_back {
+            None => "were rolled back".to_owned(),
+            Some(error) => format!("could NOT be rolled back ({})", chain(error)),
+        }
+    )]
     TakenBack {
-        /// The family that was in.
+        /// The family that was installed.
         first: Family,
         /// The one that failed.
         second: Family,
         /// How it failed.
+        #[source]
         error: Box<Error>,
-        /// What became of the first.
-        left: String,
+        /// Why the first could not be put back as it was; none if it was.
+        not_rolled_back: Option<Box<Error>>,
     },
 
-    /// The kernel's legacy tables can't be read.
+    /// The kernel's legacy tables cannot be read.
     #[error(
-        "legacy mode: nothing was changed: cannot read the {family} legacy nat table: {errno}: run as root or with \
-         CAP_NET_ADMIN"
+        "legacy mode: cannot read the {family} legacy nat table: {errno}: run as root or with CAP_NET_ADMIN; in a pod, \
+         add NET_ADMIN to securityContext.capabilities"
     )]
     LegacyUnreadable {
-        /// Whose table.
+        /// The family of the table.
         family: Family,
         /// How it failed.
         errno: Errno,
@@ -360,11 +467,219 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the kernel lacks something that the backend needs, so that another backend may do.
+    /// Whether the kernel lacks something that the mode needs, so that another mode may work.
     pub fn is_lack(&self) -> bool {
         matches!(
             self,
             Error::NoNfTables { .. } | Error::NoFamily { .. } | Error::NoNatChains { .. } | Error::NoExtension { .. }
         )
+    }
+
+    /// Whether the process lacks the privilege to read or change the rules.
+    pub(crate) fn is_not_permitted(&self) -> bool {
+        matches!(self, Error::NotPermitted { .. } | Error::ReadNotPermitted { .. })
+    }
+}
+
+/// Writes an error and everything that caused it on one line, a colon before each cause.
+pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
+    Chain(error)
+}
+
+struct Chain<'a>(&'a (dyn std::error::Error + 'a));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::error::Error as _;
+    use std::mem::discriminant;
+
+    use super::*;
+
+    fn missing() -> Box<Error> {
+        Box::new(Error::NoCommand {
+            command: "iptables-legacy-restore".to_owned(),
+        })
+    }
+
+    fn refused() -> Box<Error> {
+        Box::new(Error::NotPermitted { mode: Mode::Nft })
+    }
+
+    /// One of each.
+    fn all() -> Vec<Error> {
+        let (mode, errno) = (Mode::Nft, Errno::from_raw(libc::ENOENT));
+        let (rule, what) = ("rule".to_owned(), "rule".to_owned());
+        let (family, families, chain) = (Family::V4, "IPv6".to_owned(), ChainName::ProxyInitOutput);
+        let (table, stderr) = ("ip nat".to_owned(), "words".to_owned());
+        let (path, command) = (PathBuf::from("/path"), PathBuf::from("/sbin/iptables-legacy-restore"));
+        let rolled_back = |not_rolled_back| Error::TakenBack {
+            first: Family::V4,
+            second: Family::V6,
+            error: refused(),
+            not_rolled_back,
+        };
+        vec![
+            Error::NotPermitted { mode },
+            Error::ReadNotPermitted { mode },
+            Error::NoNfTables { mode, errno },
+            Error::NoFamily {
+                mode,
+                families: families.clone(),
+                errno,
+            },
+            Error::NoNatChains { mode, families, errno },
+            Error::NoExtension {
+                mode,
+                rule: rule.clone(),
+                what: what.clone(),
+                module: "xt_owner",
+                option: "CONFIG",
+                errno,
+            },
+            Error::OtherBaseChain { family, chain, errno },
+            Error::ChainNameTaken { family, chain, errno },
+            Error::TableOwned {
+                mode,
+                what: what.clone(),
+                table: table.clone(),
+            },
+            Error::ChainInUse {
+                mode,
+                what: what.clone(),
+                table,
+            },
+            Error::UnmappedOwner {
+                rule: rule.clone(),
+                id: OwnerId::new(2102).unwrap(),
+            },
+            Error::ForeignOwner { rule },
+            Error::BatchTooLarge { mode, bytes: 1 },
+            Error::Contended { tries: 2 },
+            Error::Refused {
+                mode,
+                what,
+                errno,
+                text: String::new(),
+            },
+            Error::Netlink {
+                mode,
+                call: "socket",
+                errno,
+            },
+            Error::Garbled { mode },
+            Error::Netns {
+                path,
+                errno,
+                advice: "advice",
+            },
+            Error::Sysctl {
+                seconds: 3,
+                path: "/proc",
+                errno,
+                advice: "advice",
+            },
+            Error::OtherBackend {
+                mode,
+                other: Mode::Legacy,
+            },
+            Error::NotReplaced {
+                mode,
+                other: Mode::Legacy,
+                error: missing(),
+            },
+            Error::Fallback {
+                missing: missing(),
+                error: refused(),
+            },
+            *missing(),
+            Error::CommandFailed {
+                command: command.clone(),
+                error: io::Error::from_raw_os_error(libc::ENOEXEC),
+            },
+            Error::CommandHung {
+                command: command.clone(),
+                seconds: 10,
+            },
+            Error::CommandRefused {
+                command,
+                status: "exit status: 1".to_owned(),
+                stderr: stderr.clone(),
+            },
+            Error::LockHeld { stderr: stderr.clone() },
+            Error::LockFile { stderr: stderr.clone() },
+            Error::NoLegacyTables { stderr },
+            Error::NoCapability {
+                capability: "CAP_NET_RAW".to_owned(),
+            },
+            rolled_back(None),
+            rolled_back(Some(missing())),
+            Error::LegacyUnreadable { family, errno },
+        ]
+    }
+
+    /// Whether the text has these words, each `…` between them standing for anything.
+    fn says(text: &str, words: &str) -> bool {
+        let mut rest = Some(text);
+        for piece in words.split('…') {
+            rest = rest.and_then(|rest| Some(rest.split_once(piece.trim())?.1));
+        }
+        rest.is_some()
+    }
+
+    #[test]
+    fn docs_errors_md_has_every_error_and_no_other() {
+        let source = include_str!("error.rs").split("#[cfg(test)]").next().unwrap();
+        let kinds: HashSet<_> = all().iter().map(discriminant).collect();
+        assert_eq!(kinds.len(), source.matches("    #[error(").count(), "one of each");
+
+        let documentation = include_str!("../docs/errors.md");
+        let rows: Vec<&str> = documentation
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(words, _)| words))
+            // What is said of the command line; cli has it.
+            .filter(|words| !words.starts_with("--FLAG") && !words.starts_with("unknown flag"))
+            .collect();
+        let texts: Vec<String> = all().iter().map(ToString::to_string).collect();
+        for text in &texts {
+            assert!(rows.iter().any(|row| says(text, row)), "not in docs/errors.md: {text}");
+        }
+        for row in &rows {
+            assert!(texts.iter().any(|text| says(text, row)), "said by no error: {row}");
+        }
+    }
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        let error = Error::Fallback {
+            missing: missing(),
+            error: Box::new(Error::NotReplaced {
+                mode: Mode::Nft,
+                other: Mode::Legacy,
+                error: refused(),
+            }),
+        };
+        let text = chain(&error).to_string();
+        for words in [
+            "is not on PATH",
+            "also failed: nft mode",
+            "redirected twice: nft mode",
+            "CAP_NET_ADMIN",
+        ] {
+            assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
+        }
+        assert!(error.source().unwrap().source().unwrap().source().is_none());
     }
 }

@@ -56,7 +56,6 @@ pub mod operate;
 pub mod rules;
 #[doc(hidden)] // as cli
 pub mod start_up;
-mod sysctl;
 
 pub use error::Error;
 pub use rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};

@@ -9,9 +9,10 @@ use std::ffi::{c_char, c_int};
 use std::io::Write as _;
 
 use proxy_init::cli::{self, Command, Output};
+use proxy_init::error::chain;
 use proxy_init::log::{Level, Log};
 use proxy_init::operate::detect;
-use proxy_init::{Error, namespace, start_up};
+use proxy_init::{Error, start_up};
 
 /// All is as asked.
 const DONE: c_int = 0;
@@ -45,14 +46,11 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
             }
             Err(error) => complain(&error, FAILED),
         },
-        Ok(Command::Detect(path, output)) => match path.map_or(Ok(()), |path| namespace::enter(&path)) {
-            Ok(()) => {
-                let report = detect::report();
-                print(&match output {
-                    Output::Text => report.to_string(),
-                    Output::Json => format!("{}\n", report.json()),
-                })
-            }
+        Ok(Command::Detect(path, output)) => match detect::report(path.as_deref()) {
+            Ok(report) => print(&match output {
+                Output::Text => report.to_string(),
+                Output::Json => format!("{}\n", report.json()),
+            }),
             Err(error) => complain(&error, FAILED),
         },
         Ok(Command::Print(text)) => print(&text),
@@ -63,7 +61,7 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
 /// Ends a run that keeps a log: an error is its last line.
 fn finish(result: Result<String, Error>, mut log: Log) -> c_int {
     if let Err(error) = &result {
-        log.add(Level::Error, error);
+        log.add(Level::Error, chain(error));
     }
     log.flush();
     result.map_or(FAILED, |text| print(&text))
@@ -71,7 +69,7 @@ fn finish(result: Result<String, Error>, mut log: Log) -> c_int {
 
 /// Where nobody can read it, the exit code has to do.
 fn complain(error: &dyn std::error::Error, code: c_int) -> c_int {
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+    let _ = writeln!(std::io::stderr(), "error: {}", chain(error));
     code
 }
 

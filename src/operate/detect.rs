@@ -2,6 +2,7 @@
 //! `proxy-init detect`.
 
 use std::fmt;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -9,6 +10,7 @@ use crate::backend::native::Native;
 use crate::backend::nft::{self, Nft};
 use crate::backend::{Backend, Held, legacy};
 use crate::error::Error;
+use crate::namespace;
 use crate::rules::config::{Config, Family, OwnerId, Port, PortRange};
 use crate::rules::mode::Mode;
 use crate::rules::plan::plan;
@@ -86,9 +88,16 @@ pub struct Report {
 /// kube-proxy's auto-detection, and that of others who copied it, prefers a backend with more than this many rules.
 const THRESHOLD: usize = 10;
 
-/// Looks around. Nothing is changed: what the kernel supports is found by transactions that are never committed, and
-/// no table is made by asking.
-pub fn report() -> Report {
+/// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
+/// kernel supports is found by transactions that are never committed, and no table is made by asking.
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub fn report(netns: Option<&Path>) -> Result<Report, Error> {
+    namespace::run_in(netns, || Ok(look_around()))
+}
+
+fn look_around() -> Report {
     let (mut nft, mut legacy, mut hints) = (Ok(Vec::new()), Ok(Vec::new()), Vec::new());
     if let Ok(Held { ours: true, .. }) = Native.held() {
         hints.push("table inet proxy-init: rules of ours in native mode".to_owned());

@@ -10,6 +10,7 @@ use crate::backend::{self, Backend, Held, command};
 use crate::error::Error;
 use crate::log::{Format, Level, Log};
 use crate::namespace;
+use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::detect;
 use crate::operate::verify::{self, Verdict};
 use crate::rules::config::Config;
@@ -17,7 +18,6 @@ use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
 use crate::rules::xtables;
-use crate::sysctl::CloseWaitTimeout;
 
 /// What to install, and how.
 #[derive(Debug, Clone)]
@@ -53,15 +53,17 @@ impl Install {
                 _ => xtables::simulation(&rulesets),
             });
         }
-        if let Some(path) = &self.netns {
-            namespace::enter(path)?;
-        }
+        namespace::run_in(self.netns.as_deref(), || self.install_here(&rulesets, log))?;
+        Ok(String::new())
+    }
+
+    fn install_here(&self, rulesets: &[Ruleset], log: &mut Log) -> Result<(), Error> {
         let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
         let start = Instant::now();
-        match self.install(&rulesets, log) {
+        match self.install(rulesets, log) {
             Ok(mode) => {
-                self.report(mode, &rulesets, start.elapsed().as_micros(), log);
-                Ok(String::new())
+                self.report(mode, rulesets, start.elapsed().as_micros(), log);
+                Ok(())
             }
             Err(error) => {
                 if let Some(timeout) = timeout {
@@ -79,9 +81,10 @@ impl Install {
     /// # Errors
     /// The kernel can't be asked.
     pub fn verify(&self) -> Result<Verdict, Error> {
-        if let Some(path) = &self.netns {
-            namespace::enter(path)?;
-        }
+        namespace::run_in(self.netns.as_deref(), || self.verify_here())
+    }
+
+    fn verify_here(&self) -> Result<Verdict, Error> {
         let rulesets = plan(&self.config);
         // What stands in the way of choosing, verifying says too, of nft mode: what installing falls back to.
         let mut unread = Log::new(Format::Plain, Level::Error);
@@ -189,7 +192,7 @@ impl Install {
                     });
                 }
                 // A backend that can't be asked holds nothing, or installing will say the same.
-                Err(error) if error.is_lack() || matches!(error, Error::NotPermitted { .. }) => {}
+                Err(error) if error.is_lack() || error.is_not_permitted() => {}
                 Err(error) => return Err(error),
             }
         }

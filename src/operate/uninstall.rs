@@ -24,9 +24,10 @@ impl Uninstall {
     /// # Errors
     /// The first backend's that fails; the others are done all the same.
     pub fn run(&self, log: &mut Log) -> Result<(), Error> {
-        if let Some(path) = &self.netns {
-            namespace::enter(path)?;
-        }
+        namespace::run_in(self.netns.as_deref(), || self.uninstall_here(log))
+    }
+
+    fn uninstall_here(&self, log: &mut Log) -> Result<(), Error> {
         let hidden = legacy::is_hidden();
         if hidden {
             log.add(

@@ -42,32 +42,79 @@ fn a_namespace_of_another_user_namespace() {
     );
 }
 
+/// A table that belongs to another program, as long as that runs.
 #[test]
-fn a_refusal_without_an_error_of_its_own() {
-    let namespace = Namespace::new();
-    // A table that belongs to the program that made it.
-    let mut owner = namespace.run(|| {
-        Command::new("nft")
-            .arg("-i")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    });
-    writeln!(owner.stdin.as_mut().unwrap(), "add table ip nat {{ flags owner; }}").unwrap();
-    for _ in 0..100 {
-        if namespace.sh("nft list tables").contains("nat") {
-            break;
+fn a_table_with_an_owner() {
+    for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat"), ("native", "inet proxy-init")] {
+        let namespace = Namespace::new();
+        let mut owner = namespace.run(|| {
+            Command::new("nft")
+                .arg("-i")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        });
+        writeln!(owner.stdin.as_mut().unwrap(), "add table {table} {{ flags owner; }}").unwrap();
+        for _ in 0..100 {
+            if namespace.sh("nft list tables").contains(table) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
         }
-        thread::sleep(Duration::from_millis(20));
+        let line = last_line(&run(&namespace, &format!("--iptables-mode {mode} {PORTS}")));
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        let words = format!("the table {table} belongs to another program");
+        assert!(line.contains("EPERM") && line.contains(&words), "{line}");
+        assert!(line.contains(&format!("`nft list table {table}`")), "{line}");
+        assert!(!line.contains("CAP_NET_ADMIN") && !line.contains("report"), "{line}");
     }
-    let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
-    owner.kill().unwrap();
-    owner.wait().unwrap();
+}
+
+#[test]
+fn a_base_chain_with_the_name_of_a_chain_of_proxy_inits() {
+    for (family, chain, word) in [
+        ("ip", "PROXY_INIT_OUTPUT", "IPv4"),
+        ("ip6", "PROXY_INIT_REDIRECT", "IPv6"),
+    ] {
+        let namespace = Namespace::new();
+        namespace.sh(&format!("nft add table {family} nat"));
+        namespace.sh(&format!(
+            "nft add chain {family} nat {chain} {{ type nat hook output priority -100 ; }}"
+        ));
+        let before = namespace.sh("nft list ruleset");
+        let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
+        assert!(
+            line.contains(&format!("the {word} nat table has a base chain {chain}")),
+            "{line}"
+        );
+        assert!(
+            line.contains(&format!("`nft list chain {family} nat {chain}`")),
+            "{line}"
+        );
+        assert!(!line.contains("report"), "{line}");
+        assert_eq!(namespace.sh("nft list ruleset"), before);
+    }
+}
+
+#[test]
+fn a_chain_that_another_programs_map_leads_to() {
+    let namespace = Namespace::new();
+    install(&namespace, &format!("--iptables-mode nft {PORTS}"));
+    namespace.sh("nft add map ip nat ports { type inet_service : verdict ; }");
+    namespace.sh("nft add element ip nat ports { 80 : jump PROXY_INIT_REDIRECT }");
+    let before = saved_by_nft(&namespace);
+    let line = last_line(&run(&namespace, "uninstall"));
+    assert!(line.contains("EBUSY") && line.contains("PROXY_INIT_REDIRECT"), "{line}");
     assert!(
-        line.contains("the kernel refused `") && line.contains("EPERM") && line.contains("uname -r"),
+        line.contains("`nft list table ip nat`") && !line.contains("report"),
         "{line}"
     );
+    assert_eq!(saved_by_nft(&namespace), before);
+    namespace.sh("nft delete element ip nat ports { 80 }");
+    install(&namespace, "uninstall");
+    assert!(!saved_by_nft(&namespace).contains("PROXY_INIT"));
 }
 
 #[test]
@@ -78,7 +125,7 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
     let arguments = format!("--iptables-mode nft --replace-other-backend {PORTS}");
     let line = last_line(&run_with_path(&namespace, empty.path(), &arguments));
     assert!(
-        line.contains("the rules are installed, but those of legacy mode are there too"),
+        line.contains("the rules are installed, but those of legacy mode are still there too"),
         "{line}"
     );
     assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");

@@ -379,7 +379,7 @@ fn when_the_second_family_fails_the_first_is_taken_back() {
     let line = last_line(&run_with(&namespace, &folder, &path, CHART));
     assert!(line.contains("ip6tables-restore: line 9 failed"), "{line}");
     assert!(
-        line.contains("the IPv6 rules failed after the IPv4 ones were in, which was taken back"),
+        line.contains("the IPv6 rules failed after the IPv4 ones were installed, and those were rolled back"),
         "{line}"
     );
     assert_eq!(saved_by_legacy(&namespace), before);
@@ -395,7 +395,7 @@ fn when_the_second_family_fails_the_first_is_taken_back() {
         &path,
         &format!("{CHART} -r 80 --ipv6=true"),
     ));
-    assert!(line.contains("which was taken back"), "{line}");
+    assert!(line.contains("those were rolled back"), "{line}");
     assert_eq!(saved_by_legacy(&namespace), before);
 }
 

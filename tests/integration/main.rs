@@ -7,6 +7,7 @@ mod cli;
 mod deploy;
 mod errors;
 mod legacy;
+mod library;
 mod linkerd;
 mod modes;
 mod native;

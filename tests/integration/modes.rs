@@ -118,7 +118,7 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     let line = last_line(&run_with(&namespace, &[("PATH", empty.path())], ""));
     assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
     assert!(
-        line.contains("tried instead, nft mode") && line.contains("chain OUTPUT"),
+        line.contains("falling back to nft mode also failed: nft mode") && line.contains("chain OUTPUT"),
         "{line}"
     );
 }
@@ -223,7 +223,7 @@ fn rules_in_the_other_backend_are_refused_or_replaced() {
         install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
         let line = last_line(&run(&namespace, &format!("--iptables-mode {second} {PORTS}")));
         assert!(
-            line.contains(&format!("rules of ours stand in {first} mode already")),
+            line.contains(&format!("{first} mode holds proxy-init's rules already")),
             "{line}"
         );
         assert!(line.contains("--replace-other-backend"), "{line}");

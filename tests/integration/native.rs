@@ -207,13 +207,13 @@ fn it_gives_way_to_no_other_backend_unasked() {
         install(&namespace, &other);
         let line = last_line(&run(&namespace, CHART));
         assert!(
-            line.contains("mode already") && line.contains("proxy-init uninstall"),
+            line.contains("holds proxy-init's rules already") && line.contains("proxy-init uninstall"),
             "{line}"
         );
         install(&namespace, &format!("{CHART} --replace-other-backend"));
         assert!(namespace.sh("nft list ruleset").starts_with("table inet proxy-init"));
         let line = last_line(&run(&namespace, &other));
-        assert!(line.contains("rules of ours stand in native mode already"), "{line}");
+        assert!(line.contains("native mode holds proxy-init's rules already"), "{line}");
         let log = install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
         assert!(
             log.contains("auto: native mode, because it holds rules of ours already"),

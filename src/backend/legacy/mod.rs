@@ -15,7 +15,7 @@ use std::time::Duration;
 use self::child::{Finished, Unfinished};
 use self::table::Presence;
 use super::{Backend, Contents, FoundChain, FoundRule, Held};
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::operate::verify::{self, Finding};
 use crate::rules::config::Family;
 use crate::rules::mode::Mode;
@@ -228,17 +228,19 @@ impl Legacy {
             first,
             second: family,
             error: Box::new(error),
-            left: failed.map_or_else(
-                || "which was taken back".to_owned(),
-                |failed| format!("which could NOT be taken back ({failed})"),
-            ),
+            not_rolled_back: failed.map(Box::new),
         }
     }
 }
 
 /// What legacy tables hold; see [`Backend::held`].
 pub(crate) fn held() -> Result<Held, Error> {
-    let read = |family| table::held(family).map_err(|errno| Error::LegacyUnreadable { family, errno });
+    let read = |family| {
+        table::held(family).map_err(|errno| Error::LegacyUnreadable {
+            family,
+            errno: Errno::of(errno),
+        })
+    };
     Ok(read(Family::V4)? + read(Family::V6)?)
 }
 
@@ -362,7 +364,7 @@ fn run(program: &Path, arguments: &[&str], input: &str, limit: Option<Duration>)
     child::run(program, arguments, input, limit).map_err(|unfinished| match unfinished {
         Unfinished::Failed(error) => Error::CommandFailed {
             command: program.to_owned(),
-            reason: error.to_string(),
+            error,
         },
         Unfinished::Hung => Error::CommandHung {
             command: program.to_owned(),

@@ -192,6 +192,18 @@ impl Step for NativeStep {
         }
     }
 
+    fn jumps_to(&self) -> Option<ChainName> {
+        None
+    }
+
+    fn deletes_chain(&self) -> bool {
+        false
+    }
+
+    fn table(&self) -> String {
+        format!("inet {NAME}")
+    }
+
     fn family(&self) -> Option<Family> {
         None
     }

@@ -72,6 +72,24 @@ impl refusal::Step for Step<'_> {
         extensions(rule).find_map(|extension| missing(socket, *family, extension))
     }
 
+    fn jumps_to(&self) -> Option<ChainName> {
+        match self {
+            Step::AddRule(_, _, rule) => match rule.target {
+                Target::Jump(chain) => Some(chain),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn deletes_chain(&self) -> bool {
+        matches!(self, Step::DeleteChain(..))
+    }
+
+    fn table(&self) -> String {
+        format!("{} {NAT}", table_family(self.in_family()))
+    }
+
     fn family(&self) -> Option<Family> {
         Some(self.in_family())
     }

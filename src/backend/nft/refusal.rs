@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::netlink::{CommitError, Failure, Finished, ReadError, Socket};
 use crate::rules::config::{Family, OwnerId};
 use crate::rules::mode::Mode;
@@ -18,6 +18,12 @@ pub(crate) trait Step: std::fmt::Display {
     fn owner(&self) -> Option<(OwnerId, &'static str)>;
     /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
     fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
+    /// The chain that it makes a rule jump to.
+    fn jumps_to(&self) -> Option<ChainName>;
+    /// It deletes a chain.
+    fn deletes_chain(&self) -> bool;
+    /// The table that it is about, with its family, as nft writes it.
+    fn table(&self) -> String;
     /// The family whose table it is in; none: both, in an inet table.
     fn family(&self) -> Option<Family>;
 }
@@ -25,11 +31,14 @@ pub(crate) trait Step: std::fmt::Display {
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => Error::NoNfTables { mode, errno },
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => Error::NoNfTables {
+            mode,
+            errno: error::Errno::of(errno),
+        },
         _ => Error::Netlink {
             mode,
             call: "socket",
-            errno,
+            errno: error::Errno::of(errno),
         },
     }
 }
@@ -37,13 +46,16 @@ pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
 /// The namespace's rules could not be read.
 pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     match error {
-        ReadError::Socket(Errno::EPERM) => Error::NotPermitted { mode },
+        ReadError::Socket(Errno::EPERM) => Error::ReadNotPermitted { mode },
         // What nfnetlink says of requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
-        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => Error::NoNfTables { mode, errno },
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => Error::NoNfTables {
+            mode,
+            errno: error::Errno::of(errno),
+        },
         ReadError::Socket(errno) => Error::Netlink {
             mode,
             call: "recv",
-            errno,
+            errno: error::Errno::of(errno),
         },
         ReadError::Malformed(_) => Error::Garbled { mode },
     }
@@ -57,13 +69,18 @@ pub(crate) fn explain(mode: Mode, socket: &Socket, steps: &[impl Step], batch: &
             mode,
             bytes: batch.0.len(),
         },
-        CommitError::Socket(call, errno) => Error::Netlink { mode, call, errno },
+        CommitError::Socket(call, errno) => Error::Netlink {
+            mode,
+            call,
+            errno: error::Errno::of(errno),
+        },
         CommitError::Malformed(_) => Error::Garbled { mode },
         CommitError::OtherGeneration => Error::Contended { tries: 1 },
         CommitError::Refused(Errno::EPERM, _) => Error::NotPermitted { mode },
-        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
-            Error::NoNfTables { mode, errno }
-        }
+        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => Error::NoNfTables {
+            mode,
+            errno: error::Errno::of(errno),
+        },
         CommitError::Refused(errno, text) => refused(mode, "the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
             Some(failure) => message(mode, socket, steps, failure),
@@ -89,21 +106,49 @@ fn message(mode: Mode, socket: &Socket, steps: &[impl Step], failure: &Failure) 
             return Error::NoFamily {
                 mode,
                 families: families(),
-                errno,
+                errno: error::Errno::of(errno),
             };
         }
         // Newer kernels say that they can't change its type, older ones that it exists.
         (Some(chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) => {
-            return Error::OtherBaseChain { family, chain, errno };
+            return Error::OtherBaseChain {
+                family,
+                chain,
+                errno: error::Errno::of(errno),
+            };
         }
         (Some(_), _, Errno::ENOENT | Errno::EOPNOTSUPP) => {
             return Error::NoNatChains {
                 mode,
                 families: families(),
-                errno,
+                errno: error::Errno::of(errno),
             };
         }
         _ => {}
+    }
+    // A process without CAP_NET_ADMIN is refused the whole batch (nfnetlink_rcv), so this is about the table
+    // (nft_table_lookup).
+    if errno == Errno::EPERM {
+        return Error::TableOwned {
+            mode,
+            what: rule,
+            table: step.table(),
+        };
+    }
+    if errno == Errno::EBUSY && step.deletes_chain() {
+        return Error::ChainInUse {
+            mode,
+            what: rule,
+            table: step.table(),
+        };
+    }
+    // Nothing can jump to a base chain (nft_verdict_init).
+    if let (Some(family), Some(chain), Errno::EOPNOTSUPP) = (step.family(), step.jumps_to(), errno) {
+        return Error::ChainNameTaken {
+            family,
+            chain,
+            errno: error::Errno::of(errno),
+        };
     }
     match (step.owner(), errno) {
         (Some((id, map)), Errno::EINVAL) if !is_mapped(id.get(), map) => return Error::UnmappedOwner { rule, id },
@@ -117,7 +162,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[impl Step], failure: &Failure) 
             what,
             module,
             option,
-            errno,
+            errno: error::Errno::of(errno),
         },
         _ => refused(mode, &rule, errno, &failure.text),
     }
@@ -127,7 +172,7 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     Error::Refused {
         mode,
         what: what.to_owned(),
-        errno,
+        errno: error::Errno::of(errno),
         text: if text.is_empty() {
             String::new()
         } else {

@@ -1,0 +1,114 @@
+//! The library as a program that embeds it uses it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::Command;
+
+use proxy_init::Error;
+use proxy_init::error::Errno;
+use proxy_init::namespace::Namespace as Target;
+use xtask::lab::Namespace;
+
+use crate::legacy::Folder;
+use crate::{last_line, proxy_init, run_with_failing};
+
+/// The network namespace of the calling thread, as the kernel names it.
+fn here() -> String {
+    let link = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    link.into_os_string().into_string().unwrap()
+}
+
+#[test]
+fn whatever_happens_in_a_namespace_the_caller_stays_where_it_was() {
+    let namespace = Namespace::new();
+    let there = namespace.run(here);
+    let target = Target::open(namespace.path()).unwrap();
+    let home = here();
+    assert_ne!(home, there);
+
+    assert_eq!(target.run(here).unwrap(), there);
+    assert_eq!(here(), home, "after success");
+
+    let failed = target.run(|| -> Result<(), String> { Err(here()) }).unwrap();
+    assert_eq!(failed, Err(there.clone()));
+    assert_eq!(here(), home, "after an error");
+
+    let panicked = catch_unwind(AssertUnwindSafe(|| target.run(|| panic!("{}", here()))));
+    assert_eq!(panicked.unwrap_err().downcast::<String>().unwrap(), there.into());
+    assert_eq!(here(), home, "after a panic");
+
+    // A process that is started inside is inside.
+    let output = target.run(|| Command::new("readlink").arg("/proc/self/ns/net").output().unwrap());
+    assert_eq!(
+        String::from_utf8(output.unwrap().stdout).unwrap().trim(),
+        namespace.run(here)
+    );
+}
+
+#[test]
+fn a_namespace_outlives_its_name() {
+    let namespace = Namespace::new();
+    let there = namespace.run(here);
+    let target = Target::open(namespace.path()).unwrap();
+    drop(namespace);
+    assert_eq!(target.run(here).unwrap(), there);
+}
+
+#[test]
+fn what_is_not_a_network_namespace_is_an_error_at_once() {
+    let folder = Folder::new("netns");
+    let safe = Namespace::new();
+    let fifo = format!("{}/fifo", folder.path());
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for (path, name) in [
+        (fifo.as_str(), "EINVAL"),
+        ("/proc/self/stat", "EINVAL"),
+        ("/dev/null", "EINVAL"),
+        (folder.path(), "EINVAL"),
+        ("/proc/self/ns/mnt", "EINVAL"),
+        ("/nonexistent", "ENOENT"),
+    ] {
+        let result = Target::open(Path::new(path)).and_then(|target| target.run(|| panic!("it was entered")));
+        let Err(Error::Netns { errno, .. }) = result else {
+            panic!("{path}: {result:?}");
+        };
+        assert!(errno.to_string().starts_with(&format!("{name}: ")), "{path}: {errno}");
+
+        for arguments in ["-p 4143 -o 4140", "uninstall", "verify -p 4143 -o 4140", "detect"] {
+            let mut command = Command::new("timeout");
+            command.arg("10").arg(proxy_init().get_program());
+            let output = safe.output(command.args(arguments.split_whitespace()).args(["--netns", path]));
+            let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
+            assert!(
+                said.contains(path) && said.contains("/var/run/netns"),
+                "{arguments}: {said}"
+            );
+        }
+    }
+    assert!(Target::open("").is_err_and(|error| error.to_string().contains("ENOENT")));
+}
+
+#[test]
+fn where_no_thread_can_be_started_it_says_so() {
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let arguments = format!("--iptables-mode nft -p 4143 -o 4140 --netns {}", there.path().display());
+    // What the kernel says at the limit on processes (clone(2)).
+    let line = last_line(&run_with_failing(&here, "clone,clone3", "EAGAIN", &arguments));
+    assert!(
+        line.contains("EAGAIN") && line.contains("no thread can be started"),
+        "{line}"
+    );
+    for namespace in [&here, &there] {
+        assert_eq!(namespace.sh("nft list ruleset"), "");
+    }
+}
+
+#[test]
+fn an_errno_says_its_name_and_its_number() {
+    let errno = Errno::from_raw(1);
+    assert_eq!(
+        (errno.raw(), errno.to_string().as_str()),
+        (1, "EPERM: Operation not permitted")
+    );
+}
