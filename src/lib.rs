@@ -53,6 +53,8 @@ pub mod log;
 pub mod namespace;
 mod netlink;
 pub mod operate;
+#[doc(hidden)] // as cli
+pub mod report;
 pub mod rules;
 #[doc(hidden)] // as cli
 pub mod start_up;

@@ -12,7 +12,7 @@ use proxy_init::cli::{self, Command, Output};
 use proxy_init::error::chain;
 use proxy_init::log::{Level, Log};
 use proxy_init::operate::detect;
-use proxy_init::{Error, start_up};
+use proxy_init::{Error, report, start_up};
 
 /// All is as asked.
 const DONE: c_int = 0;
@@ -29,13 +29,14 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     start_up::prepare();
     match cli::parse(std::env::args_os(), std::env::var_os("IPTABLES_MODE")) {
         Ok(Command::Install(install, mut log)) => {
-            let result = install.run(&mut log);
+            let result = report::install(&install, &mut log);
             finish(result, log)
         }
         Ok(Command::Uninstall(uninstall, mut log)) => {
-            let result = uninstall.run(&mut log).map(|()| String::new());
+            let result = report::uninstall(&uninstall, &mut log);
             finish(result, log)
         }
+        Ok(Command::Simulate(install)) => print(&install.simulate()),
         Ok(Command::Verify(install, output)) => match install.verify() {
             Ok(verdict) => {
                 let printed = print(&match output {
@@ -59,12 +60,12 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
 }
 
 /// Ends a run that keeps a log: an error is its last line.
-fn finish(result: Result<String, Error>, mut log: Log) -> c_int {
+fn finish(result: Result<(), Error>, mut log: Log) -> c_int {
     if let Err(error) = &result {
         log.add(Level::Error, chain(error));
     }
     log.flush();
-    result.map_or(FAILED, |text| print(&text))
+    result.map_or(FAILED, |()| DONE)
 }
 
 /// Where nobody can read it, the exit code has to do.

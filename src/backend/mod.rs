@@ -29,7 +29,7 @@ pub(crate) fn command(mode: Mode, family: Family) -> &'static str {
 }
 
 /// A way to hold rules in the kernel.
-pub trait Backend {
+pub trait Backend: Send {
     /// Its name.
     fn mode(&self) -> Mode;
 

@@ -19,8 +19,10 @@ use crate::rules::mode::{Choice, Mode};
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
-    /// Install the rules, or show them.
+    /// Install the rules.
     Install(Box<Install>, Log),
+    /// Show the rules that would be installed.
+    Simulate(Box<Install>),
     /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
     /// Take the rules out of every backend.
@@ -253,10 +255,13 @@ pub fn parse(
     match cli.command {
         None => {
             let log = log(&cli.run)?;
-            Ok(Command::Install(
-                Box::new(install(cli.rules, cli.run, environment)?),
-                log,
-            ))
+            let simulate = boolean("--simulate", cli.run.simulate.as_deref(), false)?;
+            let install = Box::new(install(cli.rules, cli.run, environment)?);
+            Ok(if simulate {
+                Command::Simulate(install)
+            } else {
+                Command::Install(install, log)
+            })
         }
         Some(Subcommand::Verify { rules, run, output }) => {
             let output = output_format(output.output.as_deref())?;
@@ -354,7 +359,6 @@ fn install(rules: RuleFlags, run: RunFlags, environment: Option<String>) -> Resu
         folder: folder(&run),
         wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
         replace_other_backend: boolean("--replace-other-backend", run.replace_other_backend.as_deref(), false)?,
-        simulate: boolean("--simulate", run.simulate.as_deref(), false)?,
         netns: run.netns.map(PathBuf::from).filter(|path| !path.as_os_str().is_empty()),
         close_wait_timeout: seconds("--timeout-close-wait-secs", run.timeout_close_wait_secs.as_deref())?,
     })

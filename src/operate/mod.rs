@@ -1,7 +1,9 @@
-//! What a user can ask for: one file per subcommand.
+//! What a user can ask for, one file for each subcommand, and what those share.
 
+pub mod choose;
 mod close_wait;
 pub mod detect;
 pub mod install;
+pub mod notice;
 pub mod uninstall;
 pub mod verify;

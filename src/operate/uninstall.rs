@@ -1,43 +1,60 @@
-//! Taking our rules out, wherever they are.
+//! Removing proxy-init's rules from every backend.
 
 use std::path::PathBuf;
 
 use crate::backend::{self, legacy};
 use crate::error::Error;
-use crate::log::{Level, Log};
 use crate::namespace;
+use crate::operate::notice::{Notice, Warning};
+use crate::rules::mode::Mode;
 
-/// Where to look for rules of ours, and how to take them out.
-#[derive(Debug, Clone)]
+/// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Uninstall {
-    /// The folder of `--firewall-bin-path`.
+    /// A folder in which iptables commands are looked for before PATH.
     pub folder: Option<PathBuf>,
-    /// Wait for the xtables lock.
+    /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
     pub wait: bool,
-    /// The network namespace to work in; none: the current one.
+    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The calling
+    /// thread stays where it is.
     pub netns: Option<PathBuf>,
 }
 
+/// What was removed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Uninstalled {
+    /// The modes whose rules were removed; none, if there were no rules.
+    pub removed: Vec<Mode>,
+    /// What was not as it should be.
+    pub warnings: Vec<Warning>,
+}
+
 impl Uninstall {
-    /// Takes our rules out of every backend that has them.
+    /// Removes proxy-init's rules from every backend that has them. Those of other programs stay.
     ///
     /// # Errors
-    /// The first backend's that fails; the others are done all the same.
-    pub fn run(&self, log: &mut Log) -> Result<(), Error> {
-        namespace::run_in(self.netns.as_deref(), || self.uninstall_here(log))
+    /// The error of the first backend that fails; the rules of the others are removed all the same.
+    pub fn run(&self) -> Result<Uninstalled, Error> {
+        self.run_telling(|_| ())
     }
 
-    fn uninstall_here(&self, log: &mut Log) -> Result<(), Error> {
-        let hidden = legacy::is_hidden();
-        if hidden {
-            log.add(
-                Level::Warning,
-                "whether legacy tables hold rules, only root can see: those are left as they are",
-            );
+    /// As [`Uninstall::run`], and tells `tell` what happens while it does, also if the run then fails.
+    ///
+    /// # Errors
+    /// As [`Uninstall::run`].
+    pub fn run_telling(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Uninstalled, Error> {
+        namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
+    }
+
+    fn run_here(&self, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Uninstalled, Error> {
+        let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
+        if legacy::is_hidden() {
+            tell(Notice::Warning(&Warning::LegacyHidden));
+            warnings.push(Warning::LegacyHidden);
         }
-        let mut failed = None;
         for backend in backend::all(self.folder.clone(), self.wait) {
-            let mode = backend.mode();
             let result = match backend.held() {
                 Ok(held) if held.ours => backend.remove(),
                 Ok(_) => Ok(false),
@@ -46,18 +63,14 @@ impl Uninstall {
                 Err(error) => Err(error),
             };
             match result {
-                Ok(true) => log.add(Level::Info, format_args!("took the rules of {mode} mode out")),
+                Ok(true) => {
+                    tell(Notice::Removed(backend.mode()));
+                    removed.push(backend.mode());
+                }
                 Ok(false) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        match failed {
-            None => {
-                let seen = if hidden { " in nf_tables" } else { "" };
-                log.add(Level::Info, format_args!("no rules of ours are left{seen}"));
-                Ok(())
-            }
-            Some(error) => Err(error),
-        }
+        failed.map_or(Ok(Uninstalled { removed, warnings }), Err)
     }
 }

@@ -4,13 +4,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
 
-use proxy_init::Error;
 use proxy_init::error::Errno;
 use proxy_init::namespace::Namespace as Target;
+use proxy_init::operate::choose::Reason;
+use proxy_init::operate::detect;
+use proxy_init::operate::install::Install;
+use proxy_init::operate::uninstall::{Uninstall, Uninstalled};
+use proxy_init::{Choice, Config, Error, Mode};
 use xtask::lab::Namespace;
 
 use crate::legacy::Folder;
-use crate::{last_line, proxy_init, run_with_failing};
+use crate::{last_line, proxy_init, run_with_failing, run_without_privileges};
 
 /// The network namespace of the calling thread, as the kernel names it.
 fn here() -> String {
@@ -111,4 +115,107 @@ fn an_errno_says_its_name_and_its_number() {
         (errno.raw(), errno.to_string().as_str()),
         (1, "EPERM: Operation not permitted")
     );
+}
+
+#[test]
+fn a_report_has_every_feature_of_both_families() {
+    let namespace = Namespace::new();
+    let report = detect::report(Some(&namespace.path())).unwrap();
+    let names: Vec<_> = report.features.iter().map(|feature| feature.name.as_str()).collect();
+    let one = |family| {
+        [
+            "nat chains",
+            "multiport (xt_multiport)",
+            "owner (xt_owner)",
+            "REDIRECT (xt_REDIRECT)",
+            "tcp (xt_tcpudp)",
+        ]
+        .map(|name| format!("{family}: {name}"))
+    };
+    assert_eq!(
+        names,
+        [&one("IPv4")[..], &one("IPv6"), &["native mode".to_owned()]].concat()
+    );
+    assert!(report.features.iter().all(|feature| feature.works.is_ok()), "{report}");
+}
+
+/// Without a privilege, each feature is tried and refused.
+#[test]
+fn a_feature_that_cannot_be_tried_does_not_pass_for_one_that_works() {
+    let namespace = Namespace::new();
+    let output = run_without_privileges(&namespace, "detect --output json");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let features = report["features"].as_array().unwrap();
+    assert_eq!(features.len(), 11);
+    for feature in features {
+        assert_eq!(feature["works"], false);
+        assert!(feature["reason"].as_str().unwrap().contains("EPERM"), "{feature}");
+    }
+}
+
+fn config() -> Config {
+    Config::new("4143".parse().unwrap(), "4140".parse().unwrap())
+}
+
+fn install(namespace: &Namespace, choice: Choice) -> Install {
+    let mut install = Install::new(config());
+    install.choice = choice;
+    install.netns = Some(namespace.path());
+    install
+}
+
+fn uninstall(namespace: &Namespace) -> Uninstalled {
+    let mut uninstall = Uninstall::default();
+    uninstall.netns = Some(namespace.path());
+    uninstall.run().unwrap()
+}
+
+#[test]
+fn results_are_values() {
+    let namespace = Namespace::new();
+    let home = here();
+    let auto = install(&namespace, Choice::Auto);
+    assert!(!auto.verify().unwrap().is_in_place());
+
+    let installed = auto.run().unwrap();
+    assert_eq!(installed.mode, Mode::Nft);
+    assert!(
+        matches!(installed.reason, Reason::Supported { legacy_hidden: false }),
+        "{installed:?}"
+    );
+    let rules = namespace.sh("iptables-nft-save -t nat") + &namespace.sh("ip6tables-nft-save -t nat");
+    assert_eq!(
+        installed.rules(),
+        rules.lines().filter(|line| line.starts_with("-A")).count()
+    );
+    assert!(installed.replaced.is_empty() && installed.warnings.is_empty());
+    assert!(auto.verify().unwrap().is_in_place());
+    assert!(matches!(auto.run().unwrap().reason, Reason::Holds));
+
+    let mut native = install(&namespace, Choice::Mode(Mode::Native));
+    let refused = native.run().unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::OtherBackend {
+                mode: Mode::Native,
+                other: Mode::Nft
+            }
+        ),
+        "{refused:?}"
+    );
+    native.replace_other_backend = true;
+    let mut told = Vec::new();
+    let installed = native.run_telling(|notice| told.push(format!("{notice:?}"))).unwrap();
+    assert_eq!(
+        (installed.mode, &installed.replaced[..]),
+        (Mode::Native, &[Mode::Nft][..])
+    );
+    assert!(matches!(installed.reason, Reason::Named));
+    assert_eq!(told, ["Removed(Nft)"]);
+
+    assert_eq!(uninstall(&namespace).removed, [Mode::Native]);
+    assert_eq!(uninstall(&namespace).removed, []);
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+    assert_eq!(here(), home);
 }

@@ -199,7 +199,7 @@ fn auto_stays_where_an_earlier_run_was() {
         }
         let log = install(&namespace, &format!("--iptables-mode auto {PORTS} -r 80"));
         assert_eq!(holders(&namespace), mode);
-        assert!(log.contains("it holds rules of ours already"), "{log}");
+        assert!(log.contains("it holds proxy-init's rules already"), "{log}");
     }
 }
 

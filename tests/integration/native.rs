@@ -216,7 +216,7 @@ fn it_gives_way_to_no_other_backend_unasked() {
         assert!(line.contains("native mode holds proxy-init's rules already"), "{line}");
         let log = install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
         assert!(
-            log.contains("auto: native mode, because it holds rules of ours already"),
+            log.contains("auto: native mode, because it holds proxy-init's rules already"),
             "{log}"
         );
         install(&namespace, &format!("{other} --replace-other-backend"));

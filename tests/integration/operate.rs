@@ -345,10 +345,10 @@ fn without_privileges_they_say_what_they_cannot_see() {
     assert_success(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("nft rules   can't be seen") && text.contains("legacy      can't be seen"),
+        text.contains("nft rules   cannot be read") && text.contains("legacy      cannot be read"),
         "{text}"
     );
-    assert!(text.contains("auto        can't be told"), "{text}");
+    assert!(text.contains("auto        cannot choose"), "{text}");
     for arguments in [
         format!("verify {CHART}"),
         format!("verify --iptables-mode nft {CHART}"),

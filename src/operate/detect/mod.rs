@@ -1,0 +1,213 @@
+//! Looking around: what this kernel supports and what this network namespace holds, as data.
+
+mod print;
+
+use std::path::{Path, PathBuf};
+
+use crate::backend::native::Native;
+use crate::backend::nft::{self, Nft};
+use crate::backend::{Backend as _, Held, legacy};
+use crate::error::Error;
+use crate::namespace;
+use crate::operate::choose::{Reason, Seen, choose, try_out};
+use crate::rules::config::{Config, Family, OwnerId, Port, PortRange};
+use crate::rules::mode::Mode;
+use crate::rules::plan::plan;
+use crate::rules::ruleset::{Match, Rule, Ruleset, Target};
+
+/// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
+/// [`Report::json`] for machines.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: String,
+    /// Each thing that nft and native mode need of the kernel.
+    pub features: Vec<Feature>,
+    /// The tables of nf_tables.
+    pub nft: Tables,
+    /// The legacy tables.
+    pub legacy: Tables,
+    /// What speaks for who uses which backend: Kubernetes' chains, and rules of proxy-init's in native mode.
+    pub hints: Vec<String>,
+    /// The iptables commands on PATH.
+    pub binaries: Vec<Binary>,
+    /// The mode that `auto` would choose, and why; or why it could not choose.
+    pub auto: Result<(Mode, Reason), Error>,
+}
+
+/// Something that a mode needs of the kernel.
+#[derive(Debug)]
+pub struct Feature {
+    /// Its name, with the family that it is for.
+    pub name: String,
+    /// Whether the kernel has it; if not, what it lacks.
+    pub works: Result<(), Error>,
+}
+
+/// A backend's tables, or why they cannot be read.
+pub type Tables = Result<Vec<Table>, String>;
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Its family and name, such as `ip nat`.
+    pub name: String,
+    /// How many rules it has, as iptables-save would print them.
+    pub rules: usize,
+}
+
+/// An iptables command on PATH.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binary {
+    /// Its name.
+    pub name: &'static str,
+    /// The file that this name leads to.
+    pub path: PathBuf,
+    /// What the name of that file says it is: `nf_tables`, `legacy` or `unknown kind`.
+    pub kind: &'static str,
+}
+
+/// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
+/// kernel supports is found by transactions that are never committed, and no table is made by asking.
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub fn report(netns: Option<&Path>) -> Result<Report, Error> {
+    namespace::run_in(netns, || Ok(look_around()))
+}
+
+fn look_around() -> Report {
+    let (nft, legacy, mut hints) = tables();
+    if let Ok(Held { ours: true, .. }) = Native.held() {
+        hints.insert(0, "table inet proxy-init: proxy-init's rules in native mode".to_owned());
+    }
+    let everything = everything();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Report {
+        kernel: kernel.trim().to_owned(),
+        features: features(&everything),
+        nft,
+        legacy,
+        hints,
+        binaries: binaries(),
+        auto: Seen::look().and_then(|seen| choose(&seen, |mode| try_out(mode, &everything))),
+    }
+}
+
+/// The tables of nf_tables, the legacy tables, and what Kubernetes' chains in them say.
+fn tables() -> (Tables, Tables, Vec<String>) {
+    let (mut nft, mut legacy, mut hints) = (Ok(Vec::new()), Ok(Vec::new()), Vec::new());
+    for (family, name) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
+        let in_nft = nft::tables(family).map_err(|error| error.to_string());
+        for (backend, list, found) in [
+            ("nf_tables", &mut nft, in_nft),
+            ("legacy", &mut legacy, legacy::tables(family)),
+        ] {
+            match (list.as_mut(), found) {
+                (Ok(list), Ok(tables)) => {
+                    for contents in tables {
+                        let table = Table {
+                            name: format!("{name} {}", contents.table),
+                            rules: contents.rules,
+                        };
+                        hints.extend(kubernetes_hint(backend, &table.name, &contents.chains));
+                        list.push(table);
+                    }
+                }
+                (Ok(_), Err(reason)) => *list = Err(reason),
+                (Err(_), _) => {}
+            }
+        }
+    }
+    (nft, legacy, hints)
+}
+
+/// What the names of Kubernetes' chains in a table say about who uses the backend.
+fn kubernetes_hint(backend: &str, table: &str, chains: &[String]) -> Option<String> {
+    let marks = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+    let named = marks.into_iter().find(|mark| chains.iter().any(|chain| chain == mark));
+    let count = chains.iter().filter(|chain| chain.starts_with("KUBE-")).count();
+    match named {
+        Some(mark) => Some(format!("{mark} in {backend} table {table}: kubelet uses {backend}")),
+        None if count > 0 => Some(format!("{count} KUBE- chains in {backend} table {table}")),
+        None => None,
+    }
+}
+
+/// Rulesets with a rule of each kind, for both families.
+fn everything() -> Vec<Ruleset> {
+    let port = |number| Port::new(number).into_iter();
+    let Some((inbound, outbound)) = port(4143).zip(port(4140)).next() else {
+        return Vec::new();
+    };
+    let mut config = Config::new(inbound, outbound);
+    config.proxy_uid = OwnerId::new(2102);
+    config.redirected_ports = port(80).collect();
+    config.ignored_inbound_ports = PortRange::new(4190, 4191).into_iter().collect();
+    plan(&config)
+}
+
+/// Each thing that nft and native mode need for these rulesets, and whether the kernel has it.
+fn features(everything: &[Ruleset]) -> Vec<Feature> {
+    let mut features = Vec::new();
+    for ruleset in everything {
+        let mut check = |name: &str, keep: &dyn Fn(&Rule) -> bool| {
+            let mut part = ruleset.clone();
+            for chain in &mut part.chains {
+                chain.rules.retain(|rule| keep(rule));
+            }
+            features.push(Feature {
+                name: format!("{}: {name}", ruleset.family),
+                works: Nft.check(&[part]),
+            });
+        };
+        let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
+        let redirects = |rule: &Rule| matches!(rule.target, Target::Redirect(_));
+        check("nat chains", &|_| false);
+        check("multiport (xt_multiport)", &|rule| {
+            has(rule, |it| matches!(it, Match::DestinationPorts(_)))
+        });
+        check("owner (xt_owner)", &|rule| {
+            has(rule, |it| matches!(it, Match::UidOwner(_)))
+        });
+        check("REDIRECT (xt_REDIRECT)", &|rule| {
+            redirects(rule) && rule.matches.len() == 1
+        });
+        check("tcp (xt_tcpudp)", &|rule| {
+            has(rule, |it| matches!(it, Match::DestinationPort(_)))
+        });
+    }
+    features.push(Feature {
+        name: "native mode".to_owned(),
+        works: Native.check(everything),
+    });
+    features
+}
+
+/// The iptables commands on PATH. None is run.
+fn binaries() -> Vec<Binary> {
+    let names = [
+        "iptables",
+        "iptables-nft",
+        "iptables-legacy",
+        "ip6tables",
+        "ip6tables-nft",
+        "ip6tables-legacy",
+        "nft",
+    ];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let find = |name: &'static str| {
+        let file = std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|file| file.is_file())?;
+        let path = std::fs::canonicalize(&file).unwrap_or(file);
+        let kind = match path.file_name().and_then(|name| name.to_str()) {
+            Some(name) if name.contains("nft") => "nf_tables",
+            Some(name) if name.contains("legacy") => "legacy",
+            _ => "unknown kind",
+        };
+        Some(Binary { name, path, kind })
+    };
+    names.into_iter().filter_map(find).collect()
+}

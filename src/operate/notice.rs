@@ -1,0 +1,27 @@
+//! What an operation tells its caller while it runs.
+
+use crate::error::Error;
+use crate::operate::choose::Reason;
+use crate::rules::mode::Mode;
+
+/// Something that happened and that the caller may want to log.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// `auto` chose this mode.
+    Chose(Mode, &'a Reason),
+    /// Something is not as it should be; the operation goes on.
+    Warning(&'a Warning),
+    /// proxy-init's rules were removed from this backend.
+    Removed(Mode),
+}
+
+/// What is not as it should be and yet stops nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The mode that was asked for needs iptables commands, and this one is not installed; nft mode is used instead.
+    NoIptables(Error),
+    /// Only root can list legacy tables, so whether they hold proxy-init's rules is not known; they are left unchanged.
+    LegacyHidden,
+}

@@ -1,0 +1,68 @@
+//! The log of installing and uninstalling: the only place that puts their outcome into words.
+
+use crate::backend::command;
+use crate::error::Error;
+use crate::log::{Level, Log};
+use crate::operate::install::Install;
+use crate::operate::notice::{Notice, Warning};
+use crate::operate::uninstall::Uninstall;
+
+/// Installs the rules, and logs what was done.
+///
+/// # Errors
+/// As [`Install::run`].
+pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
+    let installed = install.run_telling(|notice| add(log, &notice))?;
+    if let Some(seconds) = install.close_wait_timeout {
+        log.add(
+            Level::Info,
+            format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"),
+        );
+    }
+    for ruleset in &installed.rulesets {
+        let command = command(installed.mode, ruleset.family);
+        for (chain, rule) in ruleset.rules() {
+            log.add(Level::Info, format_args!("{command} -t nat -A {chain} {rule:#}"));
+        }
+    }
+    log.add(
+        Level::Info,
+        format_args!(
+            "installed {} rules in {} mode for {} in {} microseconds",
+            installed.rules(),
+            installed.mode,
+            if install.config.ipv6 { "IPv4 and IPv6" } else { "IPv4" },
+            installed.took.as_micros()
+        ),
+    );
+    Ok(())
+}
+
+/// Removes the rules, and logs what was done.
+///
+/// # Errors
+/// As [`Uninstall::run`].
+pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
+    let uninstalled = uninstall.run_telling(|notice| add(log, &notice))?;
+    let hidden = uninstalled
+        .warnings
+        .iter()
+        .any(|warning| matches!(warning, Warning::LegacyHidden));
+    let seen = if hidden { " in nf_tables" } else { "" };
+    log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
+    Ok(())
+}
+
+fn add(log: &mut Log, notice: &Notice<'_>) {
+    match notice {
+        Notice::Chose(mode, reason) => log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}")),
+        Notice::Warning(Warning::NoIptables(missing)) => {
+            log.add(Level::Warning, format_args!("{missing}; going on in nft mode"));
+        }
+        Notice::Warning(Warning::LegacyHidden) => log.add(
+            Level::Warning,
+            "cannot list legacy tables (only root can); left unchanged",
+        ),
+        Notice::Removed(mode) => log.add(Level::Info, format_args!("removed the rules of {mode} mode")),
+    }
+}
