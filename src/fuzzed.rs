@@ -21,8 +21,11 @@ pub fn read_all(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input) {
         let _ = (text.parse::<Port>(), text.parse::<PortRange>(), text.parse::<Subnet>());
         Saved::parse(text).read_back();
-        let arguments = std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into);
-        let _ = crate::cli::parse(arguments, None);
+        #[cfg(feature = "cli")]
+        let _ = crate::cli::parse(
+            std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into),
+            None,
+        );
     }
 }
 

@@ -1,14 +1,39 @@
 //! Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy: what `linkerd-init` does with
 //! two dozen iptables processes, in one netlink transaction.
 //!
-//! A [`Config`] says what is asked for. [`plan`] turns it into a [`Ruleset`] a family, plain data in xtables'
-//! vocabulary, and a [`backend`] takes the rulesets to the kernel, all or nothing.
+//! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, and compares
+//! what is installed with it; [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves the
+//! calling thread where it is:
 //!
-//! ```
-//! use proxy_init::{Config, Port, plan};
+//! ```no_run
+//! use proxy_init::{Config, Install, Uninstall};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut config = Config::new("4143".parse::<Port>()?, "4140".parse::<Port>()?);
+//! let mut config = Config::new("4143".parse()?, "4140".parse()?);
+//! config.ignored_inbound_ports = vec!["4190".parse()?, "8000-8100".parse()?];
+//!
+//! let mut install = Install::new(config);
+//! install.netns = Some("/var/run/netns/pod".into());
+//! let installed = install.run()?;
+//! println!("{} rules in {} mode, because {}", installed.rules(), installed.mode, installed.reason);
+//! assert!(install.verify()?.is_in_place());
+//!
+//! let mut uninstall = Uninstall::default();
+//! uninstall.netns = install.netns;
+//! uninstall.run()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! That takes CAP_NET_ADMIN, and CAP_SYS_ADMIN for another namespace than the process' own. A mode that would leave
+//! connections redirected twice, because another backend holds rules already, is refused. The rules themselves are plain
+//! data and take no privilege:
+//!
+//! ```
+//! use proxy_init::{Config, plan};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = Config::new("4143".parse()?, "4140".parse()?);
 //! config.ignored_inbound_ports = vec!["4190".parse()?, "8000-8100".parse()?];
 //!
 //! let rulesets = plan(&config);
@@ -24,17 +49,16 @@
 //! # }
 //! ```
 //!
-//! Installing needs CAP_NET_ADMIN and changes the network namespace of the calling thread:
+//! # Linking
 //!
-//! ```no_run
-//! use proxy_init::backend::{Backend as _, nft::Nft};
-//! # use proxy_init::{Config, Port, plan};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let config = Config::new("4143".parse::<Port>()?, "4140".parse::<Port>()?);
-//! Nft.install(&plan(&config))?;
-//! # Ok(())
-//! # }
-//! ```
+//! The library links with libmnl and libnftnl, which pkg-config must find: on Debian and Ubuntu, the packages
+//! `libmnl-dev`, `libnftnl-dev` and `pkg-config`.
+//!
+//! # Features
+//!
+//! - `cli` (default): the program, with its flags. A program that embeds the library has no use for it:
+//!   `default-features = false` leaves out clap.
+//! - `serde`: a [`Config`] can be read and written with serde, by the names of the flags.
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -43,23 +67,34 @@
 )]
 
 pub mod backend;
-// The program's own, not for others.
+// What is hidden is the program's own, not for others.
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod log;
 pub mod namespace;
 mod netlink;
 pub mod operate;
-#[doc(hidden)] // as cli
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod report;
 pub mod rules;
-#[doc(hidden)] // as cli
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod start_up;
 
 pub use error::Error;
+pub use namespace::Namespace;
+pub use operate::choose::Reason;
+pub use operate::install::{Install, Installed};
+pub use operate::notice::{Notice, Warning};
+pub use operate::uninstall::{Uninstall, Uninstalled};
+pub use operate::verify::Verdict;
 pub use rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
 pub use rules::mode::{Choice, Mode};
 pub use rules::plan::plan;

@@ -1,6 +1,6 @@
-//! What is asked for, checked once: ports, port ranges, subnets, the proxy's owner.
+//! What the rules are to do, checked once: ports, port ranges, subnets, the proxy's owner.
 //!
-//! A [`Config`] can't hold anything that the kernel would refuse for its form, so nothing after it checks again.
+//! A [`Config`] cannot hold anything that the kernel would refuse for its form, so nothing after it checks again.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -27,8 +27,9 @@ impl fmt::Display for Family {
     }
 }
 
-/// Why a value can't be used. The message does not name the flag; the caller knows it.
+/// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Invalid {
     /// Not a number from 1 to 65535.
     #[error("\"{0}\" is not a valid TCP port (1-65535)")]
@@ -51,6 +52,12 @@ pub enum Invalid {
     /// Not a user or group id.
     #[error("\"{0}\" is not a valid id (1-4294967294; -1 or 0 for none)")]
     OwnerId(String),
+    /// Not the name of a mode.
+    #[error("\"{0}\" is not a mode (use nft, legacy or native)")]
+    Mode(String),
+    /// Not the name of a mode, nor another way to choose one.
+    #[error("\"{0}\" is not a mode (use legacy, nft, native, auto or plain)")]
+    Choice(String),
 }
 
 /// A TCP port that something can listen on: 1 to 65535.
@@ -195,24 +202,35 @@ impl OwnerId {
     }
 }
 
+/// A decimal number.
+impl FromStr for OwnerId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let id = text.parse().ok().and_then(Self::new);
+        id.ok_or_else(|| Invalid::OwnerId(text.to_owned()))
+    }
+}
+
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// What the rules shall do. Each field is one of linkerd-init's flags.
+/// What the rules are to do. Each field is one of linkerd-init's flags, and serde knows it by the flag's name (feature
+/// `serde`); only the proxy's two ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where the proxy listens for the pod's inbound connections.
+    /// The port on which the proxy accepts the pod's inbound connections.
     pub inbound_port: Port,
-    /// Where the proxy listens for the pod's outbound connections.
+    /// The port on which the proxy accepts the pod's outbound connections.
     pub outbound_port: Port,
-    /// The proxy's user: its own connections are never redirected.
+    /// The proxy's user, whose connections are never redirected.
     pub proxy_uid: Option<OwnerId>,
     /// The proxy's group, likewise.
     pub proxy_gid: Option<OwnerId>,
-    /// The only inbound ports to redirect; empty: all.
+    /// The only inbound ports to redirect; if empty, all are.
     pub redirected_ports: Vec<Port>,
     /// Inbound ports that bypass the proxy.
     pub ignored_inbound_ports: Vec<PortRange>,
@@ -222,7 +240,7 @@ pub struct Config {
     pub ignored_inbound_subnets: Vec<Subnet>,
     /// Destinations whose outbound connections bypass the proxy.
     pub ignored_outbound_subnets: Vec<Subnet>,
-    /// IPv6 beside IPv4.
+    /// Whether IPv6 gets rules too; IPv4 always does.
     pub ipv6: bool,
 }
 

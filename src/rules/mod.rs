@@ -6,4 +6,6 @@ pub mod config;
 pub mod mode;
 pub mod plan;
 pub mod ruleset;
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod xtables;

@@ -74,16 +74,12 @@ fn main() -> ExitCode {
 fn test() -> Result<()> {
     shell::need_root("cargo xtask test")?;
     cargo(&["fmt", "--all", "--check"]).run()?;
-    cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ])
-    .run()?;
+    // The library as programs embed it, as it is by default, and with everything.
+    for features in ["--no-default-features", "--features=default", "--all-features"] {
+        cargo(&["clippy", "--workspace", "--all-targets", "--locked", features])
+            .args(["--", "-D", "warnings"])
+            .run()?;
+    }
     cargo(&["doc", "--workspace", "--no-deps", "--locked"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
@@ -94,7 +90,7 @@ fn test() -> Result<()> {
         .run()?;
     // What can't run here is left out by name, and said last: nobody shall take it for passed.
     let mut skipped = Vec::new();
-    let mut tests = cargo(&["test", "--workspace", "--locked"]);
+    let mut tests = cargo(&["test", "--workspace", "--locked", "--all-features"]);
     if let Err(reason) = xtask::apt::mirror() {
         tests.args(["--", "--skip", "versions::"]);
         skipped.push(format!(
