@@ -1,22 +1,69 @@
-//! Installs rules in a named network namespace, as a CNI plugin or a node's agent would:
+//! Redirects the TCP of several pods from one process, as a CNI plugin or a node's agent would: for each namespace an
+//! ADD (install), a CHECK (verify) and a DEL (uninstall).
 //!
-//!     ip netns add pod && cargo run --example install pod; ip netns exec pod nft list ruleset; ip netns delete pod
+//!     for pod in a b c; do ip netns add $pod; done
+//!     cargo run --example embed /var/run/netns/a /var/run/netns/b /var/run/netns/c
+//!     for pod in a b c; do ip netns delete $pod; done
 
-use std::path::Path;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 
-use proxy_init::backend::Backend as _;
-use proxy_init::backend::native::Native;
-use proxy_init::namespace::Namespace;
-use proxy_init::{Config, OwnerId, plan};
+use proxy_init::{Config, Install, OwnerId, Uninstall};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let name = std::env::args().nth(1).ok_or("usage: install NAMESPACE")?;
+fn main() -> Result<(), Box<dyn Error>> {
+    let pods: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let config = config()?;
+    for pod in &pods {
+        add(pod, &config)?;
+    }
+    for pod in &pods {
+        check(pod, &config)?;
+    }
+    for pod in &pods {
+        delete(pod)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn config() -> Result<Config, Box<dyn Error>> {
     let mut config = Config::new("4143".parse()?, "4140".parse()?);
     config.proxy_uid = OwnerId::new(2102);
     config.ignored_inbound_ports = vec!["4190".parse()?, "4191".parse()?];
-    let rulesets = plan(&config);
+    Ok(config)
+}
 
-    Namespace::open(Path::new("/var/run/netns").join(name))?.run(|| Native.install(&rulesets))??;
-    println!("installed");
+fn install(pod: &Path, config: &Config) -> Install {
+    let mut install = Install::new(config.clone());
+    install.netns = Some(pod.to_owned());
+    install
+}
+
+pub(crate) fn add(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
+    let installed = install(pod, config).run()?;
+    println!(
+        "ADD {}: {} rules in {} mode, because {}",
+        pod.display(),
+        installed.rules(),
+        installed.mode,
+        installed.reason
+    );
+    Ok(())
+}
+
+pub(crate) fn check(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
+    let verdict = install(pod, config).verify()?;
+    if !verdict.is_in_place() {
+        return Err(format!("{}: {verdict}", pod.display()).into());
+    }
+    println!("CHECK {}: in place", pod.display());
+    Ok(())
+}
+
+/// A runtime may ask for this more than once.
+pub(crate) fn delete(pod: &Path) -> Result<(), Box<dyn Error>> {
+    let mut uninstall = Uninstall::default();
+    uninstall.netns = Some(pod.to_owned());
+    let uninstalled = uninstall.run()?;
+    println!("DEL {}: removed the rules of {:?}", pod.display(), uninstalled.removed);
     Ok(())
 }

@@ -13,6 +13,10 @@ use proxy_init::operate::uninstall::{Uninstall, Uninstalled};
 use proxy_init::{Choice, Config, Error, Mode};
 use xtask::lab::Namespace;
 
+#[expect(dead_code, reason = "its main, which the tests do not call")]
+#[path = "../../examples/embed.rs"]
+mod embed;
+
 use crate::legacy::Folder;
 use crate::{last_line, proxy_init, run_with_failing, run_without_privileges};
 
@@ -218,4 +222,43 @@ fn results_are_values() {
     assert_eq!(uninstall(&namespace).removed, []);
     assert_eq!(namespace.sh("nft list ruleset"), "");
     assert_eq!(here(), home);
+}
+
+/// All that the example does, for three namespaces from one process.
+#[test]
+fn the_example_adds_checks_and_deletes_in_three_namespaces() {
+    let safe = Namespace::new();
+    let pods = [Namespace::new(), Namespace::new(), Namespace::new()];
+    let paths = || pods.iter().map(Namespace::path);
+    let config = embed::config().unwrap();
+    // On a thread that is in neither the machine's namespace nor a pod's.
+    safe.run(|| {
+        let home = here();
+        for path in paths() {
+            embed::check(&path, &config).unwrap_err();
+            embed::add(&path, &config).unwrap();
+        }
+        for (path, pod) in paths().zip(&pods) {
+            embed::check(&path, &config).unwrap();
+            for save in ["iptables-nft-save", "ip6tables-nft-save"] {
+                let rules = pod.sh(save);
+                assert!(
+                    rules.contains("--uid-owner 2102") && rules.contains("--dports 4190,4191"),
+                    "{rules}"
+                );
+            }
+        }
+        pods[1].sh("iptables-nft -t nat -F PROXY_INIT_OUTPUT");
+        for (index, path) in paths().enumerate() {
+            assert_eq!(embed::check(&path, &config).is_err(), index == 1);
+        }
+        // A DEL comes twice.
+        for path in paths().chain(paths()) {
+            embed::delete(&path).unwrap();
+        }
+        assert_eq!(here(), home);
+    });
+    for namespace in pods.iter().chain([&safe]) {
+        assert_eq!(namespace.sh("nft list ruleset"), "");
+    }
 }
