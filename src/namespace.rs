@@ -8,7 +8,7 @@ use std::thread;
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
 
@@ -27,24 +27,25 @@ impl Namespace {
     /// such as a mount namespace, is refused by [`Namespace::run`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
-        let file = OpenOptions::new()
-            .read(true)
-            // Opening a FIFO would otherwise wait for a writer.
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(&path)
-            .map_err(|error| {
-                let errno = Errno::of_io(&error);
-                let advice = match errno.raw() {
-                    libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
-                    _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
-                };
-                failed(&path, errno, advice)
-            })?;
-        // Files of namespaces are on a file system of their own, nsfs (namespaces(7)).
-        let kind = fstatfs(&file).map_err(|errno| failed(&path, Errno::of(errno), NOT_A_NAMESPACE))?;
-        if kind.filesystem_type() != NSFS_MAGIC {
+        let unusable = |errno: Errno| {
+            let advice = match errno.raw() {
+                libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
+                _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
+            };
+            failed(&path, errno, advice)
+        };
+        // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
+        // wait for ever, as with a FIFO, or set off whatever is behind a device.
+        let found = statfs(&path).map_err(|errno| unusable(Errno::of(errno)))?;
+        if found.filesystem_type() != NSFS_MAGIC {
             return Err(failed(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
         }
+        let file = OpenOptions::new()
+            .read(true)
+            // If it has become a FIFO in the meantime, this does not wait.
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&path)
+            .map_err(|error| unusable(Errno::of_io(&error)))?;
         Ok(Self { file, path })
     }
 

@@ -201,7 +201,8 @@ impl Install {
             .partition(|other| other.mode() == Mode::Legacy);
         // In a fresh namespace, in nft and native mode, this only looks at which legacy tables there are.
         let mut others = self.with_rules(mode, legacy)?;
-        if others.is_empty() && backend.install_if_fresh(rulesets)? {
+        // Auto has tried that already.
+        if self.choice != Choice::Auto && others.is_empty() && backend.install_if_fresh(rulesets)? {
             return Ok(Vec::new());
         }
         others.extend(self.with_rules(mode, in_nf_tables)?);

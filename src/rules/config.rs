@@ -183,7 +183,8 @@ impl FromStr for Subnet {
     }
 }
 
-/// The id of a user or group that isn't root, as the kernel knows it: 1 to 2³² − 2 (2³² − 1 is `(uid_t) -1`, nobody).
+/// The id of a user or group other than root, as the kernel knows it: 1 to 2³² − 2. (2³² − 1 is `(uid_t) -1`, which stands
+/// for no id.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(NonZeroU32);
 
