@@ -36,7 +36,7 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
             let result = report::uninstall(&uninstall, &mut log);
             finish(result, log)
         }
-        Ok(Command::Simulate(install)) => print(&install.simulate()),
+        Ok(Command::Simulate(install)) => print(&install.simulate(None)),
         Ok(Command::Verify(install, output)) => match install.verify() {
             Ok(verdict) => {
                 let printed = print(&match output {

@@ -63,6 +63,19 @@ fn add(log: &mut Log, notice: &Notice<'_>) {
             Level::Warning,
             "cannot list legacy tables (only root can); left unchanged",
         ),
-        Notice::Removed(mode) => log.add(Level::Info, format_args!("removed the rules of {mode} mode")),
+        Notice::RunningCommands { waits } => {
+            let waits = if *waits { ", waiting for the xtables lock" } else { "" };
+            log.add(
+                Level::Info,
+                format_args!("running the iptables commands of legacy mode{waits}"),
+            );
+            // That may take long, so what is known is shown before.
+            log.flush();
+        }
+        Notice::Removed(mode) => {
+            log.add(Level::Info, format_args!("removed the rules of {mode} mode"));
+            // The next backend may wait for the kernel, or for a lock.
+            log.flush();
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::operate::choose::{Reason, Seen, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
 use crate::operate::verify::{self, Verdict};
-use crate::rules::config::Config;
+use crate::rules::config::{Config, Family};
 use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
@@ -98,12 +98,16 @@ impl Install {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
-    /// The rules as text, for `iptables-restore` or, in native mode, for `nft -f`. Changes nothing and needs no privilege.
-    pub fn simulate(&self) -> String {
-        let rulesets = plan(&self.config);
+    /// The rules as text, for `iptables-restore` or, in native mode, for `nft -f`; with a family, those of that family only,
+    /// except in native mode, which has one table for both. Changes nothing and needs no privilege.
+    pub fn simulate(&self, only: Option<Family>) -> String {
+        let mut rulesets = plan(&self.config);
         match self.choice {
             Choice::Mode(Mode::Native) => native::script(&rulesets),
-            _ => xtables::simulation(&rulesets),
+            _ => {
+                rulesets.retain(|ruleset| only.is_none_or(|family| family == ruleset.family));
+                xtables::simulation(&rulesets)
+            }
         }
     }
 
@@ -206,6 +210,9 @@ impl Install {
             return Ok(Vec::new());
         }
         others.extend(self.with_rules(mode, in_nf_tables)?);
+        if mode == Mode::Legacy {
+            tell(Notice::RunningCommands { waits: self.wait });
+        }
         backend.install(rulesets)?;
         let mut replaced = Vec::new();
         for other in others {

@@ -12,6 +12,12 @@ pub enum Notice<'a> {
     Chose(Mode, &'a Reason),
     /// Something is not as it should be; the operation goes on.
     Warning(&'a Warning),
+    /// The iptables commands of legacy mode are about to run. They take milliseconds, or seconds while another program
+    /// holds the xtables lock; with `waits`, they wait for the lock however long that takes.
+    RunningCommands {
+        /// Whether they wait for the lock.
+        waits: bool,
+    },
     /// proxy-init's rules were removed from this backend.
     Removed(Mode),
 }

@@ -262,3 +262,18 @@ fn the_example_adds_checks_and_deletes_in_three_namespaces() {
         assert_eq!(namespace.sh("nft list ruleset"), "");
     }
 }
+
+#[test]
+fn that_commands_are_about_to_run_is_told_before_they_do() {
+    let namespace = Namespace::new();
+    let mut legacy = install(&namespace, Choice::Mode(Mode::Legacy));
+    legacy.wait = true;
+    let mut told = Vec::new();
+    let tables = "cat /proc/thread-self/net/ip_tables_names";
+    let installed = legacy
+        .run_telling(|notice| told.push((format!("{notice:?}"), namespace.sh(tables))))
+        .unwrap();
+    assert_eq!(installed.mode, Mode::Legacy);
+    assert_eq!(told, [("RunningCommands { waits: true }".to_owned(), String::new())]);
+    assert_eq!(namespace.sh(tables), "nat\n");
+}
