@@ -12,10 +12,11 @@ use crate::log::{Format, Level, Log};
 use crate::namespace;
 use crate::operate::detect;
 use crate::operate::verify::{self, Verdict};
-use crate::rules::config::Config;
+use crate::rules::config::{Config, Family};
 use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
+use crate::rules::warnings::warnings;
 use crate::rules::xtables;
 use crate::sysctl::CloseWaitTimeout;
 
@@ -32,12 +33,21 @@ pub struct Install {
     pub wait: bool,
     /// Take out rules of ours in another backend.
     pub replace_other_backend: bool,
-    /// Print the rules and change nothing.
-    pub simulate: bool,
+    /// Print these rules and change nothing.
+    pub simulate: Option<Simulate>,
     /// The network namespace to work in; none: the current one.
     pub netns: Option<PathBuf>,
     /// What to set nf_conntrack_tcp_timeout_close_wait to, in seconds; none: leave it.
     pub close_wait_timeout: Option<u32>,
+}
+
+/// Which rules to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Simulate {
+    /// Those of all families, to be read; `iptables-restore` refuses that text.
+    AllFamilies,
+    /// Those of this family, as input for its restore command.
+    Only(Family),
 }
 
 impl Install {
@@ -47,10 +57,14 @@ impl Install {
     /// See [`Error`]; nothing has changed then.
     pub fn run(&self, log: &mut Log) -> Result<String, Error> {
         let rulesets = plan(&self.config);
-        if self.simulate {
-            return Ok(match self.choice {
-                Choice::Mode(Mode::Native) => native::script(&rulesets),
-                _ => xtables::simulation(&rulesets),
+        if let Some(simulate) = self.simulate {
+            return Ok(match (self.choice, simulate) {
+                (Choice::Mode(Mode::Native), _) => native::script(&rulesets),
+                (_, Simulate::AllFamilies) => xtables::simulation(&rulesets),
+                (_, Simulate::Only(family)) => {
+                    let of_family: Vec<_> = rulesets.into_iter().filter(|it| it.family == family).collect();
+                    xtables::simulation(&of_family)
+                }
             });
         }
         if let Some(path) = &self.netns {
@@ -163,6 +177,19 @@ impl Install {
             return Ok(mode);
         }
         others.extend(self.with_rules(mode, in_nf_tables)?);
+        if mode == Mode::Legacy {
+            // Its commands take milliseconds, and seconds where somebody else holds the lock.
+            let wait = if self.wait {
+                ", waiting for the xtables lock"
+            } else {
+                ""
+            };
+            log.add(
+                Level::Info,
+                format_args!("running the iptables commands of legacy mode{wait}"),
+            );
+            log.flush();
+        }
         backend.install(rulesets)?;
         for other in others {
             other.remove().map_err(|error| Error::NotReplaced {
@@ -197,6 +224,9 @@ impl Install {
     }
 
     fn report(&self, mode: Mode, rulesets: &[Ruleset], microseconds: u128, log: &mut Log) {
+        for warning in warnings(&self.config) {
+            log.add(Level::Warning, warning);
+        }
         if let Some(seconds) = self.close_wait_timeout {
             log.add(
                 Level::Info,

@@ -45,7 +45,11 @@ impl Uninstall {
                 Err(error) => Err(error),
             };
             match result {
-                Ok(true) => log.add(Level::Info, format_args!("took the rules of {mode} mode out")),
+                Ok(true) => {
+                    log.add(Level::Info, format_args!("took the rules of {mode} mode out"));
+                    // The next backend may wait for the kernel, or for a lock.
+                    log.flush();
+                }
                 Ok(false) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }

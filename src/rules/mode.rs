@@ -35,3 +35,29 @@ pub enum Choice {
     /// What fits the kernel and the namespace.
     Auto,
 }
+
+impl Choice {
+    /// Every choice that can be named, by its name.
+    pub const NAMED: [(&str, Choice); 5] = [
+        ("legacy", Choice::Mode(Mode::Legacy)),
+        ("nft", Choice::Mode(Mode::Nft)),
+        ("native", Choice::Mode(Mode::Native)),
+        ("auto", Choice::Auto),
+        ("plain", Choice::Plain),
+    ];
+
+    /// Its name, as `--iptables-mode` takes it; the default has none.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED
+            .iter()
+            .find_map(|&(name, choice)| (choice == self).then_some(name))
+    }
+
+    /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that is understood too.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = if name == "iptables" { "legacy" } else { name };
+        Self::NAMED
+            .iter()
+            .find_map(|&(own, choice)| (own == name).then_some(choice))
+    }
+}
