@@ -307,6 +307,73 @@ mod tests {
         }
     }
 
+    fn try_parse(line: &str, iptables_mode: Option<&str>) -> Result<Command, String> {
+        let arguments = line.split_whitespace().map(OsString::from);
+        parse(arguments, iptables_mode.map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_flag_beats_the_environment_beats_the_binarys_name() {
+        for (flags, environment, want) in [
+            ("", None, Choice::Default),
+            ("", Some(""), Choice::Default),
+            (
+                "--firewall-bin-path /usr/sbin/iptables-nft",
+                None,
+                Choice::Mode(Mode::Nft),
+            ),
+            ("--firewall-bin-path iptables-legacy", None, Choice::Mode(Mode::Legacy)),
+            ("--firewall-bin-path iptables", None, Choice::Plain),
+            ("--firewall-bin-path iptables-nft", Some("auto"), Choice::Auto),
+            ("--iptables-mode native", Some("auto"), Choice::Mode(Mode::Native)),
+            ("--iptables-mode=native --iptables-mode=", Some("auto"), Choice::Auto),
+            (
+                "--iptables-mode nft --firewall-bin-path x",
+                Some("bogus"),
+                Choice::Mode(Mode::Nft),
+            ),
+        ] {
+            match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
+                Ok(Command::Install(install, _)) => assert_eq!(install.choice, want, "{flags} {environment:?}"),
+                other => panic!("{flags}: {other:?}"),
+            }
+        }
+        let error = try_parse("proxy-init -p 1 -o 2", Some("bogus")).unwrap_err();
+        assert!(
+            error.starts_with("IPTABLES_MODE in the environment valid values are only"),
+            "{error}"
+        );
+        assert!(try_parse("proxy-init uninstall", Some("bogus")).is_ok());
+    }
+
+    #[test]
+    fn each_flag_arrives() {
+        let line = "proxy-init -p 1 -o 2 --firewall-bin-path=/opt/bin/iptables-nft -w --replace-other-backend \
+                    --simulate=ipv6 --netns /run/pod --timeout-close-wait-secs 9";
+        let Ok(Command::Install(install, _)) = try_parse(line, None) else {
+            panic!("{line}");
+        };
+        assert_eq!(install.folder.as_deref(), Some(Path::new("/opt/bin")));
+        assert!(install.wait && install.replace_other_backend);
+        assert_eq!(install.simulate, Some(Simulate::Only(Family::V6)));
+        assert_eq!(install.netns.as_deref(), Some(Path::new("/run/pod")));
+        assert_eq!(install.close_wait_timeout, Some(9));
+        let Ok(Command::Uninstall(uninstall, _)) = try_parse("proxy-init uninstall -w --netns /run/pod", None) else {
+            panic!("uninstall");
+        };
+        assert!(uninstall.wait && uninstall.folder.is_none());
+        assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
+        let detect = try_parse("proxy-init detect --output json --netns=", None);
+        assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
+        let verify = try_parse("proxy-init verify -p 1 -o 2", None);
+        assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_table() {
+        grammar::program().debug_assert();
+    }
+
     #[test]
     fn a_list_that_is_too_long_for_an_argument_is_cut() {
         let mut config = Config::new(Port::new(1).unwrap(), Port::new(2).unwrap());

@@ -157,3 +157,84 @@ pub(super) fn log_level(text: &str) -> Result<Level, String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_go_reads_them() {
+        // strconv.ParseInt(text, 0, 64)
+        for (text, number) in [
+            ("4143", Some(4143)),
+            ("+7", Some(7)),
+            ("-1", Some(-1)),
+            ("0", Some(0)),
+            ("0x102C", Some(4140)),
+            ("0b101", Some(5)),
+            ("0o17", Some(15)),
+            ("017", Some(15)),
+            ("-0x10", Some(-16)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("08", None),
+            ("", None),
+            ("-", None),
+            ("--1", None),
+            ("-+1", None),
+            ("0x", None),
+            ("0x-1", None),
+            (" 1", None),
+            ("1.0", None),
+        ] {
+            assert_eq!(integer(text), number, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_ranges_are_kept() {
+        assert_eq!(proxy_port("65535"), Ok(Port::new(65535).unwrap()));
+        assert!(proxy_port("0").is_err() && proxy_port("65536").is_err() && proxy_port("-1").is_err());
+        assert_eq!(owner("4294967294"), Ok(OwnerId::new(4_294_967_294)));
+        assert!(owner("4294967295").is_err() && owner("-2").is_err());
+        assert_eq!((owner("0"), owner("-1")), (Ok(None), Ok(None)));
+        assert_eq!(seconds("2147483647"), Ok(Some(i32::MAX.unsigned_abs())));
+        assert!(seconds("2147483648").is_err() && seconds("-1").is_err());
+        assert_eq!(seconds("0"), Ok(None));
+    }
+
+    #[test]
+    fn words_mean_what_linkerd_init_means_by_them() {
+        for (text, meaning) in [
+            ("1", true),
+            ("t", true),
+            ("TRUE", true),
+            ("0", false),
+            ("F", false),
+            ("False", false),
+        ] {
+            assert_eq!(boolean(text), Ok(meaning));
+            assert_eq!(simulate(text).map(|it| it.is_some()), Ok(meaning));
+        }
+        assert!(boolean("yes").is_err() && boolean("").is_err() && simulate("").is_err());
+        assert_eq!(simulate("ipv6"), Ok(Some(Simulate::Only(Family::V6))));
+        assert_eq!(log_level("Fatal"), Ok(Level::Error));
+        assert_eq!(log_level("WARN"), Ok(Level::Warning));
+        assert_eq!(log_level("trace"), Ok(Level::Debug));
+        assert_eq!(mode(""), Ok(None));
+        assert_eq!(mode("iptables"), mode("legacy"));
+        let error = mode("ebtables").unwrap_err();
+        assert!(
+            error.ends_with("\"legacy\", \"nft\", \"native\", \"auto\", \"plain\", not \"ebtables\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn blanks_and_empty_items_of_a_list_do_not_count() {
+        assert_eq!(list::<Port>(" 80 , ,443,"), ports_to_redirect("80,443"));
+        assert_eq!(list::<Port>(" , "), Ok(vec![]));
+        assert!(ports_to_redirect(" , ").is_err() && ports_to_redirect("").is_err());
+        assert!(list::<Port>("80 443").is_err());
+    }
+}

@@ -61,3 +61,22 @@ impl Choice {
             .find_map(|&(own, choice)| (own == name).then_some(choice))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back() {
+        for (name, choice) in Choice::NAMED {
+            assert_eq!(Choice::from_name(name), Some(choice));
+            assert_eq!(choice.name(), Some(name));
+            if let Choice::Mode(mode) = choice {
+                assert_eq!(mode.to_string(), name);
+            }
+        }
+        assert_eq!(Choice::Default.name(), None);
+        assert_eq!(Choice::from_name("iptables"), Some(Choice::Mode(Mode::Legacy)));
+        assert_eq!(Choice::from_name("default"), None);
+    }
+}

@@ -194,6 +194,14 @@ fn a_value_that_is_not_text_names_its_flag_and_cannot_steer_a_terminal() {
         assert!(text.contains(flag) && text.contains("is not UTF-8 text"), "{text}");
         assert!(text.contains("\\u{1b}[31m\\n7") && text.lines().count() == 1, "{text}");
     }
+    // A path need not be text.
+    let output = namespace.output(
+        proxy_init()
+            .args(["detect", "--netns"])
+            .arg(std::ffi::OsStr::from_bytes(b"/run/\xff")),
+    );
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("ENOENT"), "{output:?}");
     let path = "/run/\u{1b}]0;title\u{7}\nsecond line";
     let output = namespace.output(proxy_init().args(["verify", "-p", "1", "-o", "2", "--netns", path]));
     let text = stderr(&output);
