@@ -1,7 +1,9 @@
 //! Log lines as linkerd-init writes them: logfmt or JSON, with time, level and message.
 //!
-//! Lines are collected and written at once at the end, in one write: a run is over in less time than several take.
+//! Lines are collected, and written in one write when the run ends or is about to wait for something: a run that waits for
+//! nothing is over in less time than several writes take.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,17 +18,17 @@ pub enum Format {
     Json,
 }
 
-/// How much a line matters.
+/// How important a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// The run failed.
     Error,
-    /// It went on, but not as asked.
+    /// The run goes on, but something is probably not as meant.
     Warning,
     /// What was done.
     #[default]
     Info,
-    /// How.
+    /// How it was done.
     Debug,
 }
 
@@ -41,30 +43,38 @@ impl Level {
     }
 }
 
-/// The lines so far.
+/// The lines that are not written yet.
 #[derive(Debug)]
 pub struct Log {
     format: Format,
     level: Level,
+    /// The last line's time, in seconds since 1970 and as text: most lines of a run are added in the same second.
+    second: u64,
     time: String,
     lines: String,
 }
 
 impl Log {
-    /// An empty log that takes lines of this level and those that matter more. All lines carry the time of now.
+    /// An empty log that takes lines of this level and of more important ones.
     pub fn new(format: Format, level: Level) -> Self {
         Self {
             format,
             level,
-            time: timestamp(SystemTime::now()),
+            second: 0,
+            time: timestamp(0),
             lines: String::new(),
         }
     }
 
-    /// Adds a line.
+    /// Adds a line, which carries the present time.
     pub fn add(&mut self, level: Level, message: impl fmt::Display) {
         if level > self.level {
             return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if now.as_secs() != self.second {
+            self.second = now.as_secs();
+            self.time = timestamp(self.second);
         }
         let (name, time, lines) = (level.as_str(), &self.time, &mut self.lines);
         // Writing to a String can't fail.
@@ -82,7 +92,7 @@ impl Log {
         }
     }
 
-    /// Writes all lines to stdout, in one write. Where nobody can read them, nobody can be told either.
+    /// Writes the lines to stdout, in one write. If stdout is closed, they are lost: the exit code remains.
     pub fn flush(&mut self) {
         let mut stdout = std::io::stdout().lock();
         let _ = stdout.write_all(self.lines.as_bytes());
@@ -113,9 +123,23 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     }
 }
 
-/// RFC 3339 in UTC, to the second, as logrus writes it. A date library would cost more start-up than these lines.
-fn timestamp(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+/// A text with its control characters escaped, so that it stays one line and cannot steer a terminal: names and values that
+/// others chose may hold any.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let escape = |character: char| {
+        let is_control = character.is_control();
+        let escaped = is_control.then(|| character.escape_default());
+        let plain = (!is_control).then_some(character);
+        escaped.into_iter().flatten().chain(plain)
+    };
+    text.chars().flat_map(escape).collect::<String>().into()
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more start-up than these lines.
+fn timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days to a date of the Gregorian calendar, in years that begin on 1 March, so that the leap day is the last.
     let days = days + 719_468;
@@ -137,7 +161,6 @@ fn timestamp(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn dates_are_what_date_says() {
@@ -149,8 +172,14 @@ mod tests {
             (1_735_689_599, "2024-12-31T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), want);
+            assert_eq!(timestamp(seconds), want);
         }
+    }
+
+    #[test]
+    fn an_error_stays_one_line() {
+        assert_eq!(escaped("/run/pod: ENOENT"), "/run/pod: ENOENT");
+        assert_eq!(escaped("a\nb\t\u{1b}[31mé\u{9b}"), "a\\nb\\t\\u{1b}[31mé\\u{9b}");
     }
 
     #[test]

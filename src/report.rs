@@ -56,6 +56,7 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
 fn add(log: &mut Log, notice: &Notice<'_>) {
     match notice {
         Notice::Chose(mode, reason) => log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}")),
+        Notice::Warning(Warning::Config(warning)) => log.add(Level::Warning, warning),
         Notice::Warning(Warning::NoIptables(missing)) => {
             log.add(Level::Warning, format_args!("{missing}; going on in nft mode"));
         }

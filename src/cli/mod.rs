@@ -1,19 +1,27 @@
-//! Flags → [`Install`]. The only place that knows clap.
+//! The command line: arguments become what a subcommand needs. The only place that knows clap.
 
+mod exit;
+mod flags;
+mod grammar;
+mod manual;
 mod quick;
+mod subcommand;
+mod values;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory as _, Parser};
+use thiserror::Error;
 
-use crate::log::{Format, Level, Log};
-use crate::operate::install::Install;
+pub use self::exit::Exit;
+use self::flags::{FLAGS, Settings};
+use self::subcommand::Subcommand;
+pub use self::values::Output;
+use crate::log::Log;
+use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
-use crate::rules::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
+use crate::rules::config::{Config, Family, Port};
+use crate::rules::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
 use crate::rules::mode::{Choice, Mode};
 
 /// What the command line asks for.
@@ -21,512 +29,361 @@ use crate::rules::mode::{Choice, Mode};
 pub enum Command {
     /// Install the rules.
     Install(Box<Install>, Log),
-    /// Show the rules that would be installed.
-    Simulate(Box<Install>),
+    /// Print the rules that would be installed.
+    Simulate(Box<Install>, Simulate),
     /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
-    /// Take the rules out of every backend.
+    /// Remove the rules from every backend.
     Uninstall(Uninstall, Log),
     /// Show what the kernel and the namespace have.
     Detect(Option<PathBuf>, Output),
-    /// Print this text (help or version) and be done.
+    /// Print this text.
     Print(String),
 }
 
-/// What output is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// People.
-    Text,
-    /// Machines.
-    Json,
-}
-
-/// Bad input: one line that names the flag and the value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsageError(String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (libnftnl ",
-    env!("PROXY_INIT_LIBNFTNL_VERSION"),
-    ", libmnl ",
-    env!("PROXY_INIT_LIBMNL_VERSION"),
-    ")"
-);
-
-const AFTER_HELP: &str = "\
-Example:
-  proxy-init --iptables-mode nft -p 4143 -o 4140 -u 2102 \\
-      --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568
-
-Lists are separated by commas and may be repeated. Exit codes: 0 done, 1 failed, 2 bad input.";
-
-/// Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy.
-///
-/// Run it once, as root or with CAP_NET_ADMIN, in the namespace or with --netns. It takes linkerd-init's flags and
-/// leaves linkerd-init's rules, for IPv4 and IPv6, in one transaction: all of them or none. Running it again replaces
-/// its rules and leaves everybody else's alone.
-#[derive(Debug, Default, PartialEq, Eq, Parser)]
-#[command(name = "proxy-init", version = VERSION, after_help = AFTER_HELP, args_override_self = true)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Option<Subcommand>,
-    #[command(flatten)]
-    rules: RuleFlags,
-    #[command(flatten)]
-    run: RunFlags,
-}
-
-/// What else there is to do than to install.
-#[derive(Debug, PartialEq, Eq, clap::Subcommand)]
-enum Subcommand {
-    /// Compare the kernel's rules with what the same flags would install: exit code 0 in place, 3 not or not quite
-    Verify {
-        #[command(flatten)]
-        rules: Box<RuleFlags>,
-        #[command(flatten)]
-        run: Box<RunFlags>,
-        #[command(flatten)]
-        output: OutputFlags,
-    },
-    /// Take our rules out, of every backend that has them; strangers' stay
-    Uninstall {
-        #[command(flatten)]
-        run: Box<RunFlags>,
-    },
-    /// Show what this kernel supports, what the namespace holds, and what auto mode would choose
-    Detect {
-        /// Network namespace to look at, e.g. /var/run/netns/pod [default: the current one]
-        #[arg(long, value_name = "PATH")]
-        netns: Option<OsString>,
-        #[command(flatten)]
-        output: OutputFlags,
-    },
-    /// Print the man page, e.g. proxy-init man | man -l -
-    Man,
-    /// Print completions for a shell, e.g. proxy-init completions bash > /etc/bash_completion.d/proxy-init
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-}
-
-/// How a report looks.
-#[derive(Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Output")]
-struct OutputFlags {
-    /// text for people or json for machines [default: text]
-    #[arg(long, value_name = "FORMAT")]
-    output: Option<String>,
-}
-
-/// Which rules.
-#[derive(Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Rules")]
-struct RuleFlags {
-    /// Port of the proxy that takes inbound connections (required)
-    #[arg(short = 'p', long, value_name = "PORT", allow_hyphen_values = true)]
-    incoming_proxy_port: Option<String>,
-
-    /// Port of the proxy that takes outbound connections (required)
-    #[arg(short = 'o', long, value_name = "PORT", allow_hyphen_values = true)]
-    outgoing_proxy_port: Option<String>,
-
-    /// The proxy's user id: its own connections are not redirected [default: -1, no rule]
-    #[arg(short = 'u', long, value_name = "UID", allow_hyphen_values = true)]
-    proxy_uid: Option<String>,
-
-    /// The proxy's group id, likewise [default: -1, no rule]
-    #[arg(short = 'g', long, value_name = "GID", allow_hyphen_values = true)]
-    proxy_gid: Option<String>,
-
-    /// Redirect only these inbound ports, e.g. 80,443 [default: all]
-    #[arg(short = 'r', long, value_name = "PORTS", allow_hyphen_values = true)]
-    ports_to_redirect: Vec<String>,
-
-    /// Inbound ports that bypass the proxy, e.g. 4190,8000-8100
-    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
-    inbound_ports_to_ignore: Vec<String>,
-
-    /// Outbound ports that bypass the proxy, e.g. 443,3306
-    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
-    outbound_ports_to_ignore: Vec<String>,
-
-    /// Connections from these subnets bypass the proxy, e.g. 10.0.0.0/8,fd00::/8
-    #[arg(
-        long,
-        visible_alias = "subnets-to-ignore",
-        value_name = "SUBNETS",
-        allow_hyphen_values = true
-    )]
-    inbound_subnets_to_ignore: Vec<String>,
-
-    /// Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32
-    #[arg(long, value_name = "SUBNETS", allow_hyphen_values = true)]
-    outbound_subnets_to_ignore: Vec<String>,
-
-    /// Rules for IPv6 beside those for IPv4; --ipv6=false for IPv4 alone [default: true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    ipv6: Option<String>,
-}
-
-/// How and where.
-#[derive(Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Run")]
-struct RunFlags {
-    /// How the rules reach the kernel: nft (nf_tables over netlink, as iptables-nft would), native (nftables' own way, no
-    /// xtables), legacy (iptables-legacy-restore), plain (what iptables is here) or auto (what fits the kernel)
-    /// [default: legacy, or IPTABLES_MODE from the environment]
-    #[arg(long, value_name = "MODE")]
-    iptables_mode: Option<String>,
-
-    /// Take out rules of ours that another mode left, which would redirect twice
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    replace_other_backend: Option<String>,
-
-    /// Print the rules as iptables-restore input, change nothing, need no privilege
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    simulate: Option<String>,
-
-    /// Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]
-    #[arg(long, value_name = "PATH")]
-    netns: Option<OsString>,
-
-    /// Wait for the xtables lock (legacy mode; nft mode needs no lock)
-    #[arg(
-        short = 'w',
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true"
-    )]
-    use_wait_flag: Option<String>,
-
-    /// Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]
-    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
-    timeout_close_wait_secs: Option<String>,
-
-    /// Format of the log lines on stdout: plain (logfmt) or json [default: plain]
-    #[arg(long, value_name = "FORMAT")]
-    log_format: Option<String>,
-
-    /// Log lines that matter at least so much: error, warning, info or debug [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
-
-    /// linkerd-init's older way to choose the mode: iptables-nft, iptables-legacy or iptables
-    #[arg(long, value_name = "NAME")]
-    firewall_bin_path: Option<String>,
-
-    /// Goes with --firewall-bin-path, and says nothing more
-    #[arg(long, value_name = "NAME")]
-    firewall_save_bin_path: Option<String>,
+/// The command line is invalid: one line that names the flag and the value.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct UsageError {
+    text: String,
+    /// For whom the error is to be printed.
+    pub output: Output,
 }
 
 /// Reads the command line, the program's name first, and the environment's `IPTABLES_MODE`.
 ///
 /// # Errors
-/// Anything that linkerd-init, iptables or the kernel would refuse, or that can't be meant.
+/// Anything that linkerd-init, iptables or the kernel would refuse, or that is probably a mistake.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     iptables_mode: Option<OsString>,
 ) -> Result<Command, UsageError> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli =
-        match quick::parse(arguments.get(1..).unwrap_or_default()).map_or_else(|| Cli::try_parse_from(arguments), Ok) {
-            Ok(cli) => cli,
-            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-                return Ok(Command::Print(error.to_string()));
-            }
-            Err(error) => return Err(one_line(&error)),
-        };
-    let environment = iptables_mode.map(|mode| mode.to_string_lossy().into_owned());
-    match cli.command {
-        None => {
-            let log = log(&cli.run)?;
-            let simulate = boolean("--simulate", cli.run.simulate.as_deref(), false)?;
-            let install = Box::new(install(cli.rules, cli.run, environment)?);
-            Ok(if simulate {
-                Command::Simulate(install)
-            } else {
-                Command::Install(install, log)
-            })
-        }
-        Some(Subcommand::Verify { rules, run, output }) => {
-            let output = output_format(output.output.as_deref())?;
-            Ok(Command::Verify(Box::new(install(*rules, *run, environment)?), output))
-        }
-        Some(Subcommand::Uninstall { run }) => {
-            let log = log(&run)?;
-            Ok(Command::Uninstall(uninstall(*run)?, log))
-        }
-        Some(Subcommand::Man) => {
-            let mut page = Vec::new();
-            // Writing to a Vec can't fail.
-            let _ = clap_mangen::Man::new(Cli::command()).render(&mut page);
-            Ok(Command::Print(String::from_utf8_lossy(&page).into_owned()))
-        }
-        Some(Subcommand::Completions { shell }) => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "proxy-init", &mut script);
-            Ok(Command::Print(String::from_utf8_lossy(&script).into_owned()))
-        }
-        Some(Subcommand::Detect { netns: path, output }) => {
-            Ok(Command::Detect(netns(path), output_format(output.output.as_deref())?))
-        }
-    }
-}
-
-fn log(run: &RunFlags) -> Result<Log, UsageError> {
-    Ok(Log::new(
-        log_format(run.log_format.as_deref())?,
-        log_level(run.log_level.as_deref())?,
-    ))
-}
-
-fn uninstall(run: RunFlags) -> Result<Uninstall, UsageError> {
-    Ok(Uninstall {
-        folder: folder(&run),
-        wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
-        netns: netns(run.netns),
+    let arguments: Vec<OsString> = arguments.into_iter().skip(1).collect();
+    let named = arguments
+        .first()
+        .and_then(|first| Subcommand::from_name(first.to_str()?));
+    let behind = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
+    let subcommand = named.unwrap_or(Subcommand::Install);
+    read(subcommand, behind, &arguments, iptables_mode).map_err(|text| UsageError {
+        text,
+        output: output(subcommand, behind),
     })
 }
 
-fn folder(run: &RunFlags) -> Option<PathBuf> {
-    Path::new(run.firewall_bin_path.as_deref()?)
+/// Reads the arguments `behind` the subcommand's name.
+fn read(
+    subcommand: Subcommand,
+    behind: &[OsString],
+    arguments: &[OsString],
+    iptables_mode: Option<OsString>,
+) -> Result<Command, String> {
+    let refused = |error: clap::Error| {
+        grammar::asked_for(&error, arguments)
+            .map(Command::Print)
+            .ok_or_else(|| see_help(&grammar::explain(&error, behind, subcommand), subcommand))
+    };
+    match subcommand {
+        Subcommand::Install | Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => {
+            let given = quick::parse(behind, subcommand).map_or_else(|| grammar::parse(behind, subcommand), Ok);
+            match given {
+                Ok(given) => run(subcommand, given.read()?, iptables_mode),
+                Err(error) => refused(error),
+            }
+        }
+        Subcommand::Help | Subcommand::Man | Subcommand::Completions => match grammar::matches(behind, subcommand) {
+            Ok(matches) => Ok(Command::Print(text(subcommand, &matches))),
+            Err(error) => refused(error),
+        },
+    }
+}
+
+/// What a subcommand that takes flags is to do.
+fn run(subcommand: Subcommand, settings: Settings, iptables_mode: Option<OsString>) -> Result<Command, String> {
+    let log = Log::new(settings.log_format, settings.log_level);
+    let output = settings.output;
+    Ok(match subcommand {
+        Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
+        Subcommand::Detect => Command::Detect(settings.netns, output),
+        Subcommand::Verify => Command::Verify(Box::new(install(settings, iptables_mode)?), output),
+        _ => match settings.simulate {
+            Some(simulate) => Command::Simulate(Box::new(install(settings, iptables_mode)?), simulate),
+            None => Command::Install(Box::new(install(settings, iptables_mode)?), log),
+        },
+    })
+}
+
+/// What a subcommand prints that takes the name of something.
+fn text(subcommand: Subcommand, matches: &clap::ArgMatches) -> String {
+    if let Ok(Some(&shell)) = matches.try_get_one::<clap_complete::Shell>(grammar::SUBJECT) {
+        return manual::completions(shell);
+    }
+    let subject = match matches.try_get_one::<String>(grammar::SUBJECT) {
+        Ok(Some(name)) => Subcommand::from_name(name),
+        _ => None,
+    };
+    let subject = subject.unwrap_or(Subcommand::Install);
+    match subcommand {
+        Subcommand::Man => manual::man(subject),
+        _ => manual::help(subject),
+    }
+}
+
+fn see_help(text: &str, subcommand: Subcommand) -> String {
+    match subcommand {
+        Subcommand::Install => format!("{text} (see proxy-init --help)"),
+        other => format!("{text} (see proxy-init {} --help)", other.name()),
+    }
+}
+
+/// For whom errors are, where the flags can't be read.
+fn output(subcommand: Subcommand, arguments: &[OsString]) -> Output {
+    let takes_it = FLAGS
+        .iter()
+        .any(|flag| flag.is_named("output") && flag.is_taken_by(subcommand));
+    let joined = arguments.iter().any(|argument| argument == "--output=json");
+    let apart = arguments
+        .windows(2)
+        .any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"));
+    if takes_it && (joined || apart) {
+        Output::Json
+    } else {
+        Output::Text
+    }
+}
+
+fn uninstall(settings: Settings) -> Uninstall {
+    Uninstall {
+        folder: folder(&settings.firewall_bin_path),
+        wait: settings.use_wait_flag,
+        netns: settings.netns,
+    }
+}
+
+fn install(settings: Settings, iptables_mode: Option<OsString>) -> Result<Install, String> {
+    let choice = choice(&settings, iptables_mode)?;
+    let config = Config {
+        proxy_uid: settings.proxy_uid,
+        proxy_gid: settings.proxy_gid,
+        redirected_ports: settings.ports_to_redirect,
+        ignored_inbound_ports: settings.inbound_ports_to_ignore,
+        ignored_outbound_ports: settings.outbound_ports_to_ignore,
+        ignored_inbound_subnets: settings.inbound_subnets_to_ignore,
+        ignored_outbound_subnets: settings.outbound_subnets_to_ignore,
+        ipv6: settings.ipv6.unwrap_or(true),
+        ..Config::new(
+            required(INCOMING_PROXY_PORT, settings.incoming_proxy_port)?,
+            required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port)?,
+        )
+    };
+    match settings.simulate {
+        Some(Simulate::Only(_)) if choice == Choice::Mode(Mode::Native) => {
+            return Err("--simulate: native mode has one table for both families: write --simulate alone".to_owned());
+        }
+        Some(Simulate::Only(Family::V6)) if !config.ipv6 => {
+            return Err("--simulate=ipv6: with --ipv6=false there are no rules for IPv6".to_owned());
+        }
+        _ => {}
+    }
+    Ok(Install {
+        config,
+        choice,
+        folder: folder(&settings.firewall_bin_path),
+        wait: settings.use_wait_flag,
+        replace_other_backend: settings.replace_other_backend,
+        netns: settings.netns,
+        close_wait_timeout: settings.timeout_close_wait_secs,
+    })
+}
+
+fn required(flag: &str, port: Option<Port>) -> Result<Port, String> {
+    port.ok_or_else(|| format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} 4143"))
+}
+
+/// The folder of an iptables command's path.
+fn folder(path: &str) -> Option<PathBuf> {
+    Path::new(path)
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .map(Path::to_owned)
 }
 
-fn netns(flag: Option<OsString>) -> Option<PathBuf> {
-    flag.map(PathBuf::from).filter(|path| !path.as_os_str().is_empty())
-}
-
-/// clap's error without the usage behind it.
-fn one_line(error: &clap::Error) -> UsageError {
-    let argument = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(argument)) => argument.as_str(),
-        _ => "",
-    };
-    let text = match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let similar = match error.get(ContextKind::SuggestedArg) {
-                Some(ContextValue::String(similar)) => format!(", did you mean {similar}?"),
-                _ => String::new(),
-            };
-            format!("unknown flag or argument {argument}{similar}")
-        }
-        ErrorKind::InvalidValue => format!("{argument}: a value is missing"),
-        _ => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            first.strip_prefix("error: ").unwrap_or(first).to_owned()
-        }
-    };
-    UsageError(format!("{text} (see proxy-init --help)"))
-}
-
-fn install(rules: RuleFlags, run: RunFlags, environment: Option<String>) -> Result<Install, UsageError> {
-    let config = Config {
-        proxy_uid: owner("--proxy-uid", rules.proxy_uid)?,
-        proxy_gid: owner("--proxy-gid", rules.proxy_gid)?,
-        redirected_ports: list("--ports-to-redirect", &rules.ports_to_redirect)?,
-        ignored_inbound_ports: list::<PortRange>("--inbound-ports-to-ignore", &rules.inbound_ports_to_ignore)?,
-        ignored_outbound_ports: list::<PortRange>("--outbound-ports-to-ignore", &rules.outbound_ports_to_ignore)?,
-        ignored_inbound_subnets: list::<Subnet>("--inbound-subnets-to-ignore", &rules.inbound_subnets_to_ignore)?,
-        ignored_outbound_subnets: list::<Subnet>("--outbound-subnets-to-ignore", &rules.outbound_subnets_to_ignore)?,
-        ipv6: boolean("--ipv6", rules.ipv6.as_deref(), true)?,
-        ..Config::new(
-            proxy_port("--incoming-proxy-port", rules.incoming_proxy_port)?,
-            proxy_port("--outgoing-proxy-port", rules.outgoing_proxy_port)?,
-        )
-    };
-    Ok(Install {
-        config,
-        choice: choice(&run, environment)?,
-        folder: folder(&run),
-        wait: boolean("--use-wait-flag", run.use_wait_flag.as_deref(), false)?,
-        replace_other_backend: boolean("--replace-other-backend", run.replace_other_backend.as_deref(), false)?,
-        netns: run.netns.map(PathBuf::from).filter(|path| !path.as_os_str().is_empty()),
-        close_wait_timeout: seconds("--timeout-close-wait-secs", run.timeout_close_wait_secs.as_deref())?,
-    })
-}
-
-fn invalid(flag: &str, reason: impl fmt::Display) -> UsageError {
-    UsageError(format!("{flag}: {reason}"))
-}
-
-fn proxy_port(flag: &str, value: Option<String>) -> Result<Port, UsageError> {
-    let Some(value) = value else {
-        return Err(UsageError(format!(
-            "{flag} must be a valid TCP port number: it is required, e.g. {flag} 4143"
-        )));
-    };
-    let port = integer(&value).and_then(|number| Port::new(u16::try_from(number).ok()?));
-    port.ok_or_else(|| {
-        UsageError(format!(
-            "{flag} must be a valid TCP port number (1-65535), not \"{value}\""
-        ))
-    })
-}
-
-fn owner(flag: &str, value: Option<String>) -> Result<Option<OwnerId>, UsageError> {
-    let Some(value) = value else {
-        return Ok(None);
-    };
-    match integer(&value) {
-        Some(-1 | 0) => Ok(None),
-        number => number
-            .and_then(|number| OwnerId::new(u32::try_from(number).ok()?))
-            .map(Some)
-            .ok_or_else(|| invalid(flag, Invalid::OwnerId(value))),
+/// The mode: that of the flag, or else of the environment (as kube-proxy's images have it), or else of the iptables
+/// binary's name, or else linkerd-init's default.
+fn choice(settings: &Settings, iptables_mode: Option<OsString>) -> Result<Choice, String> {
+    if let Some(choice) = settings.iptables_mode {
+        return Ok(choice);
     }
-}
-
-fn seconds(flag: &str, value: Option<&str>) -> Result<Option<u32>, UsageError> {
-    let value = value.unwrap_or("0");
-    match integer(value).map(i32::try_from) {
-        Some(Ok(0)) => Ok(None),
-        Some(Ok(seconds @ 1..)) => Ok(Some(seconds.unsigned_abs())),
-        _ => Err(invalid(
-            flag,
-            format_args!("\"{value}\" is not a number of seconds (1-2147483647, or 0 to leave it as it is)"),
-        )),
-    }
-}
-
-/// A list's items, from every time that the flag was given; spaces around items and empty ones don't count.
-fn list<T: FromStr<Err = Invalid>>(flag: &str, values: &[String]) -> Result<Vec<T>, UsageError> {
-    values
-        .iter()
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-        .map(|item| item.parse().map_err(|error| invalid(flag, error)))
-        .collect()
-}
-
-/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front (strconv.ParseInt with
-/// base 0).
-fn integer(text: &str) -> Option<i64> {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let lower = digits.to_ascii_lowercase();
-    let (digits, radix) = if let Some(digits) = lower.strip_prefix("0x") {
-        (digits, 16)
-    } else if let Some(digits) = lower.strip_prefix("0b") {
-        (digits, 2)
-    } else if let Some(digits) = lower.strip_prefix("0o") {
-        (digits, 8)
-    } else if let Some(digits) = lower.strip_prefix('0').filter(|digits| !digits.is_empty()) {
-        (digits, 8)
-    } else {
-        (lower.as_str(), 10)
-    };
-    if digits.starts_with(['+', '-']) {
-        return None;
-    }
-    Some(sign * i64::from_str_radix(digits, radix).ok()?)
-}
-
-/// A boolean as Go's flags read it (strconv.ParseBool).
-fn boolean(flag: &str, value: Option<&str>, default: bool) -> Result<bool, UsageError> {
-    let Some(value) = value else {
-        return Ok(default);
-    };
-    match value {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(invalid(flag, format_args!("\"{value}\" is not true or false"))),
-    }
-}
-
-/// The mode: the flag says it, or else the environment (as kube-proxy's images have it), or else the name of the
-/// iptables binary, or else it is linkerd-init's default.
-fn choice(run: &RunFlags, environment: Option<String>) -> Result<Choice, UsageError> {
-    let flag = run.iptables_mode.as_deref().unwrap_or_default();
-    match (flag, environment.as_deref().unwrap_or_default()) {
-        ("", "") => choice_of_binary(run.firewall_bin_path.as_deref().unwrap_or_default()),
-        ("", mode) => choice_of_name("IPTABLES_MODE in the environment", mode),
-        (mode, _) => choice_of_name("--iptables-mode", mode),
-    }
-}
-
-fn choice_of_name(source: &str, mode: &str) -> Result<Choice, UsageError> {
-    match mode {
-        "nft" => Ok(Choice::Mode(Mode::Nft)),
-        "legacy" => Ok(Choice::Mode(Mode::Legacy)),
-        "native" => Ok(Choice::Mode(Mode::Native)),
-        "plain" => Ok(Choice::Plain),
-        "auto" => Ok(Choice::Auto),
-        _ => Err(UsageError(format!(
-            "{source} valid values are only \"legacy\", \"nft\", \"native\", \"auto\", and \"plain\", not \"{mode}\""
-        ))),
+    let environment = iptables_mode.unwrap_or_default();
+    match values::mode(&environment.to_string_lossy()) {
+        Ok(Some(choice)) => Ok(choice),
+        Ok(None) => choice_of_binary(&settings.firewall_bin_path),
+        Err(reason) => Err(format!("IPTABLES_MODE in the environment {reason}")),
     }
 }
 
 /// The mode that an iptables binary's name stands for, wherever it is.
-fn choice_of_binary(path: &str) -> Result<Choice, UsageError> {
+fn choice_of_binary(path: &str) -> Result<Choice, String> {
     match path.rsplit('/').next().unwrap_or_default() {
         "iptables-nft" => Ok(Choice::Mode(Mode::Nft)),
         "" => Ok(Choice::Default),
         "iptables-legacy" => Ok(Choice::Mode(Mode::Legacy)),
         "iptables" => Ok(Choice::Plain),
-        _ => Err(UsageError(format!(
-            "--firewall-bin-path: \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
+        _ => Err(format!(
+            "--firewall-bin-path \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
              use --iptables-mode"
-        ))),
-    }
-}
-
-fn output_format(value: Option<&str>) -> Result<Output, UsageError> {
-    match value.unwrap_or("text") {
-        "text" => Ok(Output::Text),
-        "json" => Ok(Output::Json),
-        other => Err(invalid(
-            "--output",
-            format_args!("\"{other}\" is not a format: use text or json"),
         )),
     }
 }
 
-fn log_format(value: Option<&str>) -> Result<Format, UsageError> {
-    let value = value.unwrap_or("plain");
-    match value {
-        "plain" => Ok(Format::Plain),
-        "json" => Ok(Format::Json),
-        _ => Err(invalid(
-            "--log-format",
-            format_args!("\"{value}\" is not a format: use plain or json"),
-        )),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// logrus' levels; those that we have no lines for mean the nearest one.
-fn log_level(value: Option<&str>) -> Result<Level, UsageError> {
-    let value = value.unwrap_or("info");
-    match value.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => Ok(Level::Error),
-        "warn" | "warning" => Ok(Level::Warning),
-        "info" => Ok(Level::Info),
-        "debug" | "trace" => Ok(Level::Debug),
-        _ => Err(invalid(
-            "--log-level",
-            format_args!("not a valid logrus Level: \"{value}\" (use error, warning, info or debug)"),
-        )),
+    use super::*;
+    use crate::rules::flags::arguments;
+
+    fn read_back(arguments: Vec<String>) -> (Config, Choice) {
+        let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
+        match parse(all.map(OsString::from), None) {
+            Ok(Command::Install(install, _)) => (install.config, install.choice),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Items of a list, as users write them.
+    fn list(name: &'static str, item: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<String>> {
+        let lists = prop::collection::vec(prop::collection::vec(item, 1..20), 0..3);
+        lists.prop_map(move |lists| {
+            let argument = |items: Vec<String>| format!("--{name}={}", items.join(" , "));
+            lists.into_iter().map(argument).collect()
+        })
+    }
+
+    fn port() -> impl Strategy<Value = String> {
+        (1..=u16::MAX).prop_map(|port| port.to_string())
+    }
+
+    fn range() -> impl Strategy<Value = String> {
+        (any::<u16>(), prop::option::of(any::<u16>())).prop_map(|(first, more)| match more {
+            Some(more) => format!("{first}-{}", first.saturating_add(more)),
+            None => first.to_string(),
+        })
+    }
+
+    fn subnet() -> impl Strategy<Value = String> {
+        prop_oneof![
+            (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip))),
+            (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip))),
+        ]
+    }
+
+    /// Flags of an installation, in any order.
+    fn any_flags() -> impl Strategy<Value = Vec<String>> {
+        let given = |name: &'static str, value: BoxedStrategy<String>| {
+            value.prop_map(move |value| vec![format!("--{name}={value}")]).boxed()
+        };
+        let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
+        let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
+        let modes = Choice::NAMED.map(|(name, _)| name.to_owned());
+        let flags: Vec<BoxedStrategy<Vec<String>>> = vec![
+            given("incoming-proxy-port", port().boxed()),
+            given("outgoing-proxy-port", port().boxed()),
+            maybe("proxy-uid", id()),
+            maybe("proxy-gid", id()),
+            list("ports-to-redirect", port()).boxed(),
+            list("inbound-ports-to-ignore", range()).boxed(),
+            list("outbound-ports-to-ignore", range()).boxed(),
+            list("subnets-to-ignore", subnet()).boxed(),
+            list("outbound-subnets-to-ignore", subnet()).boxed(),
+            maybe("ipv6", prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
+            maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed()),
+        ];
+        flags.prop_map(|flags| flags.concat()).prop_shuffle()
+    }
+
+    proptest! {
+        #[test]
+        fn a_configs_flags_install_just_that_config(flags in any_flags()) {
+            let (config, choice) = read_back(flags);
+            let spelled = arguments(&config, choice);
+            prop_assert!(quick::parse(&spelled.iter().map(OsString::from).collect::<Vec<_>>(), Subcommand::Install).is_some());
+            prop_assert_eq!(read_back(spelled), (config, choice));
+        }
+    }
+
+    fn try_parse(line: &str, iptables_mode: Option<&str>) -> Result<Command, String> {
+        let arguments = line.split_whitespace().map(OsString::from);
+        parse(arguments, iptables_mode.map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_flag_beats_the_environment_beats_the_binarys_name() {
+        for (flags, environment, want) in [
+            ("", None, Choice::Default),
+            ("", Some(""), Choice::Default),
+            (
+                "--firewall-bin-path /usr/sbin/iptables-nft",
+                None,
+                Choice::Mode(Mode::Nft),
+            ),
+            ("--firewall-bin-path iptables-legacy", None, Choice::Mode(Mode::Legacy)),
+            ("--firewall-bin-path iptables", None, Choice::Plain),
+            ("--firewall-bin-path iptables-nft", Some("auto"), Choice::Auto),
+            ("--iptables-mode native", Some("auto"), Choice::Mode(Mode::Native)),
+            ("--iptables-mode=native --iptables-mode=", Some("auto"), Choice::Auto),
+            (
+                "--iptables-mode nft --firewall-bin-path x",
+                Some("bogus"),
+                Choice::Mode(Mode::Nft),
+            ),
+        ] {
+            match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
+                Ok(Command::Install(install, _)) => assert_eq!(install.choice, want, "{flags} {environment:?}"),
+                other => panic!("{flags}: {other:?}"),
+            }
+        }
+        let error = try_parse("proxy-init -p 1 -o 2", Some("bogus")).unwrap_err();
+        assert!(
+            error.starts_with("IPTABLES_MODE in the environment valid values are only"),
+            "{error}"
+        );
+        assert!(try_parse("proxy-init uninstall", Some("bogus")).is_ok());
+    }
+
+    #[test]
+    fn each_flag_arrives() {
+        let line = "proxy-init -p 1 -o 2 --firewall-bin-path=/opt/bin/iptables-nft -w --replace-other-backend \
+                    --simulate=ipv6 --netns /run/pod --timeout-close-wait-secs 9";
+        let Ok(Command::Simulate(install, Simulate::Only(Family::V6))) = try_parse(line, None) else {
+            panic!("{line}");
+        };
+        assert_eq!(install.folder.as_deref(), Some(Path::new("/opt/bin")));
+        assert!(install.wait && install.replace_other_backend);
+        assert_eq!(install.netns.as_deref(), Some(Path::new("/run/pod")));
+        assert_eq!(install.close_wait_timeout, Some(9));
+        let Ok(Command::Uninstall(uninstall, _)) = try_parse("proxy-init uninstall -w --netns /run/pod", None) else {
+            panic!("uninstall");
+        };
+        assert!(uninstall.wait && uninstall.folder.is_none());
+        assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
+        let detect = try_parse("proxy-init detect --output json --netns=", None);
+        assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
+        let verify = try_parse("proxy-init verify -p 1 -o 2", None);
+        assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_table() {
+        grammar::program().debug_assert();
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_for_an_argument_is_cut() {
+        let mut config = Config::new(Port::new(1).unwrap(), Port::new(2).unwrap());
+        config.ignored_inbound_subnets = vec!["1111:2222:3333:4444:5555:6666:7777:8888/128".parse().unwrap(); 3001];
+        let spelled = arguments(&config, Choice::Default);
+        // MAX_ARG_STRLEN (linux/binfmts.h)
+        assert!(spelled.iter().all(|argument| argument.len() < 128 * 1024));
+        assert_eq!(read_back(spelled), (config, Choice::Default));
     }
 }

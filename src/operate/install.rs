@@ -17,6 +17,7 @@ use crate::rules::config::{Config, Family};
 use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
+use crate::rules::warnings::warnings;
 use crate::rules::xtables;
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
@@ -38,6 +39,15 @@ pub struct Install {
     pub netns: Option<PathBuf>,
     /// What to set the namespace's nf_conntrack_tcp_timeout_close_wait to, in seconds; none leaves it as it is.
     pub close_wait_timeout: Option<u32>,
+}
+
+/// Which rules to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Simulate {
+    /// Those of all families, to be read; `iptables-restore` refuses that text.
+    AllFamilies,
+    /// Those of this family, as input for its restore command.
+    Only(Family),
 }
 
 /// What was installed.
@@ -98,14 +108,16 @@ impl Install {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
-    /// The rules as text, for `iptables-restore` or, in native mode, for `nft -f`; with a family, those of that family only,
-    /// except in native mode, which has one table for both. Changes nothing and needs no privilege.
-    pub fn simulate(&self, only: Option<Family>) -> String {
+    /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for `nft -f`.
+    /// Changes nothing and needs no privilege.
+    pub fn simulate(&self, simulate: Simulate) -> String {
         let mut rulesets = plan(&self.config);
         match self.choice {
             Choice::Mode(Mode::Native) => native::script(&rulesets),
             _ => {
-                rulesets.retain(|ruleset| only.is_none_or(|family| family == ruleset.family));
+                if let Simulate::Only(family) = simulate {
+                    rulesets.retain(|ruleset| ruleset.family == family);
+                }
                 xtables::simulation(&rulesets)
             }
         }
@@ -132,6 +144,8 @@ impl Install {
     /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
     /// linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
+        let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
+        warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
         let start = Instant::now();
         let done = |mode, reason, rulesets, replaced, warnings| Installed {
             mode,
@@ -145,12 +159,12 @@ impl Install {
             && let Some((mode, reason)) = install_if_untouched(&rulesets)
         {
             tell(Notice::Chose(mode, &reason));
-            return Ok(done(mode, reason, rulesets, Vec::new(), Vec::new()));
+            return Ok(done(mode, reason, rulesets, Vec::new(), warnings));
         }
         match self.chosen(&rulesets, tell) {
             Ok((backend, reason)) => {
                 let replaced = self.install_in(&*backend, &rulesets, tell)?;
-                Ok(done(backend.mode(), reason, rulesets, replaced, Vec::new()))
+                Ok(done(backend.mode(), reason, rulesets, replaced, warnings))
             }
             Err(missing @ Error::NoCommand { .. }) => {
                 let warning = Warning::NoIptables(missing);
@@ -160,7 +174,11 @@ impl Install {
                         missing: Box::new(missing),
                         error: Box::new(error),
                     }),
-                    (replaced, warning) => Ok(done(Mode::Nft, Reason::NoIptables, rulesets, replaced?, vec![warning])),
+                    (replaced, warning) => {
+                        let replaced = replaced?;
+                        warnings.push(warning);
+                        Ok(done(Mode::Nft, Reason::NoIptables, rulesets, replaced, warnings))
+                    }
                 }
             }
             Err(error) => Err(error),

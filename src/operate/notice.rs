@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::operate::choose::Reason;
 use crate::rules::mode::Mode;
+use crate::rules::warnings;
 
 /// Something that happened and that the caller may want to log.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub enum Notice<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Warning {
+    /// What was asked for is probably a mistake.
+    Config(warnings::Warning),
     /// The mode that was asked for needs iptables commands, and this one is not installed; nft mode is used instead.
     NoIptables(Error),
     /// Only root can list legacy tables, so whether they hold proxy-init's rules is not known; they are left unchanged.

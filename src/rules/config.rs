@@ -49,6 +49,14 @@ pub enum Invalid {
     /// Not an address with a prefix length.
     #[error("{0} is not a valid CIDR address (such as 10.0.0.0/8 or fd00::/8)")]
     Subnet(String),
+    /// An IPv4 subnet written as an IPv6 one.
+    #[error("{written} is an IPv4-mapped subnet, which is never on the wire: write the IPv4 subnet itself{}", instead.map(|net| format!(", {net}")).unwrap_or_default())]
+    MappedSubnet {
+        /// As it was written.
+        written: String,
+        /// The IPv4 subnet that it maps, if it is one.
+        instead: Option<IpNet>,
+    },
     /// Not a user or group id.
     #[error("\"{0}\" is not a valid id (1-4294967294; -1 or 0 for none)")]
     OwnerId(String),
@@ -133,6 +141,8 @@ impl FromStr for PortRange {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let (lower, upper) = match text.split_once('-') {
             Some((_, upper)) if upper.contains('-') => return Err(Invalid::RangeForm(text.to_owned())),
+            // A number below zero: it is named as it was written.
+            Some(("", _)) => return Err(Invalid::LowerBound(text.to_owned())),
             Some((lower, upper)) => (lower.trim(), upper.trim()),
             None => (text, text),
         };
@@ -171,11 +181,28 @@ impl fmt::Display for Subnet {
     }
 }
 
+/// An address as std reads it, which takes no leading zeros (in some programs they mean octal), and a prefix length
+/// without them.
 impl FromStr for Subnet {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let net: IpNet = text.parse().map_err(|_| Invalid::Subnet(text.to_owned()))?;
+        let read = || -> Option<IpNet> {
+            let (address, length) = text.split_once('/')?;
+            let is_plain =
+                length.bytes().all(|byte| byte.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
+            IpNet::new(address.parse().ok()?, length.parse().ok().filter(|_| is_plain)?).ok()
+        };
+        let net = read().ok_or_else(|| Invalid::Subnet(text.to_owned()))?;
+        if let IpNet::V6(v6) = net
+            && let Some(address) = v6.addr().to_ipv4_mapped()
+        {
+            let length = v6.prefix_len().checked_sub(96);
+            return Err(Invalid::MappedSubnet {
+                written: text.to_owned(),
+                instead: length.and_then(|length| IpNet::new(address.into(), length).ok()),
+            });
+        }
         Ok(Self {
             written: text.to_owned(),
             net: net.trunc(),
@@ -292,7 +319,7 @@ mod tests {
             ("33", Ok((33, 33))),
             ("", Err(Invalid::LowerBound(String::new()))),
             ("notanumber", Err(Invalid::LowerBound("notanumber".into()))),
-            ("-23", Err(Invalid::LowerBound(String::new()))),
+            ("-23", Err(Invalid::LowerBound("-23".into()))),
             ("-23-25", Err(Invalid::RangeForm("-23-25".into()))),
             ("25-23", Err(Invalid::RangeOrder("25-23".into()))),
             ("65536-65539", Err(Invalid::LowerBound("65536".into()))),
@@ -308,7 +335,28 @@ mod tests {
         let subnet: Subnet = "10.1.2.3/8".parse().unwrap();
         assert_eq!(subnet.to_string(), "10.1.2.3/8");
         assert_eq!(subnet.net().to_string(), "10.0.0.0/8");
-        assert!("10.0.0.0/33".parse::<Subnet>().is_err());
-        assert!("10.0.0.1".parse::<Subnet>().is_err());
+    }
+
+    #[test]
+    fn a_subnet_that_programs_read_differently_is_refused() {
+        for text in [
+            "10.0.0.0/33",
+            "10.0.0.1",
+            "010.0.0.0/8",
+            "10.0.0.0/08",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "10.0.0/8",
+            "fd00::/129",
+            "fd00::%eth0/8",
+            "",
+        ] {
+            assert_eq!(text.parse::<Subnet>(), Err(Invalid::Subnet(text.to_owned())));
+        }
+        let error = "::ffff:10.0.0.0/104".parse::<Subnet>().unwrap_err().to_string();
+        assert!(error.ends_with("write the IPv4 subnet itself, 10.0.0.0/8"), "{error}");
+        for text in ["0.0.0.0/0", "::/0", "::1/128", "64:ff9b::10.0.0.0/104"] {
+            assert_eq!(text.parse::<Subnet>().unwrap().to_string(), text);
+        }
     }
 }

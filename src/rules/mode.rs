@@ -61,15 +61,36 @@ pub enum Choice {
     Auto,
 }
 
+impl Choice {
+    /// Every choice that can be named, by its name.
+    pub const NAMED: [(&str, Choice); 5] = [
+        ("legacy", Choice::Mode(Mode::Legacy)),
+        ("nft", Choice::Mode(Mode::Nft)),
+        ("native", Choice::Mode(Mode::Native)),
+        ("auto", Choice::Auto),
+        ("plain", Choice::Plain),
+    ];
+
+    /// Its name, as `--iptables-mode` takes it; the default has none.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED
+            .iter()
+            .find_map(|&(name, choice)| (choice == self).then_some(name))
+    }
+
+    /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that is understood too.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = if name == "iptables" { "legacy" } else { name };
+        Self::NAMED
+            .iter()
+            .find_map(|&(own, choice)| (own == name).then_some(choice))
+    }
+}
+
 /// As [`FromStr`] reads it; [`Choice::Default`] is `default`.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Choice::Default => f.write_str("default"),
-            Choice::Mode(mode) => mode.fmt(f),
-            Choice::Plain => f.write_str("plain"),
-            Choice::Auto => f.write_str("auto"),
-        }
+        f.write_str(self.name().unwrap_or("default"))
     }
 }
 
@@ -80,13 +101,7 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         match text {
             "default" => Ok(Choice::Default),
-            "plain" => Ok(Choice::Plain),
-            "auto" => Ok(Choice::Auto),
-            "iptables" => Ok(Choice::Mode(Mode::Legacy)),
-            mode => mode
-                .parse()
-                .map(Choice::Mode)
-                .map_err(|_| Invalid::Choice(text.to_owned())),
+            name => Choice::from_name(name).ok_or_else(|| Invalid::Choice(name.to_owned())),
         }
     }
 }
@@ -114,5 +129,19 @@ mod tests {
         }
         let error = "nftables".parse::<Choice>().unwrap_err().to_string();
         assert!(error.contains("\"nftables\"") && error.contains("auto"), "{error}");
+    }
+
+    #[test]
+    fn every_name_is_read_back() {
+        for (name, choice) in Choice::NAMED {
+            assert_eq!(Choice::from_name(name), Some(choice));
+            assert_eq!(choice.name(), Some(name));
+            if let Choice::Mode(mode) = choice {
+                assert_eq!(mode.to_string(), name);
+            }
+        }
+        assert_eq!(Choice::Default.name(), None);
+        assert_eq!(Choice::from_name("iptables"), Some(Choice::Mode(Mode::Legacy)));
+        assert_eq!(Choice::from_name("default"), None);
     }
 }

@@ -142,6 +142,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::rules::flags::arguments;
 
     fn read(value: Value) -> Result<Config, String> {
         serde_json::from_value(value).map_err(|error| error.to_string())
@@ -159,8 +160,8 @@ mod tests {
         assert!(missing.contains("outgoing-proxy-port"), "{missing}");
     }
 
-    #[test]
-    fn what_is_written_is_read_again() {
+    /// A config in which everything differs from the default.
+    fn full() -> Config {
         let mut config = ports();
         config.proxy_uid = OwnerId::new(2102);
         config.proxy_gid = OwnerId::new(u32::MAX - 1);
@@ -170,6 +171,12 @@ mod tests {
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap()];
         config.ignored_outbound_subnets = vec!["fd00::/8".parse().unwrap()];
         config.ipv6 = false;
+        config
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let config = full();
         let written = serde_json::to_value(&config).unwrap();
         let want = json!({
             "incoming-proxy-port": 4143,
@@ -187,25 +194,23 @@ mod tests {
         assert_eq!(read(written), Ok(config));
     }
 
-    /// Each key is a flag's name, and each flag about rules is a key.
-    #[cfg(feature = "cli")]
     #[test]
     fn the_keys_are_the_flags() {
-        let Ok(crate::cli::Command::Print(help)) = crate::cli::parse(["proxy-init", "--help"].map(Into::into), None)
-        else {
-            panic!("--help prints");
-        };
-        let (_, rules) = help.split_once("\nRules:\n").unwrap();
-        let rules = rules.split("\nRun:\n").next().unwrap();
-        let flags = rules.lines().filter_map(|line| {
-            let (_, name) = line.split_once("--").filter(|_| line.trim_start().starts_with('-'))?;
-            name.split([' ', '[', '=']).next()
-        });
-        let mut flags: Vec<&str> = flags.collect();
-        flags.sort_unstable();
-        let config = serde_json::to_value(ports()).unwrap();
-        let mut keys: Vec<&str> = config.as_object().unwrap().keys().map(String::as_str).collect();
-        keys.sort_unstable();
+        let config = full();
+        let value = serde_json::to_value(&config).unwrap();
+        let mut keys: Vec<String> = value
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|key| format!("--{key}"))
+            .collect();
+        let arguments = arguments(&config, Choice::Default).into_iter();
+        let mut flags: Vec<String> = arguments
+            .filter(|argument| argument.starts_with("--"))
+            .filter_map(|argument| argument.split('=').next().map(ToOwned::to_owned))
+            .collect();
+        keys.sort();
+        flags.sort();
         assert_eq!(keys, flags);
     }
 

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use ipnet::IpNet;
-
 use crate::backend::FoundRule;
 use crate::rules::config::{Family, OwnerId, Port, PortRange};
 use crate::rules::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
@@ -66,16 +64,8 @@ impl Input {
     }
 
     /// Adds a rule behind a chain's last one.
-    ///
-    /// A rule on a subnet says which family it is for (`-4`, `-6`; see iptables(8)), so that the other family's
-    /// command passes over it instead of failing when somebody pipes both blocks of a simulation into one.
     pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
-        let on_subnet = rule.matches.iter().find_map(|condition| match condition {
-            Match::Source(IpNet::V4(_)) | Match::Destination(IpNet::V4(_)) => Some("-4 "),
-            Match::Source(IpNet::V6(_)) | Match::Destination(IpNet::V6(_)) => Some("-6 "),
-            _ => None,
-        });
-        self.line(format_args!("{}-A {chain} {rule}", on_subnet.unwrap_or_default()));
+        self.line(format_args!("-A {chain} {rule}"));
     }
 
     /// Adds a rule as iptables-save wrote it.
@@ -105,25 +95,38 @@ impl Input {
     }
 }
 
-/// What `--simulate` prints: each family's input behind a line that names its command.
+/// Lines at which iptables-restore and ip6tables-restore stop before they have committed anything. They would take the
+/// text of both families: the other family's part would flush the chains of the first and double its jumps.
+///
+/// The second line is invalid inside a table, and inside one so that no version skips it for the sake of `--table`.
+const NOT_FOR_ONE_COMMAND: &str = "\
+*nat
+text-of-both-families: for a restore command, ask for one with --simulate=ipv4 or --simulate=ipv6
+
+";
+
+/// What `--simulate` prints: each family's input for its restore command, behind a comment that names the command. The
+/// text of one family can be restored as it is; the text of several is refused as a whole.
 pub fn simulation(rulesets: &[Ruleset]) -> String {
-    rulesets
-        .iter()
-        .map(|ruleset| {
-            let command = match ruleset.family {
-                Family::V4 => "iptables-restore",
-                Family::V6 => "ip6tables-restore",
-            };
-            let mut input = Input::new();
-            for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
-                input.make_or_flush(chain.name);
-            }
-            for (chain, rule) in ruleset.rules() {
-                input.append(chain, rule);
-            }
-            format!("# {}: {command} --noflush\n{}", ruleset.family, input.finish())
-        })
-        .collect()
+    let mut text = String::new();
+    if rulesets.len() > 1 {
+        text += NOT_FOR_ONE_COMMAND;
+    }
+    for ruleset in rulesets {
+        let command = match ruleset.family {
+            Family::V4 => "iptables-restore",
+            Family::V6 => "ip6tables-restore",
+        };
+        let mut input = Input::new();
+        for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
+            input.make_or_flush(chain.name);
+        }
+        for (chain, rule) in ruleset.rules() {
+            input.append(chain, rule);
+        }
+        text += &format!("# {}: {command} --noflush\n{}", ruleset.family, input.finish());
+    }
+    text
 }
 
 /// The nat table as iptables-save wrote it.

@@ -1,12 +1,11 @@
 //! The command line as users write it: Linkerd's chart, Go's ways, and mistakes.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use xtask::lab::Namespace;
 use xtask::linkerd::CHART_ARGUMENTS;
 
-use crate::{assert_success, install, last_line, proxy_init, run, run_without_privileges, saved_by_nft};
+use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
 
 #[test]
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
@@ -190,61 +189,6 @@ fn every_way_of_writing_the_same_gives_the_same() {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         assert_eq!(saved_by_nft(&namespace), want, "{arguments:?}");
     }
-}
-
-/// Feeds a block to a restore command's test mode.
-fn restore_test(namespace: &Namespace, command: &str, block: &str) {
-    let output = namespace.run(|| {
-        let mut child = Command::new(command)
-            .arg("--test")
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    });
-    assert!(output.status.success(), "{command}: {output:?}\n{block}");
-}
-
-#[test]
-fn simulate_prints_what_iptables_restore_takes_and_changes_nothing() {
-    let namespace = Namespace::new();
-    let arguments = "--iptables-mode nft --simulate -p 4143 -o 4140 -u 2102 -g 7 -r 80 --inbound-ports-to-ignore 1-9,25 \
-                     --subnets-to-ignore 10.1.2.3/8,fd00::/8 --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
-    let output = run_without_privileges(&namespace, arguments);
-    assert_success(&output);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(namespace.sh("nft list ruleset"), "");
-
-    let blocks: Vec<_> = text.split_inclusive("COMMIT\n").collect();
-    assert_eq!(blocks.len(), 2, "{text}");
-    restore_test(&Namespace::new(), "iptables-nft-restore", blocks[0]);
-    restore_test(&Namespace::new(), "iptables-legacy-restore", blocks[0]);
-    restore_test(&Namespace::new(), "ip6tables-nft-restore", blocks[1]);
-    restore_test(&Namespace::new(), "ip6tables-legacy-restore", blocks[1]);
-    // Somebody pipes all of it.
-    restore_test(&Namespace::new(), "iptables-restore", &text);
-    restore_test(&Namespace::new(), "ip6tables-restore", &text);
-
-    // And restored for real, it is what installing gives.
-    let restored = Namespace::new();
-    for (command, block) in [
-        ("iptables-nft-restore", blocks[0]),
-        ("ip6tables-nft-restore", blocks[1]),
-    ] {
-        restored.run(|| {
-            let mut child = Command::new(command)
-                .arg("--noflush")
-                .stdin(Stdio::piped())
-                .spawn()
-                .unwrap();
-            child.stdin.take().unwrap().write_all(block.as_bytes()).unwrap();
-            assert!(child.wait().unwrap().success());
-        });
-    }
-    install(&namespace, &arguments.replace("--simulate", ""));
-    assert_eq!(saved_by_nft(&restored), saved_by_nft(&namespace));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use proxy_init::operate::choose::Reason;
 use proxy_init::operate::detect;
 use proxy_init::operate::install::Install;
 use proxy_init::operate::uninstall::{Uninstall, Uninstalled};
-use proxy_init::{Choice, Config, Error, Mode};
+use proxy_init::{Choice, Config, Error, Mode, OwnerId};
 use xtask::lab::Namespace;
 
 #[expect(dead_code, reason = "its main, which the tests do not call")]
@@ -158,7 +158,9 @@ fn a_feature_that_cannot_be_tried_does_not_pass_for_one_that_works() {
 }
 
 fn config() -> Config {
-    Config::new("4143".parse().unwrap(), "4140".parse().unwrap())
+    let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+    config.proxy_uid = OwnerId::new(2102);
+    config
 }
 
 fn install(namespace: &Namespace, choice: Choice) -> Install {

@@ -55,13 +55,14 @@ impl Flags {
         let mut arguments = vec![
             format!("--incoming-proxy-port={}", self.inbound_port),
             format!("--outgoing-proxy-port={}", self.outbound_port),
-            format!("--ports-to-redirect={}", ports.join(",")),
             format!("--inbound-ports-to-ignore={}", ranges(&self.inbound)),
             format!("--outbound-ports-to-ignore={}", ranges(&self.outbound)),
             format!("--subnets-to-ignore={}", self.inbound_subnets.join(",")),
             format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
             format!("--ipv6={}", self.ipv6),
         ];
+        // Without ports, the flag is left out: an empty list is refused.
+        arguments.extend((!ports.is_empty()).then(|| format!("--ports-to-redirect={}", ports.join(","))));
         arguments.extend(self.uid.map(|uid| format!("--proxy-uid={uid}")));
         arguments.extend(self.gid.map(|gid| format!("--proxy-gid={gid}")));
         arguments

@@ -6,6 +6,7 @@
 mod cli;
 mod deploy;
 mod errors;
+mod flags;
 mod legacy;
 mod library;
 mod linkerd;

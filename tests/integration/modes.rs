@@ -97,9 +97,9 @@ fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
     ] {
         let (holder, log) = mode_of(&[("PATH", folder.path())], &format!("--iptables-mode {mode}"));
         assert_eq!(holder, "nft");
-        let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
+        let warning = log.lines().find(|line| line.contains("going on in nft mode")).unwrap();
         assert!(warning.contains(&format!("{missing} is not on PATH")), "{warning}");
-        assert!(warning.contains("going on in nft mode"), "{warning}");
+        assert!(warning.contains("level=warning"), "{warning}");
     }
 
     // Only IPv6's command is missing: needed or not.

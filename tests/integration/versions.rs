@@ -44,6 +44,11 @@ impl Foreign {
     }
 
     fn iptables(release: &str) -> Self {
+        Self::xtables(release, "xtables-nft-multi")
+    }
+
+    /// One of the two programs that all of iptables' commands are.
+    fn xtables(release: &str, program: &str) -> Self {
         let packages = [
             "iptables",
             "libxtables12",
@@ -55,7 +60,7 @@ impl Foreign {
             "libnfnetlink0",
             "libc6",
         ];
-        Self::new(release, &packages, "xtables-nft-multi")
+        Self::new(release, &packages, program)
     }
 
     fn nft(release: &str) -> Self {
@@ -139,6 +144,50 @@ fn every_version_saves_checks_and_deletes_alike() {
         "{versions:?}"
     );
     assert!(versions[2].contains("v1.8.11"), "{versions:?}");
+}
+
+/// What --simulate prints: every version takes one family's text, and refuses the text of both as a whole.
+#[test]
+fn every_version_restores_one_familys_text_and_refuses_both() {
+    let flags = "-p 4143 -o 4140 -u 2102 -r 80 --inbound-ports-to-ignore 4190 --subnets-to-ignore 10.0.0.0/8,fd00::/8";
+    let folder = crate::legacy::Folder::new("simulated");
+    let simulated = |simulate: &str| {
+        let path = format!("{}/{simulate}", folder.path());
+        let text = install(&Namespace::new(), &format!("--simulate={simulate} {flags}"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (v4, v6, both) = (simulated("ipv4"), simulated("ipv6"), simulated("true"));
+    for release in ["bullseye", "bookworm", "trixie", "sid"] {
+        for (mode, program) in [("nft", "xtables-nft-multi"), ("legacy", "xtables-legacy-multi")] {
+            let iptables = Foreign::xtables(release, program);
+            let saved = |namespace: &Namespace| -> Vec<String> {
+                let save = |family| iptables.stdout(namespace, &format!("{family}-save -t nat"));
+                let text = save("iptables") + &save("ip6tables");
+                text.lines()
+                    .filter(|line| line.starts_with("-A "))
+                    .map(ToOwned::to_owned)
+                    .collect()
+            };
+            let (restored, installed) = (Namespace::new(), Namespace::new());
+            for family in ["iptables", "ip6tables"] {
+                for options in ["--noflush", "", "--noflush --table=nat"] {
+                    let output = iptables.run(&restored, &format!("{family}-restore {options} {both}"));
+                    assert!(
+                        !output.status.success(),
+                        "{release} {mode} {family} {options}: {output:?}"
+                    );
+                    assert_eq!(saved(&restored), [""; 0], "{release} {mode} {family} {options}");
+                }
+            }
+            iptables.stdout(&restored, &format!("iptables-restore --noflush {v4}"));
+            iptables.stdout(&restored, &format!("ip6tables-restore --noflush {v6}"));
+            install(&installed, &format!("--iptables-mode {mode} {flags}"));
+            let rules = saved(&restored);
+            assert!(rules.len() > 10, "{rules:?}");
+            assert_eq!(rules, saved(&installed), "{release} {mode}");
+        }
+    }
 }
 
 /// And the other way round: what they write, verify takes for ours.

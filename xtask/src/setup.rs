@@ -36,7 +36,7 @@ const BUILD: [Need; 4] = [
     ),
 ];
 
-const TESTS: [Need; 7] = [
+const TESTS: [Need; 9] = [
     (
         Sign::Program("iptables-nft"),
         ["iptables", "iptables-nft", "iptables", "iptables"],
@@ -56,6 +56,8 @@ const TESTS: [Need; 7] = [
         Sign::Program("unshare"),
         ["util-linux", "util-linux", "util-linux-misc", "util-linux"],
     ),
+    (Sign::Program("bash"), ["bash", "bash", "bash", "bash"]),
+    (Sign::Program("groff"), ["groff-base", "groff-base", "groff", "groff"]),
 ];
 
 /// `cargo xtask setup`: says what it did.

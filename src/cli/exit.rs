@@ -1,0 +1,23 @@
+//! The program's exit codes.
+
+use std::ffi::c_int;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// All is as asked.
+    Done = 0,
+    /// It could not.
+    Failed = 1,
+    /// The command line is invalid.
+    BadInput = 2,
+    /// `verify` found other rules than those that the flags describe.
+    NotInPlace = 3,
+}
+
+impl Exit {
+    /// The number that the shell sees.
+    pub fn code(self) -> c_int {
+        self as c_int
+    }
+}

@@ -1,0 +1,443 @@
+//! The flags: each is one entry of [`FLAGS`], which holds its name, its help, which subcommands take it, and what its
+//! value does. clap, the quick path, help, the man page and completions all go by that table.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use super::subcommand::Subcommand;
+use super::values::{self, Output};
+use crate::log::{Format, Level};
+use crate::operate::install::Simulate;
+use crate::rules::config::{OwnerId, Port, PortRange, Subnet};
+use crate::rules::flags;
+use crate::rules::mode::Choice;
+
+/// What the flags that were given say, each value checked by itself.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) incoming_proxy_port: Option<Port>,
+    pub(super) outgoing_proxy_port: Option<Port>,
+    pub(super) proxy_uid: Option<OwnerId>,
+    pub(super) proxy_gid: Option<OwnerId>,
+    pub(super) ports_to_redirect: Vec<Port>,
+    pub(super) inbound_ports_to_ignore: Vec<PortRange>,
+    pub(super) outbound_ports_to_ignore: Vec<PortRange>,
+    pub(super) inbound_subnets_to_ignore: Vec<Subnet>,
+    pub(super) outbound_subnets_to_ignore: Vec<Subnet>,
+    pub(super) ipv6: Option<bool>,
+    pub(super) iptables_mode: Option<Choice>,
+    pub(super) firewall_bin_path: String,
+    pub(super) replace_other_backend: bool,
+    pub(super) simulate: Option<Simulate>,
+    pub(super) netns: Option<PathBuf>,
+    pub(super) use_wait_flag: bool,
+    pub(super) timeout_close_wait_secs: Option<u32>,
+    pub(super) log_format: Format,
+    pub(super) log_level: Level,
+    pub(super) output: Output,
+}
+
+/// A flag.
+pub(super) struct Flag {
+    /// The long name, without dashes.
+    pub(super) name: &'static str,
+    /// Another long name.
+    pub(super) alias: Option<&'static str>,
+    /// The short name, without its dash.
+    pub(super) short: Option<char>,
+    /// The placeholder for its value in help.
+    pub(super) placeholder: &'static str,
+    /// What its value may be and does.
+    pub(super) value: Value,
+    /// Words that its value may be, for help and completions; none where it is something else.
+    pub(super) words: fn() -> Vec<&'static str>,
+    /// The subcommands that take it.
+    pub(super) taken_by: &'static [Subcommand],
+    /// Under which heading help shows it.
+    pub(super) heading: &'static str,
+    /// What help says of it.
+    pub(super) help: &'static str,
+}
+
+/// How a flag's value is given, and the function that reads it. Given more than once, a flag is read as often, so that
+/// the last value counts, or, where it is a list, all.
+pub(super) enum Value {
+    /// `--flag WORD` or `--flag=WORD`.
+    Word(fn(&mut Settings, &str) -> Result<(), String>),
+    /// The same; it may begin with a dash.
+    Number(fn(&mut Settings, &str) -> Result<(), String>),
+    /// The same as a word; it need not be UTF-8.
+    Path(fn(&mut Settings, PathBuf)),
+    /// `--flag`, which is true, or `--flag=VALUE`.
+    Switch(fn(&mut Settings, &str) -> Result<(), String>),
+}
+
+impl Flag {
+    /// Whether the subcommand takes it.
+    pub(super) fn is_taken_by(&self, subcommand: Subcommand) -> bool {
+        self.taken_by.contains(&subcommand)
+    }
+
+    /// Whether `name` is one of its long names.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.alias == Some(name)
+    }
+
+    /// Its long and short names as they are typed.
+    pub(super) fn spellings(&self) -> impl Iterator<Item = String> {
+        let long = [Some(self.name), self.alias].into_iter().flatten();
+        long.map(|name| format!("--{name}"))
+            .chain(self.short.map(|short| format!("-{short}")))
+    }
+
+    /// Reads one value.
+    fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
+        let name = self.name;
+        let text = || {
+            let shown = value.display();
+            value.to_str().ok_or_else(|| format!("\"{shown}\" is not UTF-8 text"))
+        };
+        let done = match self.value {
+            Value::Path(set) => {
+                set(settings, PathBuf::from(value));
+                Ok(())
+            }
+            Value::Word(set) | Value::Number(set) | Value::Switch(set) => text().and_then(|text| set(settings, text)),
+        };
+        done.map_err(|reason| format!("--{name} {reason}"))
+    }
+}
+
+/// The flags that were given and their values, in the order of [`FLAGS`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Given(Vec<(usize, OsString)>);
+
+impl Given {
+    /// Takes flags by their index in [`FLAGS`].
+    pub(super) fn new(mut values: Vec<(usize, OsString)>) -> Self {
+        // Stable: the values of one flag stay in order.
+        values.sort_by_key(|(flag, _)| *flag);
+        Self(values)
+    }
+
+    /// Reads all values.
+    ///
+    /// # Errors
+    /// A value is invalid; the text names its flag.
+    pub(super) fn read(&self) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        for (index, value) in &self.0 {
+            if let Some(flag) = FLAGS.get(*index) {
+                flag.read(&mut settings, value)?;
+            }
+        }
+        Ok(settings)
+    }
+}
+
+const RULES: &str = "Rules";
+const PLACE: &str = "Where and how";
+const LOG: &str = "Log";
+const OUTPUT: &str = "Output";
+const COMPATIBILITY: &str = "Compatibility";
+
+/// What most flags are.
+const FLAG: Flag = Flag {
+    name: "",
+    alias: None,
+    short: None,
+    placeholder: "",
+    value: Value::Path(|_, _| {}),
+    words: Vec::new,
+    taken_by: &[Subcommand::Install, Subcommand::Verify],
+    heading: RULES,
+    help: "",
+};
+
+/// Every flag, in the order in which help shows them.
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: flags::INCOMING_PROXY_PORT,
+        short: Some('p'),
+        placeholder: "PORT",
+        value: Value::Number(|settings, text| {
+            settings.incoming_proxy_port = Some(values::proxy_port(text)?);
+            Ok(())
+        }),
+        help: "Port of the proxy for inbound connections (required)",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTGOING_PROXY_PORT,
+        short: Some('o'),
+        placeholder: "PORT",
+        value: Value::Number(|settings, text| {
+            settings.outgoing_proxy_port = Some(values::proxy_port(text)?);
+            Ok(())
+        }),
+        help: "Port of the proxy for outbound connections (required)",
+        ..FLAG
+    },
+    Flag {
+        name: flags::PROXY_UID,
+        short: Some('u'),
+        placeholder: "UID",
+        value: Value::Number(|settings, text| {
+            settings.proxy_uid = values::owner(text)?;
+            Ok(())
+        }),
+        help: "User id of the proxy, whose own connections are not redirected [default: -1, none]",
+        ..FLAG
+    },
+    Flag {
+        name: flags::PROXY_GID,
+        short: Some('g'),
+        placeholder: "GID",
+        value: Value::Number(|settings, text| {
+            settings.proxy_gid = values::owner(text)?;
+            Ok(())
+        }),
+        help: "Group id of the proxy, whose own connections are not redirected [default: -1, none]",
+        ..FLAG
+    },
+    Flag {
+        name: flags::PORTS_TO_REDIRECT,
+        short: Some('r'),
+        placeholder: "PORTS",
+        value: Value::Number(|settings, text| {
+            settings.ports_to_redirect.extend(values::ports_to_redirect(text)?);
+            Ok(())
+        }),
+        help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
+        ..FLAG
+    },
+    Flag {
+        name: flags::INBOUND_PORTS_TO_IGNORE,
+        placeholder: "PORTS",
+        value: Value::Number(|settings, text| {
+            settings
+                .inbound_ports_to_ignore
+                .extend(values::list::<PortRange>(text)?);
+            Ok(())
+        }),
+        help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTBOUND_PORTS_TO_IGNORE,
+        placeholder: "PORTS",
+        value: Value::Number(|settings, text| {
+            settings
+                .outbound_ports_to_ignore
+                .extend(values::list::<PortRange>(text)?);
+            Ok(())
+        }),
+        help: "Outbound ports that bypass the proxy, e.g. 443,3306",
+        ..FLAG
+    },
+    Flag {
+        name: flags::INBOUND_SUBNETS_TO_IGNORE,
+        alias: Some("subnets-to-ignore"),
+        placeholder: "SUBNETS",
+        value: Value::Number(|settings, text| {
+            settings.inbound_subnets_to_ignore.extend(values::list::<Subnet>(text)?);
+            Ok(())
+        }),
+        help: "Connections from these subnets bypass the proxy, e.g. 10.0.0.0/8,fd00::/8",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
+        placeholder: "SUBNETS",
+        value: Value::Number(|settings, text| {
+            settings
+                .outbound_subnets_to_ignore
+                .extend(values::list::<Subnet>(text)?);
+            Ok(())
+        }),
+        help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
+        ..FLAG
+    },
+    Flag {
+        name: flags::IPV6,
+        placeholder: "BOOL",
+        value: Value::Switch(|settings, text| {
+            settings.ipv6 = Some(values::boolean(text)?);
+            Ok(())
+        }),
+        help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone [default: true]",
+        ..FLAG
+    },
+    Flag {
+        name: flags::IPTABLES_MODE,
+        placeholder: "MODE",
+        value: Value::Word(|settings, text| {
+            settings.iptables_mode = values::mode(text)?;
+            Ok(())
+        }),
+        words: || Choice::NAMED.map(|(name, _)| name).to_vec(),
+        heading: PLACE,
+        help: "How the rules reach the kernel: nft (nf_tables over netlink, as iptables-nft does it),\n\
+               native (nf_tables without xtables), legacy (iptables-legacy-restore), plain (whatever\n\
+               iptables is on PATH) or auto (what fits the kernel and the namespace)\n\
+               [default: legacy, or IPTABLES_MODE from the environment]",
+        ..FLAG
+    },
+    Flag {
+        name: "netns",
+        placeholder: "PATH",
+        value: Value::Path(|settings, path| {
+            settings.netns = Some(path).filter(|path| !path.as_os_str().is_empty());
+        }),
+        taken_by: &[
+            Subcommand::Install,
+            Subcommand::Verify,
+            Subcommand::Uninstall,
+            Subcommand::Detect,
+        ],
+        heading: PLACE,
+        help: "Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]",
+        ..FLAG
+    },
+    Flag {
+        name: "simulate",
+        placeholder: "BOOL|ipv4|ipv6",
+        value: Value::Switch(|settings, text| {
+            settings.simulate = values::simulate(text)?;
+            Ok(())
+        }),
+        words: || vec!["ipv4", "ipv6", "true", "false"],
+        taken_by: &[Subcommand::Install],
+        heading: PLACE,
+        help: "Print the rules and change nothing; needs no privileges. --simulate=ipv4 is input for\n\
+               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; the text of\n\
+               both families is for reading. In native mode it is input for nft -f -",
+        ..FLAG
+    },
+    Flag {
+        name: "replace-other-backend",
+        placeholder: "BOOL",
+        value: Value::Switch(|settings, text| {
+            settings.replace_other_backend = values::boolean(text)?;
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Install],
+        heading: PLACE,
+        help: "Remove the rules that proxy-init installed in another mode; without it they are an error,\n\
+               because connections would be redirected twice",
+        ..FLAG
+    },
+    Flag {
+        name: "timeout-close-wait-secs",
+        placeholder: "SECONDS",
+        value: Value::Number(|settings, text| {
+            settings.timeout_close_wait_secs = values::seconds(text)?;
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Install],
+        heading: PLACE,
+        help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]",
+        ..FLAG
+    },
+    Flag {
+        name: "use-wait-flag",
+        short: Some('w'),
+        placeholder: "BOOL",
+        value: Value::Switch(|settings, text| {
+            settings.use_wait_flag = values::boolean(text)?;
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+        heading: PLACE,
+        help: "Wait for the xtables lock (legacy mode; the other modes need no lock)",
+        ..FLAG
+    },
+    Flag {
+        name: "output",
+        placeholder: "FORMAT",
+        value: Value::Word(|settings, text| {
+            settings.output = values::output(text)?;
+            Ok(())
+        }),
+        words: || vec!["text", "json"],
+        taken_by: &[Subcommand::Verify, Subcommand::Detect],
+        heading: OUTPUT,
+        help: "text for people or json for programs, errors included [default: text]",
+        ..FLAG
+    },
+    Flag {
+        name: "log-format",
+        placeholder: "FORMAT",
+        value: Value::Word(|settings, text| {
+            settings.log_format = values::log_format(text)?;
+            Ok(())
+        }),
+        words: || vec!["plain", "json"],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+        heading: LOG,
+        help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",
+        ..FLAG
+    },
+    Flag {
+        name: "log-level",
+        placeholder: "LEVEL",
+        value: Value::Word(|settings, text| {
+            settings.log_level = values::log_level(text)?;
+            Ok(())
+        }),
+        words: || vec!["error", "warning", "info", "debug"],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+        heading: LOG,
+        help: "Least important lines to log: error, warning, info or debug [default: info]",
+        ..FLAG
+    },
+    Flag {
+        name: "firewall-bin-path",
+        placeholder: "NAME",
+        value: Value::Word(|settings, text| {
+            text.clone_into(&mut settings.firewall_bin_path);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Install, Subcommand::Verify, Subcommand::Uninstall],
+        heading: COMPATIBILITY,
+        help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to choose the mode. The\n\
+               folder of a path is where iptables commands are looked for first",
+        ..FLAG
+    },
+    Flag {
+        name: "firewall-save-bin-path",
+        placeholder: "NAME",
+        value: Value::Word(|_, _| Ok(())),
+        heading: COMPATIBILITY,
+        help: "Accepted for compatibility; ignored",
+        ..FLAG
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_that_is_offered_is_accepted() {
+        for flag in FLAGS {
+            for word in (flag.words)() {
+                assert_eq!(
+                    flag.read(&mut Settings::default(), word.as_ref()),
+                    Ok(()),
+                    "{} {word}",
+                    flag.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_means_one_flag() {
+        let mut names: Vec<_> = FLAGS.iter().flat_map(Flag::spellings).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

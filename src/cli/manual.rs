@@ -1,0 +1,122 @@
+//! Help, man pages and completions, made from clap's view of the program.
+
+use clap::{Arg, ArgAction, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::grammar;
+use super::subcommand::Subcommand;
+
+/// What `--help` prints.
+pub(super) fn help(subcommand: Subcommand) -> String {
+    find(subcommand).render_long_help().to_string()
+}
+
+/// The man page, in roff.
+pub(super) fn man(subcommand: Subcommand) -> String {
+    let man = Man::new(find(subcommand).mut_args(name_aliases))
+        .source(concat!("proxy-init ", env!("CARGO_PKG_VERSION")))
+        .manual("proxy-init manual");
+    let mut page = Vec::new();
+    let sections = [
+        Man::render_title,
+        Man::render_name_section,
+        Man::render_synopsis_section,
+        Man::render_description_section,
+        Man::render_options_section,
+    ];
+    for section in sections {
+        // Writing to a Vec can't fail.
+        let _ = section(&man, &mut page);
+    }
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    if subcommand == Subcommand::Install {
+        page += ".SH SUBCOMMANDS\n";
+        for subcommand in Subcommand::NAMED {
+            page += &entry(subcommand.name(), subcommand.about());
+        }
+        page += ".SH ENVIRONMENT\n";
+        page += &entry("IPTABLES_MODE", "The mode, where --iptables-mode does not name one.");
+        page += &entry("PATH", "Where legacy and plain mode look for iptables commands.");
+    }
+    page += ".SH \"EXIT STATUS\"\n";
+    for (exit, meaning) in subcommand.exits() {
+        page += &entry(&exit.code().to_string(), meaning);
+    }
+    page += ".SH EXAMPLES\n";
+    for (line, what) in subcommand.examples() {
+        page += &format!(".PP\nTo {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line));
+    }
+    if subcommand == Subcommand::Install {
+        page += ".SH \"SEE ALSO\"\n.PP\n";
+        page += "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n";
+    } else {
+        page += ".SH \"SEE ALSO\"\n.PP\nproxy\\-init(1)\n";
+    }
+    page
+}
+
+/// clap_mangen 0.3 leaves aliases out.
+fn name_aliases(argument: Arg) -> Arg {
+    let aliases = argument.get_visible_aliases().unwrap_or_default();
+    match (aliases.first(), argument.get_help()) {
+        (Some(alias), Some(help)) => {
+            let help = format!("{help} [alias: --{alias}]");
+            argument.help(help)
+        }
+        _ => argument,
+    }
+}
+
+/// A paragraph with its term in front.
+fn entry(term: &str, text: &str) -> String {
+    format!(".TP\n\\fB{}\\fR\n{}\n", roff(term), roff(text))
+}
+
+/// Text as roff prints it: a backslash and a dash are commands otherwise.
+fn roff(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
+}
+
+/// A shell's completion script.
+pub(super) fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    let mut program = grammar::program();
+    if shell != Shell::Bash {
+        clap_complete::generate(shell, &mut program, Subcommand::Install.name(), &mut script);
+        return String::from_utf8_lossy(&script).into_owned();
+    }
+    // A boolean's value is behind "=", where bash has a word of its own and the script would offer it behind a blank.
+    program = without_values_of_switches(program).mut_subcommands(without_values_of_switches);
+    // In clap_complete 4.6 the labels of subcommands don't match where the program's name has a dash.
+    clap_complete::generate(shell, &mut program, BASH_NAME, &mut script);
+    String::from_utf8_lossy(&script).replace(&format!(" {BASH_NAME}\n"), " proxy-init\n")
+}
+
+/// The program's name as a bash function may have it.
+const BASH_NAME: &str = "proxy_init";
+
+fn without_values_of_switches(command: Command) -> Command {
+    command.mut_args(|argument| {
+        if argument.is_require_equals_set() {
+            argument
+                .require_equals(false)
+                .num_args(0)
+                .hide_possible_values(false)
+                .value_parser(clap::value_parser!(bool))
+                .action(ArgAction::SetTrue)
+        } else {
+            argument
+        }
+    })
+}
+
+/// A subcommand in the whole program, so that it knows its full name.
+fn find(subcommand: Subcommand) -> Command {
+    let mut program = grammar::program();
+    program.build();
+    match program.find_subcommand(subcommand.name()) {
+        Some(command) => command.clone(),
+        None => program,
+    }
+}

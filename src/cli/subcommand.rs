@@ -1,0 +1,159 @@
+//! The subcommands, and what help and the man page say of each.
+
+use super::exit::Exit;
+
+/// What the program can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subcommand {
+    /// Without a subcommand: install the rules.
+    Install,
+    Verify,
+    Uninstall,
+    Detect,
+    Help,
+    Man,
+    Completions,
+}
+
+impl Subcommand {
+    /// Those that are named, in the order in which help lists them.
+    pub(super) const NAMED: [Self; 6] = [
+        Self::Verify,
+        Self::Uninstall,
+        Self::Detect,
+        Self::Help,
+        Self::Man,
+        Self::Completions,
+    ];
+
+    /// The one of this name.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::NAMED.into_iter().find(|subcommand| subcommand.name() == name)
+    }
+
+    /// The name on the command line; installing is the program itself.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Install => "proxy-init",
+            Self::Verify => "verify",
+            Self::Uninstall => "uninstall",
+            Self::Detect => "detect",
+            Self::Help => "help",
+            Self::Man => "man",
+            Self::Completions => "completions",
+        }
+    }
+
+    /// One line.
+    pub(super) fn about(self) -> &'static str {
+        match self {
+            Self::Install => "Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy",
+            Self::Verify => "Compare the installed rules with what the same flags would install",
+            Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",
+            Self::Detect => "Show what the kernel supports, what the namespace holds, and what auto mode would choose",
+            Self::Help => "Print help for the program or for a subcommand",
+            Self::Man => "Print the manual page of the program or of a subcommand",
+            Self::Completions => "Print a shell's completion script",
+        }
+    }
+
+    /// More than that, in lines that fit a terminal.
+    pub(super) fn details(self) -> &'static str {
+        match self {
+            Self::Install => {
+                "Run it once, as root or with CAP_NET_ADMIN, in the namespace or with --netns. It takes linkerd-init's\n\
+                 flags and installs linkerd-init's rules for IPv4 and IPv6, in one transaction: all of them or none.\n\
+                 Running it again replaces its own rules and leaves all others alone.\n\n\
+                 Lists are separated by commas, and the flag of a list may be repeated. A boolean takes a value\n\
+                 only behind an equals sign, as in --ipv6=false."
+            }
+            Self::Verify => {
+                "It takes the flags that say which rules should be there and where to look for them. Flags that only\n\
+                 steer an installation (--simulate, --replace-other-backend, --use-wait-flag,\n\
+                 --timeout-close-wait-secs, --log-format, --log-level) are refused. Where no mode is named, it checks\n\
+                 the backend that holds proxy-init's rules, or else the one that an installation would choose.\n\
+                 It exits 0 if they match, 3 if they differ, and prints the difference."
+            }
+            Self::Uninstall => {
+                "All other rules and chains stay as they are. It needs none of the flags that the rules were\n\
+                 installed with."
+            }
+            Self::Detect => {
+                "It changes nothing: what the kernel supports is found with transactions that are never committed.\n\
+                 It reports what it cannot read without privileges."
+            }
+            Self::Help => "It is the same text as that of --help behind the subcommand.",
+            Self::Man => "The page is written in roff, which man(1) formats.",
+            Self::Completions => "The script completes subcommands, flags, and values that are words.",
+        }
+    }
+
+    /// Command lines with what they do.
+    pub(super) fn examples(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Install => &[
+                (
+                    "proxy-init --iptables-mode nft -p 4143 -o 4140 -u 2102 \\\n    \
+                     --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568",
+                    "install what Linkerd's chart asks for",
+                ),
+                (
+                    "proxy-init --simulate=ipv4 -p 4143 -o 4140 -u 2102 | iptables-restore --noflush",
+                    "install the IPv4 rules with iptables itself",
+                ),
+            ],
+            Self::Verify => &[
+                (
+                    "proxy-init verify -p 4143 -o 4140 -u 2102",
+                    "compare, and print any difference",
+                ),
+                (
+                    "proxy-init verify --netns /var/run/netns/pod --output json -p 4143 -o 4140 -u 2102",
+                    "compare another namespace's rules, for a program",
+                ),
+            ],
+            Self::Uninstall => &[(
+                "proxy-init uninstall --netns /var/run/netns/pod",
+                "remove the rules from that namespace",
+            )],
+            Self::Detect => &[("proxy-init detect --output json", "report to a program")],
+            Self::Help => &[("proxy-init help verify", "explain verify")],
+            Self::Man => &[("proxy-init man verify | man -l -", "read the page of verify")],
+            Self::Completions => &[(
+                "proxy-init completions bash > /etc/bash_completion.d/proxy-init",
+                "complete in every new bash",
+            )],
+        }
+    }
+
+    /// The exit codes that it can end with, and what they mean.
+    pub(super) fn exits(self) -> Vec<(Exit, &'static str)> {
+        let (done, failed) = match self {
+            Self::Install => (
+                "the rules are installed; verify: they are in place",
+                "failed; the error says why, what to do, and whether anything was changed",
+            ),
+            Self::Verify => ("the rules are in place", "the rules cannot be read"),
+            Self::Uninstall => (
+                "no rules of proxy-init are left",
+                "failed; the error says why, what to do, and whether anything was changed",
+            ),
+            Self::Detect => ("reported", "the namespace cannot be entered"),
+            Self::Help | Self::Man | Self::Completions => ("printed", "cannot write to stdout"),
+        };
+        let mut exits = vec![
+            (Exit::Done, done),
+            (Exit::Failed, failed),
+            (Exit::BadInput, "the command line is invalid; nothing was changed"),
+        ];
+        match self {
+            Self::Install => exits.push((
+                Exit::NotInPlace,
+                "verify: the rules differ from what the flags describe",
+            )),
+            Self::Verify => exits.push((Exit::NotInPlace, "the rules differ from what the flags describe")),
+            _ => {}
+        }
+        exits
+    }
+}

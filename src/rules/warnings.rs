@@ -1,0 +1,86 @@
+//! What is valid but probably a mistake.
+
+use std::fmt;
+
+use crate::rules::config::{Config, Port, Subnet};
+use crate::rules::flags::{INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID};
+
+/// Something in a [`Config`] that its user should know before connections show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// No rule lets the proxy's own connections through.
+    NoOwner,
+    /// Inbound and outbound connections go to the same port of the proxy.
+    SamePort(Port),
+    /// A subnet of a family that gets no rules.
+    NoRulesFor(Subnet),
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::NoOwner => write!(
+                f,
+                "neither --{PROXY_UID} nor --{PROXY_GID} is given: the proxy's own connections will be redirected back \
+                 to the proxy"
+            ),
+            Warning::SamePort(port) => write!(
+                f,
+                "--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {port}: the proxy cannot tell inbound \
+                 from outbound connections"
+            ),
+            Warning::NoRulesFor(subnet) => write!(
+                f,
+                "subnet {subnet} has no effect: with --{IPV6}=false there are no rules for {}",
+                subnet.family()
+            ),
+        }
+    }
+}
+
+/// All that is doubtful about `config`, in the order of its flags.
+pub fn warnings(config: &Config) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    if config.inbound_port == config.outbound_port {
+        warnings.push(Warning::SamePort(config.inbound_port));
+    }
+    if config.proxy_uid.is_none() && config.proxy_gid.is_none() {
+        warnings.push(Warning::NoOwner);
+    }
+    let subnets = config
+        .ignored_inbound_subnets
+        .iter()
+        .chain(&config.ignored_outbound_subnets);
+    let without_rules = subnets.filter(|subnet| !config.families().contains(&subnet.family()));
+    warnings.extend(without_rules.cloned().map(Warning::NoRulesFor));
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::config::OwnerId;
+
+    #[test]
+    fn what_is_doubtful_is_named_and_nothing_else() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        config.proxy_gid = OwnerId::new(7);
+        config.ignored_inbound_subnets = vec!["fd00::/8".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
+        assert_eq!(warnings(&config), []);
+
+        config.outbound_port = port(4143);
+        config.proxy_gid = None;
+        config.ipv6 = false;
+        let subnet = config.ignored_inbound_subnets[0].clone();
+        assert_eq!(
+            warnings(&config),
+            [
+                Warning::SamePort(port(4143)),
+                Warning::NoOwner,
+                Warning::NoRulesFor(subnet)
+            ]
+        );
+    }
+}
