@@ -433,6 +433,14 @@ mod tests {
     }
 
     #[test]
+    fn help_has_something_to_say_of_each_flag() {
+        for flag in FLAGS {
+            let texts = [flag.name, flag.placeholder, flag.heading, flag.help];
+            assert!(texts.iter().all(|text| !text.is_empty()), "{texts:?}");
+        }
+    }
+
+    #[test]
     fn a_name_means_one_flag() {
         let mut names: Vec<_> = FLAGS.iter().flat_map(Flag::spellings).collect();
         let count = names.len();

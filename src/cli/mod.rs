@@ -351,7 +351,36 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_arrives() {
+    fn each_flag_about_rules_arrives() {
+        let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
+                    --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --ipv6=false";
+        let Ok(Command::Install(install, _)) = try_parse(line, None) else {
+            panic!("{line}");
+        };
+        let port = |number| Port::new(number).unwrap();
+        let want = Config {
+            proxy_uid: crate::OwnerId::new(3),
+            proxy_gid: crate::OwnerId::new(4),
+            redirected_ports: vec![port(5), port(6)],
+            ignored_inbound_ports: vec!["7-8".parse().unwrap()],
+            ignored_outbound_ports: vec!["9".parse().unwrap()],
+            ignored_inbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
+            ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap()],
+            ipv6: false,
+            ..Config::new(port(1), port(2))
+        };
+        assert_eq!(install.config, want);
+        // The last one counts, and a list's items add up.
+        let again = format!("{line} --proxy-uid -1 --ipv6 -r 5");
+        let Ok(Command::Install(install, _)) = try_parse(&again, None) else {
+            panic!("{again}");
+        };
+        assert_eq!((install.config.proxy_uid, install.config.ipv6), (None, true));
+        assert_eq!(install.config.redirected_ports, [port(5), port(6), port(5)]);
+    }
+
+    #[test]
+    fn each_other_flag_arrives() {
         let line = "proxy-init -p 1 -o 2 --firewall-bin-path=/opt/bin/iptables-nft -w --replace-other-backend \
                     --simulate=ipv6 --netns /run/pod --timeout-close-wait-secs 9";
         let Ok(Command::Simulate(install, Simulate::Only(Family::V6))) = try_parse(line, None) else {
@@ -370,6 +399,92 @@ mod tests {
         assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
         let verify = try_parse("proxy-init verify -p 1 -o 2", None);
         assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
+    }
+
+    #[test]
+    fn a_mistake_is_explained_and_says_where_help_is() {
+        for (line, want) in [
+            (
+                "uninstall --simulate=true",
+                "uninstall does not take --simulate: leave it out",
+            ),
+            ("verify -w", "verify does not take -w: leave it out"),
+            ("verify --netnss x", "unknown flag --netnss, did you mean --netns?"),
+            ("uninstall -x", "unknown flag -x"),
+            ("uninstall --use-wait-flag false", "write --use-wait-flag=false"),
+            ("verify -r 80, 81", "write 80,81"),
+            ("verify -r 80 ,81", "write 80,81"),
+            ("verify -r 80 81", "unexpected argument \"81\""),
+            ("uninstall -- -w", "unexpected argument \"-w\""),
+            ("detect verify", "verify: a subcommand comes first"),
+            ("detect --output", "--output <FORMAT>: a value is missing"),
+            ("man detcet", "\"detcet\" is invalid: use verify, uninstall, detect"),
+            ("completions", "completions needs the name of a shell"),
+        ] {
+            let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
+            let subcommand = line.split(' ').next().unwrap();
+            assert!(error.contains(want), "{line}: {error}");
+            assert!(
+                error.ends_with(&format!(" (see proxy-init {subcommand} --help)")),
+                "{error}"
+            );
+        }
+        for (line, want) in [
+            (
+                "detcet",
+                "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)",
+            ),
+            (
+                "80",
+                "unknown subcommand \"80\": there are verify, uninstall, detect, help, man, completions",
+            ),
+            (
+                "-p 1 -o 2 --output json",
+                "proxy-init does not take --output: leave it out (see proxy-init --help)",
+            ),
+            (
+                "-o 2",
+                "--incoming-proxy-port must be a valid TCP port number: it is required",
+            ),
+            (
+                "-p 1",
+                "--outgoing-proxy-port must be a valid TCP port number: it is required",
+            ),
+            ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
+            (
+                "-p 1 -o 2 --simulate=ipv4 --iptables-mode native",
+                "write --simulate alone",
+            ),
+            (
+                "-p 1 -o 2 --firewall-bin-path /bin/x",
+                "--firewall-bin-path \"/bin/x\" stands for no mode",
+            ),
+        ] {
+            let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
+            assert!(error.contains(want), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn errors_are_for_programs_where_output_is() {
+        for (line, want) in [
+            ("verify --output=json", Output::Json),
+            ("verify --output json", Output::Json),
+            ("detect --output=json x", Output::Json),
+            ("detect --output text x", Output::Text),
+            ("uninstall --output json", Output::Text),
+            ("--output=json", Output::Text),
+        ] {
+            let arguments = format!("proxy-init {line}");
+            let error = parse(arguments.split(' ').map(OsString::from), None).unwrap_err();
+            assert_eq!(error.output, want, "{line}");
+        }
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_the_documents() {
+        let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
+        assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3]);
     }
 
     #[test]
