@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use proxy_init::backend::Backend;
 use proxy_init::backend::legacy::{Commands, Legacy};
 use proxy_init::backend::native::{self, Native};
-use proxy_init::backend::nft::{Nft, Prepared};
+use proxy_init::backend::nft::{self, Nft};
 use xtask::lab::Namespace;
 
 mod support;
@@ -30,12 +30,12 @@ fn encode(criterion: &mut Criterion) {
     let default = config(true, 0);
     group.bench_function("plan", |bencher| bencher.iter(|| rulesets(black_box(&default))));
     group.bench_function("plan and encode", |bencher| {
-        bencher.iter(|| Prepared::new(&rulesets(black_box(&default))).bytes().len());
+        bencher.iter(|| nft::batch(&rulesets(black_box(&default))).len());
     });
     for ports in PORTS {
         let config = config(true, ports);
         group.bench_function(BenchmarkId::new("plan and encode, ports", ports), |bencher| {
-            bencher.iter(|| Prepared::new(&rulesets(black_box(&config))).bytes().len());
+            bencher.iter(|| nft::batch(&rulesets(black_box(&config))).len());
         });
     }
     group.finish();
@@ -80,9 +80,9 @@ fn apply(criterion: &mut Criterion) {
     for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
         let config = config(ipv6, 0);
         let rulesets = rulesets(&config);
-        let prepared = Prepared::new(&rulesets);
-        let bare = || bare_loop(prepared.bytes());
-        let apply = || prepared.install().unwrap();
+        let nft_batch = nft::batch(&rulesets);
+        let bare = || bare_loop(&nft_batch);
+        let apply = || Nft.install(&rulesets).unwrap();
         let nft = || Nft.install(&self::rulesets(&config)).unwrap();
         let legacy = || {
             let backend = Legacy::new(Commands::legacy(None), true);
@@ -90,15 +90,14 @@ fn apply(criterion: &mut Criterion) {
         };
         let native_batch = native::batch(&rulesets);
         let bare_native = || bare_loop(&native_batch);
-        let apply_native = || assert!(Native.install_if_fresh(&rulesets).unwrap());
         let native = || Native.install(&rulesets).unwrap();
         let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
             ("the same bytes, bare loop", &nothing, &bare),
-            ("nft", &nothing, &apply),
+            ("nft with encode", &nothing, &apply),
             ("nft with plan and encode", &nothing, &nft),
             ("nft, re-run", &nft, &nft),
             ("native's bytes, bare loop", &nothing, &bare_native),
-            ("native with encode", &nothing, &apply_native),
+            ("native with encode", &nothing, &native),
             ("native, re-run", &native, &native),
             ("legacy", &nothing, &legacy),
             ("legacy, re-run", &legacy, &legacy),
@@ -118,13 +117,11 @@ fn apply_ports(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply by ports");
     for ports in PORTS {
         let rulesets = rulesets(&config(true, ports));
-        let prepared = Prepared::new(&rulesets);
+        let batch = nft::batch(&rulesets);
         let contenders: [(&str, Work<'_>); 3] = [
-            ("the same bytes, bare loop", &|| bare_loop(prepared.bytes())),
-            ("nft", &|| prepared.install().unwrap()),
-            ("native with encode", &|| {
-                assert!(Native.install_if_fresh(&rulesets).unwrap())
-            }),
+            ("the same bytes, bare loop", &|| bare_loop(&batch)),
+            ("nft with encode", &|| Nft.install(&rulesets).unwrap()),
+            ("native with encode", &|| Native.install(&rulesets).unwrap()),
         ];
         let contenders = contenders.map(|(name, work)| -> Contender<'_> {
             (

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use proxy_init::Ruleset;
 use proxy_init::backend::native;
-use proxy_init::backend::nft::Prepared;
+use proxy_init::backend::nft;
 use proxy_init::rules::xtables;
 use xtask::lab::Namespace;
 use xtask::linkerd;
@@ -175,7 +175,7 @@ fn rows() -> Vec<Row> {
         floor_of(
             "floor: static C, replays nft mode's batch",
             "replay",
-            Some(Prepared::new(&rulesets).bytes()),
+            Some(&nft::batch(&rulesets)),
         ),
         floor_of(
             "floor: static C, replays native mode's batch",

@@ -194,11 +194,13 @@ pub enum Error {
 
     /// The proxy's user or group does not exist in this user namespace.
     #[error(
-        "nft mode: nothing was changed: id {id} is not mapped in this user namespace, so the kernel refuses \
-         `{rule}` (EINVAL): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
+        "{mode} mode: nothing was changed: id {id} is not mapped in this user namespace, so no rule can be about it \
+         (`{rule}`): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
          mapped id with --proxy-uid or --proxy-gid"
     )]
     UnmappedOwner {
+        /// The mode in use.
+        mode: Mode,
         /// The rule, as an iptables command.
         rule: String,
         /// The id.
@@ -279,6 +281,60 @@ pub enum Error {
         mode: Mode,
     },
 
+    /// The kernel took the change, but its answer was lost.
+    #[error(
+        "{mode} mode: the kernel's answer could not be received ({errno}), and somebody else has changed the rules since, \
+         so it is not known whether the rules are installed: check with `proxy-init verify`"
+    )]
+    Unanswered {
+        /// The mode in use.
+        mode: Mode,
+        /// How receiving failed.
+        errno: Errno,
+    },
+
+    /// The kernel's answer to a question about the rules makes no sense.
+    #[error(
+        "{mode} mode: cannot read this network namespace's rules: the kernel's answer is cut off or garbled: please \
+         report this line with the kernel's version (uname -r)"
+    )]
+    GarbledDump {
+        /// The mode in use.
+        mode: Mode,
+    },
+
+    /// The rules change faster than they can be read.
+    #[error(
+        "{mode} mode: cannot read this network namespace's rules: another program changed them during each try, for two \
+         seconds: find it with `nft monitor`, and run proxy-init again"
+    )]
+    KeepsChanging {
+        /// The mode in use.
+        mode: Mode,
+    },
+
+    /// The rules could not be seen.
+    #[error("{mode} mode: cannot read this network namespace's rules: {reason}")]
+    Unseen {
+        /// The mode in use.
+        mode: Mode,
+        /// Why not.
+        reason: String,
+    },
+
+    /// The table is dormant, and rules in it do nothing.
+    #[error(
+        "{mode} mode: nothing was changed: the table {table} is dormant, so rules in it would do nothing, and waking it up \
+         would wake up everything in it: look at it with `nft list table {table}`, and wake it up with `nft add table \
+         {table}`, or delete it"
+    )]
+    Dormant {
+        /// The mode in use.
+        mode: Mode,
+        /// The table, with its family, as nft writes it.
+        table: String,
+    },
+
     /// The network namespace to work in cannot be entered.
     #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}", path = path.display())]
     Netns {
@@ -314,6 +370,24 @@ pub enum Error {
         mode: Mode,
         /// The one that holds the rules.
         other: Mode,
+    },
+
+    /// Another backend was given rules of proxy-init's while this one installed them.
+    #[error(
+        "{mode} mode: {other} mode was given proxy-init's rules at the same time, and both together would redirect \
+         connections twice, so those of {mode} mode {}: run one proxy-init at a time, or with one --iptables-mode",
+        match not_removed {
+            None => "were removed again".to_owned(),
+            Some(error) => format!("should be removed again, but could NOT be ({})", chain(error)),
+        }
+    )]
+    InstalledMeanwhile {
+        /// The mode that was asked for.
+        mode: Mode,
+        /// The other one.
+        other: Mode,
+        /// Why the rules of the mode that was asked for are still there; none if they are not.
+        not_removed: Option<Box<Error>>,
     },
 
     /// The rules are installed, but those that they replace could not be removed.
@@ -474,11 +548,6 @@ impl Error {
             Error::NoNfTables { .. } | Error::NoFamily { .. } | Error::NoNatChains { .. } | Error::NoExtension { .. }
         )
     }
-
-    /// Whether the process lacks the privilege to read or change the rules.
-    pub(crate) fn is_not_permitted(&self) -> bool {
-        matches!(self, Error::NotPermitted { .. } | Error::ReadNotPermitted { .. })
-    }
 }
 
 /// Writes an error and everything that caused it on one line, a colon before each cause.
@@ -561,7 +630,29 @@ mod tests {
                 what: what.clone(),
                 table,
             },
+            Error::Unanswered { mode, errno },
+            Error::GarbledDump { mode },
+            Error::KeepsChanging { mode },
+            Error::Unseen {
+                mode,
+                reason: "reason".to_owned(),
+            },
+            Error::Dormant {
+                mode,
+                table: "ip nat".to_owned(),
+            },
+            Error::InstalledMeanwhile {
+                mode,
+                other: Mode::Legacy,
+                not_removed: None,
+            },
+            Error::InstalledMeanwhile {
+                mode,
+                other: Mode::Legacy,
+                not_removed: Some(refused()),
+            },
             Error::UnmappedOwner {
+                mode,
                 rule: rule.clone(),
                 id: OwnerId::new(2102).unwrap(),
             },

@@ -1,22 +1,42 @@
-//! The readers of what others write, for the fuzzer (fuzz/) and for the tests that run its corpus. Nothing that they
-//! are given may make them panic, or pass for a rule of ours that wouldn't be written the same.
+//! The readers of what others write, for the fuzzer (fuzz/) and for the tests that run its corpus. Nothing that they are
+//! given may make them panic, or pass for a rule of proxy-init's that wouldn't be written the same.
 
-use crate::backend::{legacy, nft};
-use crate::netlink::message::Messages;
-use crate::rules::config::{Family, Port, PortRange, Subnet};
+use crate::backend::legacy;
+use crate::backend::nft;
+use crate::netlink::message::{Attributes, Messages, u32_at};
+use crate::netlink::socket;
+use crate::netlink::sockopt::Entries;
+use crate::nf_tables::set::Elements;
+use crate::nf_tables::{rule, table, user_data};
+use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
+use crate::rules::difference::differences;
+use crate::rules::expected::xtables;
+use crate::rules::found::{Found, Table, TableFamily};
+use crate::rules::line::Line;
+use crate::rules::mode::Mode;
+use crate::rules::plan::plan;
 use crate::rules::xtables::Saved;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
-    let families = [Family::V4, Family::V6];
+    let families = [
+        TableFamily::Ip(Family::V4),
+        TableFamily::Ip(Family::V6),
+        TableFamily::Inet,
+        TableFamily::Netdev,
+    ];
     for message in Messages(input).flatten() {
+        let _ = socket::verdict(&message);
         if let Ok(attributes) = message.attributes() {
-            families.iter().for_each(|&family| nft::read_back(attributes, family));
+            families.iter().for_each(|&family| read_attributes(attributes, family));
         }
     }
     for family in families {
-        nft::read_back(crate::netlink::message::Attributes(input), family);
-        let _ = legacy::read_entries(input, family);
+        read_attributes(Attributes(input), family);
+    }
+    let _ = user_data::read_comment(input);
+    for family in Family::ALL {
+        read_legacy(input, family);
     }
     if let Ok(text) = std::str::from_utf8(input) {
         let _ = (text.parse::<Port>(), text.parse::<PortRange>(), text.parse::<Subnet>());
@@ -29,17 +49,70 @@ pub fn read_all(input: &[u8]) {
     }
 }
 
+/// Reads attributes as each of nf_tables' objects.
+fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
+    let _ = table::read(family, attributes);
+    let mut elements = Elements::default();
+    let _ = elements.read(attributes);
+    let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
+    assert!(verdicts.is_empty() || numbers.is_some());
+    let chain = table::read_chain(family, attributes);
+    if let Ok(read) = rule::read(attributes, family, &[]) {
+        if let (TableFamily::Ip(family), Some(ours)) = (family, read.as_rule()) {
+            assert_eq!(nft::written_and_read(family, &ours), Ok(ours));
+        }
+        if let Ok(mut chain) = chain {
+            chain.rules.push(read);
+            judge(table::with_chain(family, chain));
+        }
+    }
+}
+
+/// Reads bytes as a legacy table, whose first word says where its base chains are.
+fn read_legacy(input: &[u8], family: Family) {
+    let place = |index: usize| u32_at(input, 4 * index).unwrap_or_default() as usize % (input.len() + 1);
+    let entries = Entries {
+        base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))],
+        bytes: input.to_vec(),
+    };
+    if let Ok(table) = legacy::read::table(family, "nat", &entries) {
+        judge(table);
+    }
+}
+
+/// Prints each rule of a table, and verifies beside it.
+fn judge(table: Table) {
+    for chain in &table.chains {
+        for rule in &chain.rules {
+            let _ = Line {
+                table: &table,
+                chain,
+                rule,
+            }
+            .to_string();
+        }
+    }
+    let found = Found {
+        tables: vec![table],
+        not_known: Vec::new(),
+    };
+    if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
+        let rulesets = plan(&Config::new(inbound, outbound));
+        for mode in [Mode::Nft, Mode::Legacy] {
+            let findings = differences(mode, &xtables(mode.subsystem(), &rulesets), &found);
+            assert!(!findings.is_empty(), "a single chain can't pass for an installation");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::nft::Prepared;
-    use crate::{Config, plan};
 
     fn batch(config: &Config) -> Vec<u8> {
-        let rulesets: Vec<_> = plan(config);
-        Prepared::new(&rulesets).bytes().to_vec()
+        nft::batch(&plan(config))
     }
 
     fn any_config() -> impl Strategy<Value = Config> {
@@ -96,9 +169,9 @@ mod tests {
         fn rules_survive_the_kernels_encoding(config in any_config()) {
             for ruleset in plan(&config) {
                 let family = ruleset.family;
-                let rules: Vec<_> = ruleset.rules().map(|(_, rule)| rule.clone()).collect();
-                let bytes = Prepared::new(std::slice::from_ref(&ruleset)).bytes().to_vec();
-                prop_assert_eq!(nft::rules_in(&bytes, family), rules);
+                for (_, rule) in ruleset.rules() {
+                    prop_assert_eq!(nft::written_and_read(family, rule), Ok(rule.clone()));
+                }
             }
         }
 

@@ -79,6 +79,7 @@ pub mod fuzzed;
 pub mod log;
 pub mod namespace;
 mod netlink;
+mod nf_tables;
 pub mod operate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -87,6 +88,7 @@ pub mod rules;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod start_up;
+mod xt;
 
 pub use error::Error;
 pub use namespace::Namespace;

@@ -1,6 +1,5 @@
 //! The log of installing and uninstalling: the only place that puts their outcome into words.
 
-use crate::backend::command;
 use crate::error::Error;
 use crate::log::{Level, Log};
 use crate::operate::install::Install;
@@ -20,7 +19,7 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
         );
     }
     for ruleset in &installed.rulesets {
-        let command = command(installed.mode, ruleset.family);
+        let command = installed.mode.iptables(ruleset.family);
         for (chain, rule) in ruleset.rules() {
             log.add(Level::Info, format_args!("{command} -t nat -A {chain} {rule:#}"));
         }
@@ -47,7 +46,7 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
     let hidden = uninstalled
         .warnings
         .iter()
-        .any(|warning| matches!(warning, Warning::LegacyHidden));
+        .any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
     let seen = if hidden { " in nf_tables" } else { "" };
     log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
     Ok(())
@@ -60,9 +59,12 @@ fn add(log: &mut Log, notice: &Notice<'_>) {
         Notice::Warning(Warning::NoIptables(missing)) => {
             log.add(Level::Warning, format_args!("{missing}; going on in nft mode"));
         }
-        Notice::Warning(Warning::LegacyHidden) => log.add(
+        Notice::Warning(Warning::LegacyUnseen(unseen)) => log.add(
             Level::Warning,
-            "cannot list legacy tables (only root can); left unchanged",
+            format_args!(
+                "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
+                unseen.reason
+            ),
         ),
         Notice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };

@@ -4,6 +4,7 @@
 
 use std::ffi::CStr;
 
+use nftnl::ProtoFamily;
 use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -23,6 +24,8 @@ pub(crate) struct Malformed;
 pub(crate) struct Message<'a> {
     /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
     pub(crate) kind: u16,
+    /// `nlmsg_flags`: `NLM_F_DUMP_INTR` says that a dump was cut by a change.
+    pub(crate) flags: u16,
     /// `nlmsg_seq`: which request it answers.
     pub(crate) sequence: u32,
     /// What follows the header.
@@ -30,6 +33,11 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// The family in nfnetlink's own header: `NFPROTO_*`.
+    pub(crate) fn family(&self) -> Result<u8, Malformed> {
+        self.payload.first().copied().ok_or(Malformed)
+    }
+
     /// The attributes behind nfnetlink's own header.
     pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
         self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
@@ -60,6 +68,7 @@ fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
     let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
     let message = Message {
         kind: u16_at(bytes, 4)?,
+        flags: u16_at(bytes, 6)?,
         sequence: u32_at(bytes, 8)?,
         payload,
     };
@@ -121,10 +130,11 @@ pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
     value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
 }
 
-/// An attribute that holds a C string.
-pub(crate) fn string(value: &[u8]) -> Result<&str, Malformed> {
-    let text = CStr::from_bytes_until_nul(value).map_err(|_| Malformed)?;
-    text.to_str().map_err(|_| Malformed)
+/// An attribute that holds a C string; without its NUL. Whoever chose it need not have chosen text.
+pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
+    CStr::from_bytes_until_nul(value)
+        .map(CStr::to_bytes)
+        .map_err(|_| Malformed)
 }
 
 /// The number at an offset, in the machine's byte order.
@@ -133,32 +143,66 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     field.copied().map(u32::from_ne_bytes).ok_or(Malformed)
 }
 
+/// The same with 64 bits.
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
+    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+    field.copied().map(u64::from_ne_bytes).ok_or(Malformed)
+}
+
 /// The same with 16 bits.
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
     field.copied().map(u16::from_ne_bytes).ok_or(Malformed)
 }
 
-/// Attributes, being written.
+/// Messages and their attributes, being written. Padding is always zero.
 #[derive(Debug)]
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// None yet, with room for as many bytes as expected.
+    /// Nothing yet, with room for as many bytes as expected.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
 
+    /// Adds a message to nfnetlink; `write` adds its attributes.
+    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.0.extend([0; 4]); // the length, when it is known
+        self.0
+            .extend(((header.subsystem << 8 | header.message) as u16).to_ne_bytes());
+        self.0
+            .extend(((libc::NLM_F_REQUEST | header.flags) as u16).to_ne_bytes());
+        self.0.extend(header.sequence.to_ne_bytes());
+        self.0.extend([0; 4]); // the port: the kernel's
+        self.0.extend([header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
+        write(self);
+        let length = ((self.0.len() - start) as u32).to_ne_bytes();
+        if let Some(field) = self.0.get_mut(start..).and_then(|message| message.first_chunk_mut()) {
+            *field = length;
+        }
+    }
+
+    /// Adds whole messages that somebody else has written.
+    pub(crate) fn messages(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     /// Adds an attribute that is a C string.
-    pub(crate) fn string(&mut self, kind: u16, value: &str) {
+    pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
         self.attribute(kind, |bytes| {
-            bytes.extend_from_slice(value.as_bytes());
+            bytes.extend_from_slice(value.as_ref());
             bytes.push(0);
         });
     }
 
     /// Adds an attribute that is a number, in network byte order.
     pub(crate) fn be32(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// The same with 64 bits.
+    pub(crate) fn be64(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
@@ -175,8 +219,8 @@ impl Writer {
     }
 
     /// What has been written.
-    pub(crate) fn bytes_written(&self) -> &[u8] {
-        &self.0
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.0
     }
 
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) {
@@ -205,44 +249,19 @@ impl Writer {
     }
 }
 
-/// A single request, such as a dump, that the kernel answers at once. (What changes the ruleset goes in a
-/// [`Batch`](super::Batch).)
-pub(crate) struct Request(Writer);
-
-impl Request {
-    /// A request of this nfnetlink subsystem (`NFNL_SUBSYS_*`) and message. `flags` are those of netlink(7) beside
-    /// `NLM_F_REQUEST`.
-    pub(crate) fn new(subsystem: i32, message: i32, flags: i32, family: nftnl::ProtoFamily) -> Self {
-        let mut bytes = Vec::with_capacity(64);
-        bytes.extend([0; 4]); // the length, when it is known
-        bytes.extend(((subsystem << 8 | message) as u16).to_ne_bytes());
-        bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
-        bytes.extend([0; 8]); // sequence and port: a socket has one request under way at a time
-        bytes.extend([family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
-        Self(Writer(bytes))
-    }
-
-    /// Adds an attribute that is a C string.
-    pub(crate) fn string(mut self, kind: u16, value: &str) -> Self {
-        self.0.string(kind, value);
-        self
-    }
-
-    /// Adds an attribute that is a number, in network byte order.
-    pub(crate) fn be32(mut self, kind: u16, value: u32) -> Self {
-        self.0.be32(kind, value);
-        self
-    }
-
-    /// The request's bytes.
-    pub(crate) fn finish(self) -> Vec<u8> {
-        let mut bytes = self.0.0;
-        let length = (bytes.len() as u32).to_ne_bytes();
-        if let Some(field) = bytes.first_chunk_mut() {
-            *field = length;
-        }
-        bytes
-    }
+/// What a message to nfnetlink begins with: `struct nlmsghdr` and `struct nfgenmsg`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    /// `NFNL_SUBSYS_*`
+    pub(crate) subsystem: i32,
+    /// Which of the subsystem's messages.
+    pub(crate) message: i32,
+    /// Those of netlink(7), beside `NLM_F_REQUEST`.
+    pub(crate) flags: i32,
+    /// The message's number, which the answer carries.
+    pub(crate) sequence: u32,
+    /// Whose tables it is about.
+    pub(crate) family: ProtoFamily,
 }
 
 #[cfg(test)]
@@ -252,16 +271,29 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let bytes = Request::new(10, 7, 0, nftnl::ProtoFamily::Ipv4)
-            .string(1, "nat")
-            .string(2, "PREROUTING")
-            .finish();
-        let messages: Vec<_> = Messages(&bytes).collect();
-        assert_eq!(messages.len(), 1);
-        let message = messages[0].unwrap();
-        assert_eq!(message.kind, 10 << 8 | 7);
-        let attributes = message.attributes().unwrap();
-        assert_eq!(string(attributes.find(2).unwrap().unwrap()), Ok("PREROUTING"));
+        let mut writer = Writer::with_capacity(64);
+        for sequence in [1, 2] {
+            let header = Header {
+                subsystem: 10,
+                message: 7,
+                flags: libc::NLM_F_ACK,
+                sequence,
+                family: ProtoFamily::Ipv4,
+            };
+            writer.message(header, |attributes| {
+                attributes.string(1, "nat");
+                attributes.nest(2, |nested| nested.string(3, b"\xff"));
+            });
+        }
+        let bytes = writer.finish();
+        let messages: Vec<_> = Messages(&bytes).collect::<Result<_, _>>().unwrap();
+        assert_eq!(messages.len(), 2);
+        assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 2));
+        assert_eq!(messages[1].family(), Ok(libc::NFPROTO_IPV4 as u8));
+        let attributes = messages[1].attributes().unwrap();
+        assert_eq!(string(attributes.get(1).unwrap()), Ok(&b"nat"[..]));
+        let nested = Attributes(attributes.get(2).unwrap());
+        assert_eq!(string(nested.get(3).unwrap()), Ok(&b"\xff"[..]));
         assert_eq!(attributes.find(3), Ok(None));
     }
 

@@ -1,29 +1,35 @@
 //! The socket to nfnetlink: sends a batch or a request, reads what the kernel answers.
 
+use std::cell::RefCell;
 use std::os::fd::AsRawFd as _;
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-
 use thiserror::Error;
 
-use super::message::{Attributes, Malformed, Message, Messages, Request, be32, u32_at};
-use super::uapi::{NFTA_GEN_ID, NLMSGERR_ATTR_MSG};
-use super::{Finished, Generation};
+use super::FinishedBatch;
+use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
+use super::uapi::NLMSGERR_ATTR_MSG;
 
 /// Room for any datagram of a dump: the kernel builds them of up to 32 KiB (`NLMSG_GOODSIZE`, netlink_dump()).
 const ANSWER: usize = 64 * 1024;
 
 /// A netlink socket of the thread's network namespace.
-pub(crate) struct Socket(mnl::Socket);
+pub(crate) struct Socket {
+    socket: mnl::Socket,
+    /// Where answers to requests go; made with the first one.
+    answer: RefCell<Vec<u8>>,
+}
 
-/// Why a batch was not committed.
+/// Why a batch was not committed, or may not have been.
 #[derive(Debug)]
 pub(crate) enum CommitError {
-    /// The kernel didn't take the batch, or didn't answer: the call and its errno.
-    Socket(&'static str, Errno),
-    /// The kernel answered something that isn't an answer.
+    /// The kernel didn't take the batch: nothing has changed.
+    NotSent(Errno),
+    /// The kernel took the batch, but its answer could not be received. That says nothing about the commit.
+    Unanswered(Errno),
+    /// The kernel took the batch and answered something that isn't an answer: it may be committed or not.
     Malformed(Malformed),
     /// The ruleset is not at the generation that the batch is for.
     OtherGeneration,
@@ -42,6 +48,10 @@ pub(crate) enum ReadError {
     /// The kernel answered something that isn't an answer.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// Somebody changed the rules in the middle of a dump, which may lack some and have others twice
+    /// (`NLM_F_DUMP_INTR`).
+    #[error("the rules changed while they were read")]
+    Interrupted,
 }
 
 /// One bad message of a batch.
@@ -74,26 +84,28 @@ impl Socket {
                 )
             };
         }
-        Ok(Self(socket))
+        Ok(Self {
+            socket,
+            answer: RefCell::default(),
+        })
     }
 
     /// Sends a batch whose last message asks for an acknowledgement, and reads the kernel's verdict on it.
     ///
     /// The kernel has answered before `sendmsg` returns: an error for each bad message, in their order, and the
     /// acknowledgement last. So when the first answer is the acknowledgement, the batch is committed.
-    pub(crate) fn commit(&self, batch: &Finished) -> Result<(), CommitError> {
-        self.send(&batch.0)
-            .map_err(|errno| CommitError::Socket("send", errno))?;
+    pub(crate) fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
+        self.send(&batch.0).map_err(CommitError::NotSent)?;
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {
-            let answer = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            let answer = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => buffer.get(..length).unwrap_or_default(),
                 // More errors than the socket can hold: those that fit follow.
                 Err(Errno::ENOBUFS) => continue,
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) if !failures.is_empty() => return Err(CommitError::Messages(failures)),
-                Err(errno) => return Err(CommitError::Socket("recv", errno)),
+                Err(errno) => return Err(CommitError::Unanswered(errno)),
             };
             for message in Messages(answer) {
                 let (sequence, errno, text) = message
@@ -113,7 +125,7 @@ impl Socket {
     /// Sends it all in one datagram. One larger than the send buffer is refused with `EMSGSIZE`;
     /// then the buffer is made larger, as far as the namespace's privileges go, and it is sent again.
     fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        let send = || send(self.0.as_raw_fd(), bytes, MsgFlags::empty());
+        let send = || send(self.socket.as_raw_fd(), bytes, MsgFlags::empty());
         match send() {
             Err(Errno::EMSGSIZE) => {
                 // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
@@ -133,7 +145,7 @@ impl Socket {
             // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
             let result = unsafe {
                 libc::setsockopt(
-                    self.0.as_raw_fd(),
+                    self.socket.as_raw_fd(),
                     libc::SOL_SOCKET,
                     option,
                     (&raw const bytes).cast(),
@@ -146,23 +158,30 @@ impl Socket {
         }
     }
 
-    /// Asks, and hands each message of the answer to `read`.
+    /// Asks, and hands each message of the answer to `read`; `write` adds the request's attributes.
     pub(crate) fn ask(
         &self,
-        request: Request,
+        request: Header,
+        write: impl FnOnce(&mut Writer),
         mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        let request = request.finish();
-        self.send(&request)?;
-        let mut buffer = vec![0; ANSWER];
+        let mut writer = Writer::with_capacity(128);
+        writer.message(request, write);
+        self.send(&writer.finish())?;
+        let mut answer = self.answer.borrow_mut();
+        answer.resize(ANSWER, 0);
+        let mut interrupted = false;
         loop {
-            let length = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            let length = match recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR) => continue,
                 length => length?,
             };
-            for message in Messages(buffer.get(..length).unwrap_or_default()) {
+            for message in Messages(answer.get(..length).unwrap_or_default()) {
                 let message = message?;
+                interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
                 match i32::from(message.kind) {
+                    // The rest of an interrupted dump is read all the same, to be gone before the next request.
+                    libc::NLMSG_DONE if interrupted => return Err(ReadError::Interrupted),
                     libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => {
                         let (_, errno, _) = verdict(&message)?;
@@ -173,27 +192,11 @@ impl Socket {
             }
         }
     }
-
-    /// The ruleset's generation now.
-    pub(crate) fn generation(&self) -> Result<Generation, ReadError> {
-        let request = Request::new(
-            libc::NFNL_SUBSYS_NFTABLES,
-            libc::NFT_MSG_GETGEN,
-            libc::NLM_F_ACK,
-            nftnl::ProtoFamily::Unspec,
-        );
-        let mut generation = None;
-        self.ask(request, |message| {
-            generation = Some(Generation(be32(message.attributes()?.get(NFTA_GEN_ID)?)?));
-            Ok(())
-        })?;
-        generation.ok_or(ReadError::Malformed(Malformed))
-    }
 }
 
 /// What an `NLMSG_ERROR` message says: of which message it speaks, what is wrong (nothing: an acknowledgement), and
 /// the kernel's words.
-fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
+pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
     if i32::from(message.kind) != libc::NLMSG_ERROR {
         return Err(Malformed);
     }
@@ -204,8 +207,8 @@ fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malfor
         .find(NLMSGERR_ATTR_MSG)
         .ok()
         .flatten()
-        .and_then(|text| super::message::string(text).ok())
+        .and_then(|text| string(text).ok())
         .unwrap_or_default();
     let errno = (code != 0).then(|| Errno::from_raw(code.saturating_neg()));
-    Ok((message.sequence, errno, text.to_owned()))
+    Ok((message.sequence, errno, String::from_utf8_lossy(text).into_owned()))
 }

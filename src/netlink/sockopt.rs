@@ -20,9 +20,10 @@ const INFO: usize = NAME + 4 + 20 + 20 + 4 + 4;
 const ENTRIES: usize = NAME + 8;
 
 /// A legacy table as the kernel holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Entries {
-    /// How many base chains it has.
-    pub(crate) base_chains: u32,
+    /// Of each base chain: its hook's number, and where in the bytes its first rule and its policy are.
+    pub(crate) base_chains: Vec<(usize, usize, usize)>,
     /// The `struct ipt_entry`s, or `ip6t_entry`s, one behind another.
     pub(crate) bytes: Vec<u8>,
 }
@@ -42,6 +43,11 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
         get(&socket, level, table, GET_INFO, &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
         let (hooks, size) = (field(NAME)?, field(INFO - 4)?);
+        let mut base_chains = Vec::new();
+        for hook in (0..5).filter(|hook| hooks & 1 << hook != 0) {
+            let (first, policy) = (field(NAME + 4 + 4 * hook)?, field(NAME + 24 + 4 * hook)?);
+            base_chains.push((hook, first as usize, policy as usize));
+        }
         let mut entries = vec![0; ENTRIES];
         if let Some(slot) = entries.get_mut(NAME..NAME + 4) {
             slot.copy_from_slice(&size.to_ne_bytes());
@@ -52,7 +58,7 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
             Err(errno) => return Err(errno),
             Ok(()) => {
                 return Ok(Entries {
-                    base_chains: hooks.count_ones(),
+                    base_chains,
                     bytes: entries.split_off(ENTRIES),
                 });
             }

@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use crate::backend::legacy;
-use crate::backend::native::Native;
-use crate::backend::nft::Nft;
-use crate::backend::{Backend, Held};
+use crate::backend::all::Over;
 use crate::error::Error;
+use crate::rules::found::{Found, Subsystem};
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::Ruleset;
 
@@ -66,6 +64,15 @@ impl fmt::Display for Reason {
     }
 }
 
+/// What a mode holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Held {
+    /// Chains of proxy-init's.
+    ours: bool,
+    /// How many rules there are in the nat tables, whoever's.
+    rules: usize,
+}
+
 /// What the nat tables of a network namespace hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seen {
@@ -77,21 +84,26 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Looks into the network namespace of the calling thread. Starts no process and changes nothing.
+    /// What was found in the nat tables.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
-    pub(super) fn look() -> Result<Self, Error> {
-        let held = |backend: &dyn Backend| match backend.held() {
-            // What the kernel lacks holds nothing.
-            Err(error) if error.is_lack() => Ok(Held::default()),
-            held => held,
+    /// nf_tables could not be seen: nothing can be said then.
+    pub(super) fn of(found: &Found) -> Result<Self, Error> {
+        if let Some(unseen) = found.unseen(Subsystem::NfTables) {
+            return Err(Error::Unseen {
+                mode: Mode::Nft,
+                reason: unseen.reason.clone(),
+            });
+        }
+        let held = |mode: Mode, rules| Held {
+            ours: found.holds(mode),
+            rules,
         };
         Ok(Self {
-            nft: held(&Nft)?,
-            native: held(&Native)?,
-            legacy: legacy::held()?,
-            legacy_hidden: legacy::is_hidden(),
+            nft: held(Mode::Nft, found.nat_rules(Subsystem::NfTables)),
+            native: held(Mode::Native, 0),
+            legacy: held(Mode::Legacy, found.nat_rules(Subsystem::Legacy)),
+            legacy_hidden: found.unseen(Subsystem::Legacy).is_some(),
         })
     }
 }
@@ -102,11 +114,7 @@ impl Seen {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    match mode {
-        Mode::Nft => Nft.check(rulesets),
-        Mode::Native => Native.check(rulesets),
-        Mode::Legacy => Ok(()),
-    }
+    Over::of(mode).map_or(Ok(()), |over| over.check(rulesets))
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what the

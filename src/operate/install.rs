@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::backend::Backend as _;
+use crate::backend::all::{self, Over};
+use crate::backend::legacy::read::Presence;
 use crate::backend::legacy::{self, Commands, Legacy};
-use crate::backend::native::{self, Native};
-use crate::backend::nft::Nft;
-use crate::backend::{self, Backend, Held};
+use crate::backend::native;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::choose::{Reason, Seen, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
-use crate::operate::verify::{self, Verdict};
+use crate::operate::verify::{Verdict, verdict};
 use crate::rules::config::{Config, Family};
+use crate::rules::found::{NotKnown, Subsystem};
 use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
@@ -162,20 +164,25 @@ impl Install {
             return Ok(done(mode, reason, rulesets, Vec::new(), warnings));
         }
         match self.chosen(&rulesets, tell) {
-            Ok((backend, reason)) => {
-                let replaced = self.install_in(&*backend, &rulesets, tell)?;
-                Ok(done(backend.mode(), reason, rulesets, replaced, warnings))
+            Ok((mode, reason, commands)) => {
+                let (replaced, more) = self.install_in(mode, commands, &rulesets, tell)?;
+                warnings.extend(more);
+                Ok(done(mode, reason, rulesets, replaced, warnings))
             }
             Err(missing @ Error::NoCommand { .. }) => {
                 let warning = Warning::NoIptables(missing);
                 tell(Notice::Warning(&warning));
-                match (self.install_in(&Nft, &rulesets, tell), warning) {
+                match (
+                    self.install_over_netlink(Mode::Nft, Over::Nft, &rulesets, tell),
+                    warning,
+                ) {
                     (Err(error), Warning::NoIptables(missing)) => Err(Error::Fallback {
                         missing: Box::new(missing),
                         error: Box::new(error),
                     }),
-                    (replaced, warning) => {
-                        let replaced = replaced?;
+                    (installed, warning) => {
+                        let (replaced, more) = installed?;
+                        warnings.extend(more);
                         warnings.push(warning);
                         Ok(done(Mode::Nft, Reason::NoIptables, rulesets, replaced, warnings))
                     }
@@ -185,8 +192,8 @@ impl Install {
         }
     }
 
-    /// The backend to install in, and why.
-    fn chosen(&self, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<(Box<dyn Backend>, Reason), Error> {
+    /// The mode to install in, why that one, and the commands that legacy mode uses.
+    fn chosen(&self, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<(Mode, Reason, Commands), Error> {
         let commands = match self.choice {
             Choice::Plain => Commands::plain(self.folder.clone()),
             _ => Commands::legacy(self.folder.clone()),
@@ -197,114 +204,177 @@ impl Install {
             Choice::Plain if commands.are_nf_tables()? => (Mode::Nft, Reason::Plain),
             Choice::Plain => (Mode::Legacy, Reason::Plain),
             Choice::Auto => {
-                let (mode, reason) = choose(&Seen::look()?, |mode| try_out(mode, rulesets))?;
+                let (mode, reason) = choose(&Seen::of(&all::read()?)?, |mode| try_out(mode, rulesets))?;
                 tell(Notice::Chose(mode, &reason));
                 (mode, reason)
             }
         };
-        let backend: Box<dyn Backend> = match mode {
-            Mode::Nft => Box::new(Nft),
-            Mode::Native => Box::new(Native),
-            Mode::Legacy => {
-                commands.check(self.config.families())?;
-                Box::new(Legacy::new(commands, self.wait))
-            }
-        };
-        Ok((backend, reason))
+        if mode == Mode::Legacy {
+            commands.check(self.config.families())?;
+        }
+        Ok((mode, reason, commands))
     }
 
-    /// Installs in this backend, and removes proxy-init's rules from the others or refuses to install beside them.
-    /// Returns the others' modes.
-    fn install_in(&self, backend: &dyn Backend, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<Vec<Mode>, Error> {
-        let mode = backend.mode();
-        let (legacy, in_nf_tables): (Vec<_>, Vec<_>) = backend::all(self.folder.clone(), self.wait)
-            .into_iter()
-            .filter(|other| other.mode() != mode)
-            .partition(|other| other.mode() == Mode::Legacy);
-        // In a fresh namespace, in nft and native mode, this only looks at which legacy tables there are.
-        let mut others = self.with_rules(mode, legacy)?;
+    /// Installs in this mode, and removes proxy-init's rules from the others or refuses to install beside them. Returns
+    /// the others, and what was not as it should be.
+    fn install_in(
+        &self,
+        mode: Mode,
+        commands: Commands,
+        rulesets: &[Ruleset],
+        tell: Tell<'_>,
+    ) -> Result<(Vec<Mode>, Vec<Warning>), Error> {
+        match Over::of(mode) {
+            Some(over) => self.install_over_netlink(mode, over, rulesets, tell),
+            None => Ok((self.install_legacy(commands, rulesets, tell)?, Vec::new())),
+        }
+    }
+
+    fn install_over_netlink(
+        &self,
+        mode: Mode,
+        over: Over,
+        rulesets: &[Ruleset],
+        tell: Tell<'_>,
+    ) -> Result<(Vec<Mode>, Vec<Warning>), Error> {
+        let (mut replaced, mut warnings) = (Vec::new(), Vec::new());
+        // In a fresh namespace, this only looks at which legacy tables there are.
+        let in_legacy = legacy_rules()?;
+        match in_legacy {
+            LegacyRules::Some if !self.replace_other_backend => {
+                return Err(Error::OtherBackend {
+                    mode,
+                    other: Mode::Legacy,
+                });
+            }
+            LegacyRules::Unseen(unseen) => {
+                warnings.push(Warning::LegacyUnseen(unseen));
+                warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
+            }
+            _ => {}
+        }
         // Auto has tried that already.
-        if self.choice != Choice::Auto && others.is_empty() && backend.install_if_fresh(rulesets)? {
-            return Ok(Vec::new());
+        let fresh = self.choice != Choice::Auto && over.install_if_fresh(rulesets)?;
+        if !fresh && over.install(rulesets, self.replace_other_backend)? {
+            replaced.extend(
+                Mode::ALL
+                    .into_iter()
+                    .filter(|&other| other != mode && Over::of(other).is_some()),
+            );
         }
-        others.extend(self.with_rules(mode, in_nf_tables)?);
-        if mode == Mode::Legacy {
-            tell(Notice::RunningCommands { waits: self.wait });
-        }
-        backend.install(rulesets)?;
-        let mut replaced = Vec::new();
-        for other in others {
-            other.remove().map_err(|error| Error::NotReplaced {
+        // Between the first look and the commit, legacy mode may have been at work.
+        if legacy_rules()? == LegacyRules::Some {
+            let other = Mode::Legacy;
+            if !self.replace_other_backend {
+                let removed = all::backend(mode, self.folder.clone(), self.wait).remove();
+                return Err(Error::InstalledMeanwhile {
+                    mode,
+                    other,
+                    not_removed: removed.err().map(Box::new),
+                });
+            }
+            let legacy = all::backend(other, self.folder.clone(), self.wait);
+            legacy.remove().map_err(|error| Error::NotReplaced {
                 mode,
-                other: other.mode(),
+                other,
                 error: Box::new(error),
             })?;
-            tell(Notice::Removed(other.mode()));
-            replaced.push(other.mode());
+            replaced.push(other);
         }
-        Ok(replaced)
+        replaced.iter().for_each(|&other| tell(Notice::Removed(other)));
+        Ok((replaced, warnings))
     }
 
-    /// Those of the backends that hold proxy-init's rules: to be replaced, if that was asked for, and otherwise an
-    /// error.
-    fn with_rules(&self, mode: Mode, backends: Vec<Box<dyn Backend>>) -> Result<Vec<Box<dyn Backend>>, Error> {
-        let mut with_rules = Vec::new();
-        for other in backends {
-            match other.held() {
-                Ok(held) if !held.ours => {}
-                Ok(_) if self.replace_other_backend => with_rules.push(other),
-                Ok(_) => {
-                    return Err(Error::OtherBackend {
-                        mode,
-                        other: other.mode(),
-                    });
-                }
-                // A backend that the kernel lacks holds nothing, and a lack of privilege will stop the installation.
-                Err(error) if error.is_lack() || error.is_not_permitted() => {}
-                Err(error) => return Err(error),
-            }
+    fn install_legacy(&self, commands: Commands, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<Vec<Mode>, Error> {
+        let mode = Mode::Legacy;
+        let others = all::nf_tables_modes()?;
+        if let Some(&other) = others.first().filter(|_| !self.replace_other_backend) {
+            return Err(Error::OtherBackend { mode, other });
         }
-        Ok(with_rules)
+        let legacy = Legacy::new(commands, self.wait);
+        tell(Notice::RunningCommands { waits: self.wait });
+        legacy.install(rulesets)?;
+        // No generation guards what legacy mode commits, so it looks again, and gives way.
+        for other in all::nf_tables_modes()? {
+            if !self.replace_other_backend {
+                return Err(Error::InstalledMeanwhile {
+                    mode,
+                    other,
+                    not_removed: legacy.remove().err().map(Box::new),
+                });
+            }
+            let backend = all::backend(other, self.folder.clone(), self.wait);
+            backend.remove().map_err(|error| Error::NotReplaced {
+                mode,
+                other,
+                error: Box::new(error),
+            })?;
+            tell(Notice::Removed(other));
+        }
+        Ok(others)
     }
 
     fn verify_here(&self) -> Result<Verdict, Error> {
         let rulesets = plan(&self.config);
-        // If choosing fails, verifying in nft mode, to which installing falls back, fails for the same reason.
-        let chosen = self
-            .chosen(&rulesets, &mut |_| ())
-            .map_or_else(|_| Box::new(Nft) as Box<dyn Backend>, |(backend, _)| backend);
-        let named = self.choice == Choice::Mode(chosen.mode());
-        // The chosen one stands for its mode, because it uses the commands that were asked for.
-        let mut backends = backend::all(self.folder.clone(), self.wait);
-        backends.retain(|backend| backend.mode() != chosen.mode());
-        backends.insert(0, chosen);
-        let holds = |backend: &dyn Backend| matches!(backend.held(), Ok(held) if held.ours);
-        let holder = if named {
-            None
-        } else {
-            backends.iter().position(|backend| holds(&**backend))
+        let mut found = all::read()?;
+        let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
+        let mode = match (self.choice, holder) {
+            (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
+            // If choosing fails, installing would go on in nft mode.
+            _ => self.chosen(&rulesets, &mut |_| ()).map_or(Mode::Nft, |(mode, ..)| mode),
         };
-        let checked = backends.remove(holder.unwrap_or_default());
-        verify::verify(&*checked, &backends, &rulesets)
+        if mode == Mode::Legacy
+            && found
+                .unseen(Subsystem::Legacy)
+                .is_some_and(|unseen| unseen.not_permitted)
+        {
+            // Whoever may not list legacy tables may read those that the flags are about.
+            found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
+            found.tables.extend(legacy::read::read_nat()?.tables);
+        }
+        verdict(mode, &rulesets, &found)
     }
+}
+
+/// What is known of proxy-init's rules in legacy tables.
+#[derive(Debug, PartialEq, Eq)]
+enum LegacyRules {
+    None,
+    Some,
+    Unseen(NotKnown),
+}
+
+fn legacy_rules() -> Result<LegacyRules, Error> {
+    Ok(match legacy::read::presence() {
+        Presence::Absent => LegacyRules::None,
+        Presence::Unseen(unseen) => LegacyRules::Unseen(unseen),
+        Presence::Present => match legacy::read::read() {
+            Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
+            Ok(_) => LegacyRules::None,
+            // Without the privilege to read them, there is none to install either, and installing says so.
+            Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
+            Err(error) => return Err(error),
+        },
+    })
 }
 
 /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
 /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
 /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
 fn install_if_untouched(rulesets: &[Ruleset]) -> Option<(Mode, Reason)> {
-    if legacy::held().ok()? != Held::default() {
+    let presence = legacy::read::presence();
+    if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
         return None;
     }
-    let lack = match Nft.install_if_fresh(rulesets) {
+    let lack = match Over::Nft.install_if_fresh(rulesets) {
         Ok(true) => {
-            let legacy_hidden = legacy::is_hidden();
+            let legacy_hidden = matches!(presence, Presence::Unseen(_));
             return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
         }
         Err(error) if error.is_lack() => error,
         _ => return None,
     };
-    match Native.install_if_fresh(rulesets) {
+    match Over::Native.install_if_fresh(rulesets) {
         Ok(true) => Some((Mode::Native, Reason::NftLacks(lack))),
         _ => None,
     }

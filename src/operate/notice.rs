@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::operate::choose::Reason;
+use crate::rules::found::NotKnown;
 use crate::rules::mode::Mode;
 use crate::rules::warnings;
 
@@ -31,6 +32,6 @@ pub enum Warning {
     Config(warnings::Warning),
     /// The mode that was asked for needs iptables commands, and this one is not installed; nft mode is used instead.
     NoIptables(Error),
-    /// Only root can list legacy tables, so whether they hold proxy-init's rules is not known; they are left unchanged.
-    LegacyHidden,
+    /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
+    LegacyUnseen(NotKnown),
 }

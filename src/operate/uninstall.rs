@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::backend::{self, legacy};
+use crate::backend::all;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::notice::{Notice, Warning};
+use crate::rules::found::Subsystem;
 use crate::rules::mode::Mode;
 
 /// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.
@@ -50,22 +51,32 @@ impl Uninstall {
 
     fn run_here(&self, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
-        if legacy::is_hidden() {
-            tell(Notice::Warning(&Warning::LegacyHidden));
-            warnings.push(Warning::LegacyHidden);
+        let found = all::read()?;
+        for unseen in &found.not_known {
+            match unseen.subsystem {
+                // As in most pods: nothing that was installed from there is in legacy tables.
+                Subsystem::Legacy if unseen.not_permitted => {
+                    let warning = Warning::LegacyUnseen(unseen.clone());
+                    tell(Notice::Warning(&warning));
+                    warnings.push(warning);
+                }
+                subsystem => {
+                    let mode = match subsystem {
+                        Subsystem::NfTables => Mode::Nft,
+                        Subsystem::Legacy => Mode::Legacy,
+                    };
+                    failed = failed.or(Some(Error::Unseen {
+                        mode,
+                        reason: unseen.reason.clone(),
+                    }));
+                }
+            }
         }
-        for backend in backend::all(self.folder.clone(), self.wait) {
-            let result = match backend.held() {
-                Ok(held) if held.ours => backend.remove(),
-                Ok(_) => Ok(false),
-                // What the kernel lacks holds nothing.
-                Err(error) if error.is_lack() => Ok(false),
-                Err(error) => Err(error),
-            };
-            match result {
+        for mode in Mode::ALL.into_iter().filter(|&mode| found.holds(mode)) {
+            match all::backend(mode, self.folder.clone(), self.wait).remove() {
                 Ok(true) => {
-                    tell(Notice::Removed(backend.mode()));
-                    removed.push(backend.mode());
+                    tell(Notice::Removed(mode));
+                    removed.push(mode);
                 }
                 Ok(false) => {}
                 Err(error) => failed = failed.or(Some(error)),

@@ -18,6 +18,27 @@ pub enum Family {
     V6,
 }
 
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// Its name in nft's language.
+    pub fn nft_name(self) -> &'static str {
+        match self {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+
+    /// The iptables command that is for it.
+    pub fn iptables(self) -> &'static str {
+        match self {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        }
+    }
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

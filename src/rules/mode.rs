@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::config::Invalid;
+use crate::rules::config::{Family, Invalid};
 
 /// A backend, as `--iptables-mode` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,20 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them.
-    const ALL: [Self; 3] = [Self::Nft, Self::Legacy, Self::Native];
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::Nft, Self::Native, Self::Legacy];
+
+    /// The iptables command that shows a family's rules in this mode. In native mode no command does; it is the one
+    /// whose rules they stand for.
+    pub fn iptables(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Mode::Nft, Family::V4) => "iptables-nft",
+            (Mode::Nft, Family::V6) => "ip6tables-nft",
+            (Mode::Legacy, Family::V4) => "iptables-legacy",
+            (Mode::Legacy, Family::V6) => "ip6tables-legacy",
+            (Mode::Native, family) => family.iptables(),
+        }
+    }
 
     fn as_str(self) -> &'static str {
         match self {

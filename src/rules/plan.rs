@@ -1,11 +1,9 @@
 //! A config becomes the rulesets of its families: a pure function.
 
-use std::borrow::Cow;
-
 use ipnet::IpNet;
 
 use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
-use crate::rules::ruleset::{Chain, ChainName, Match, Multiport, Rule, Ruleset, Target};
+use crate::rules::ruleset::{Chain, ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
 pub fn plan(config: &Config) -> Vec<Ruleset> {
@@ -26,10 +24,7 @@ fn of_family(config: &Config, family: Family) -> Ruleset {
             },
             Chain {
                 name: ChainName::Prerouting,
-                rules: vec![jump(
-                    ChainName::ProxyInitRedirect,
-                    "proxy-init/install-proxy-init-prerouting",
-                )],
+                rules: vec![jump(ChainName::ProxyInitRedirect, Purpose::LookAtInbound)],
             },
             Chain {
                 name: ChainName::ProxyInitOutput,
@@ -37,7 +32,7 @@ fn of_family(config: &Config, family: Family) -> Ruleset {
             },
             Chain {
                 name: ChainName::Output,
-                rules: vec![jump(ChainName::ProxyInitOutput, "proxy-init/install-proxy-init-output")],
+                rules: vec![jump(ChainName::ProxyInitOutput, Purpose::LookAtOutbound)],
             },
         ],
     }
@@ -51,14 +46,14 @@ fn inbound(config: &Config, family: Family) -> Vec<Rule> {
         rules.push(redirect(
             vec![Match::Tcp],
             config.inbound_port,
-            "proxy-init/redirect-all-incoming-to-proxy-port",
+            Purpose::RedirectInbound,
         ));
     }
     rules.extend(config.redirected_ports.iter().map(|&port| {
         redirect(
             vec![Match::Tcp, Match::DestinationPort(port)],
             config.inbound_port,
-            format!("proxy-init/redirect-port-{port}-to-proxy-port"),
+            Purpose::RedirectPort(port),
         )
     }));
     rules
@@ -67,12 +62,12 @@ fn inbound(config: &Config, family: Family) -> Vec<Rule> {
 fn outbound(config: &Config, family: Family) -> Vec<Rule> {
     let mut rules = Vec::new();
     if let Some(uid) = config.proxy_uid {
-        rules.push(bypass(vec![Match::UidOwner(uid)], "proxy-init/ignore-proxy-user-id"));
+        rules.push(bypass(vec![Match::UidOwner(uid)], Purpose::IgnoreUser));
     }
     if let Some(gid) = config.proxy_gid {
-        rules.push(bypass(vec![Match::GidOwner(gid)], "proxy-init/ignore-proxy-group-id"));
+        rules.push(bypass(vec![Match::GidOwner(gid)], Purpose::IgnoreGroup));
     }
-    rules.push(bypass(vec![Match::OutLoopback], "proxy-init/ignore-loopback"));
+    rules.push(bypass(vec![Match::OutLoopback], Purpose::IgnoreLoopback));
     rules.extend(ignored_ports(&config.ignored_outbound_ports));
     rules.extend(ignored_subnets(
         &config.ignored_outbound_subnets,
@@ -82,15 +77,17 @@ fn outbound(config: &Config, family: Family) -> Vec<Rule> {
     rules.push(redirect(
         vec![Match::Tcp],
         config.outbound_port,
-        "proxy-init/redirect-all-outgoing-to-proxy-port",
+        Purpose::RedirectOutbound,
     ));
     rules
 }
 
 fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
     Multiport::pieces(ports).into_iter().map(|piece| {
-        let comment = format!("proxy-init/ignore-port-{piece}");
-        bypass(vec![Match::Tcp, Match::DestinationPorts(piece)], comment)
+        bypass(
+            vec![Match::Tcp, Match::DestinationPorts(piece.clone())],
+            Purpose::IgnorePorts(piece),
+        )
     })
 }
 
@@ -101,32 +98,32 @@ fn ignored_subnets(subnets: &[Subnet], family: Family, side: fn(IpNet) -> Match)
         let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
         bypass(
             net.into_iter().map(side).collect(),
-            format!("proxy-init/ignore-subnet-{subnet}"),
+            Purpose::IgnoreSubnet(subnet.clone()),
         )
     })
 }
 
-fn bypass(matches: Vec<Match>, comment: impl Into<Cow<'static, str>>) -> Rule {
+fn bypass(matches: Vec<Match>, purpose: Purpose) -> Rule {
     Rule {
         matches,
         target: Target::Return,
-        comment: comment.into(),
+        purpose,
     }
 }
 
-fn redirect(matches: Vec<Match>, to: Port, comment: impl Into<Cow<'static, str>>) -> Rule {
+fn redirect(matches: Vec<Match>, to: Port, purpose: Purpose) -> Rule {
     Rule {
         matches,
         target: Target::Redirect(to),
-        comment: comment.into(),
+        purpose,
     }
 }
 
-fn jump(to: ChainName, comment: &'static str) -> Rule {
+fn jump(to: ChainName, purpose: Purpose) -> Rule {
     Rule {
         matches: Vec::new(),
         target: Target::Jump(to),
-        comment: comment.into(),
+        purpose,
     }
 }
 
@@ -147,8 +144,8 @@ mod tests {
             assert_eq!(ruleset.family, family);
             let subnets: Vec<_> = ruleset
                 .rules()
-                .filter(|(_, rule)| rule.comment.contains("subnet"))
-                .map(|(_, rule)| rule.comment.clone())
+                .map(|(_, rule)| rule.purpose.to_string())
+                .filter(|comment| comment.contains("subnet"))
                 .collect();
             assert_eq!(subnets, [comment]);
         }

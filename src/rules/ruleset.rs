@@ -2,13 +2,12 @@
 //!
 //! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
 
-use std::borrow::Cow;
-use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 
 use ipnet::IpNet;
 
-use crate::rules::config::{Family, OwnerId, Port, PortRange};
+use crate::rules::config::{Family, OwnerId, Port, PortRange, Subnet};
+use crate::rules::hook::Hook;
 
 /// One family's rules in the nat table, chain by chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +39,13 @@ pub struct Chain {
 /// The chains of the nat table that we have rules in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
-    /// The base chain that inbound packets enter; holds a jump of ours, and strangers' rules.
+    /// The base chain that inbound packets enter: it jumps to proxy-init's, and may hold other rules.
     Prerouting,
-    /// The base chain that the pod's own packets enter; likewise.
+    /// The base chain that the pod's own packets enter, likewise.
     Output,
-    /// Our chain for inbound packets.
+    /// proxy-init's chain for inbound packets.
     ProxyInitRedirect,
-    /// Our chain for outbound packets.
+    /// proxy-init's chain for outbound packets.
     ProxyInitOutput,
 }
 
@@ -61,25 +60,39 @@ impl ChainName {
 
     /// Its name in the kernel.
     pub fn as_str(self) -> &'static str {
-        self.as_c_str().to_str().unwrap_or_default()
-    }
-
-    /// The same for C.
-    pub(crate) fn as_c_str(self) -> &'static CStr {
         match self {
-            Self::Prerouting => c"PREROUTING",
-            Self::Output => c"OUTPUT",
-            Self::ProxyInitRedirect => c"PROXY_INIT_REDIRECT",
-            Self::ProxyInitOutput => c"PROXY_INIT_OUTPUT",
+            Self::Prerouting => "PREROUTING",
+            Self::Output => "OUTPUT",
+            Self::ProxyInitRedirect => "PROXY_INIT_REDIRECT",
+            Self::ProxyInitOutput => "PROXY_INIT_OUTPUT",
         }
     }
 
     /// The chain with this name, if it is one of these.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|chain| chain.as_str() == name)
+    pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|chain| chain.as_str().as_bytes() == name)
     }
 
-    /// Whether the chain is all ours; the others are shared with strangers.
+    /// Where the chain is hooked, if it is a base chain.
+    pub fn hook(self) -> Option<Hook> {
+        match self {
+            Self::Prerouting => Some(Hook::Prerouting),
+            Self::Output => Some(Hook::Output),
+            Self::ProxyInitRedirect | Self::ProxyInitOutput => None,
+        }
+    }
+
+    /// The base chain that jumps to it, and the chain of proxy-init's that a base chain jumps to.
+    pub(crate) fn other_end(self) -> Self {
+        match self {
+            Self::Prerouting => Self::ProxyInitRedirect,
+            Self::ProxyInitRedirect => Self::Prerouting,
+            Self::Output => Self::ProxyInitOutput,
+            Self::ProxyInitOutput => Self::Output,
+        }
+    }
+
+    /// Whether the chain is proxy-init's own; the base chains are shared with everybody else.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
     }
@@ -98,8 +111,81 @@ pub struct Rule {
     pub matches: Vec<Match>,
     /// What happens to it.
     pub target: Target,
-    /// Why the rule is there, for people; without the prefix's quotes, at most 127 bytes.
-    pub comment: Cow<'static, str>,
+    /// Why the rule exists; its comment says so.
+    pub purpose: Purpose,
+}
+
+/// Why a rule exists. Displayed, it is the rule's comment: linkerd-init's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    /// Connections to these ports bypass the proxy.
+    IgnorePorts(Multiport),
+    /// Connections from or to this subnet bypass the proxy.
+    IgnoreSubnet(Subnet),
+    /// Connections of the proxy's user bypass the proxy.
+    IgnoreUser,
+    /// Connections of the proxy's group bypass the proxy.
+    IgnoreGroup,
+    /// Connections within the pod bypass the proxy.
+    IgnoreLoopback,
+    /// Inbound connections to this port go to the proxy.
+    RedirectPort(Port),
+    /// All other inbound connections go to the proxy.
+    RedirectInbound,
+    /// All other outbound connections go to the proxy.
+    RedirectOutbound,
+    /// Inbound connections are looked at.
+    LookAtInbound,
+    /// Outbound connections are looked at.
+    LookAtOutbound,
+}
+
+impl Purpose {
+    /// What every comment begins with.
+    pub const PREFIX: &'static str = "proxy-init/";
+
+    /// The purpose that a comment states.
+    pub fn from_comment(comment: &str) -> Option<Self> {
+        let text = comment.strip_prefix(Self::PREFIX)?;
+        let fixed = [
+            Self::IgnoreUser,
+            Self::IgnoreGroup,
+            Self::IgnoreLoopback,
+            Self::RedirectInbound,
+            Self::RedirectOutbound,
+            Self::LookAtInbound,
+            Self::LookAtOutbound,
+        ];
+        if let Some(purpose) = fixed.into_iter().find(|purpose| purpose.to_string() == comment) {
+            return Some(purpose);
+        }
+        if let Some(ports) = text.strip_prefix("ignore-port-") {
+            Multiport::from_iptables(ports).map(Self::IgnorePorts)
+        } else if let Some(subnet) = text.strip_prefix("ignore-subnet-") {
+            subnet.parse().ok().map(Self::IgnoreSubnet)
+        } else {
+            let port = text.strip_prefix("redirect-port-")?.strip_suffix("-to-proxy-port")?;
+            port.parse().ok().map(Self::RedirectPort)
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::PREFIX)?;
+        match self {
+            Self::IgnorePorts(ports) => write!(f, "ignore-port-{ports}"),
+            Self::IgnoreSubnet(subnet) => write!(f, "ignore-subnet-{subnet}"),
+            Self::IgnoreUser => f.write_str("ignore-proxy-user-id"),
+            Self::IgnoreGroup => f.write_str("ignore-proxy-group-id"),
+            Self::IgnoreLoopback => f.write_str("ignore-loopback"),
+            Self::RedirectPort(port) => write!(f, "redirect-port-{port}-to-proxy-port"),
+            Self::RedirectInbound => f.write_str("redirect-all-incoming-to-proxy-port"),
+            Self::RedirectOutbound => f.write_str("redirect-all-outgoing-to-proxy-port"),
+            Self::LookAtInbound => f.write_str("install-proxy-init-prerouting"),
+            Self::LookAtOutbound => f.write_str("install-proxy-init-output"),
+        }
+    }
 }
 
 /// A condition on a packet.
@@ -166,6 +252,15 @@ impl Multiport {
             pieces.push(Self(piece));
         }
         pieces
+    }
+
+    /// The ports as iptables writes them: `4190,8000:8100`.
+    pub fn from_iptables(text: &str) -> Option<Self> {
+        let range = |item: &str| {
+            let (first, last) = item.split_once(':').unwrap_or((item, item));
+            PortRange::new(first.parse().ok()?, last.parse().ok()?)
+        };
+        Self::new(text.split(',').map(range).collect::<Option<_>>()?)
     }
 
     /// The ports and ranges.

@@ -1,11 +1,11 @@
 //! Rules ⇄ iptables-save text: what `iptables-restore` reads, and what people know.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use crate::backend::FoundRule;
-use crate::rules::config::{Family, OwnerId, Port, PortRange};
-use crate::rules::ruleset::{ChainName, Match, Multiport, Rule, Ruleset, Target};
+use crate::rules::config::{Family, OwnerId, Port};
+use crate::rules::found::{Action, Condition, Field, Rule as FoundRule, TCP, Values};
+use crate::rules::nftables::{element, interface_name};
+use crate::rules::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
 
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
 /// comment unquoted.
@@ -20,7 +20,7 @@ impl fmt::Display for Rule {
         write!(
             f,
             "-m comment --comment {quote}{}{quote} -j {}",
-            self.comment, self.target
+            self.purpose, self.target
         )
     }
 }
@@ -47,6 +47,80 @@ impl fmt::Display for Target {
             Target::Redirect(port) => write!(f, "REDIRECT --to-ports {port}"),
             Target::Jump(chain) => chain.fmt(f),
         }
+    }
+}
+
+/// A rule that the kernel holds, without its chain, in iptables' syntax. What isn't understood stands in brackets.
+pub struct IptablesRule<'a>(pub &'a FoundRule);
+
+impl fmt::Display for IptablesRule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rule) = self.0.as_rule() {
+            return rule.fmt(f);
+        }
+        for condition in &self.0.conditions {
+            write_condition(f, condition)?;
+        }
+        if let Some(comment) = &self.0.comment {
+            write!(f, "-m comment --comment \"{comment}\" ")?;
+        }
+        match &self.0.action {
+            Action::Continue(None) => Ok(()),
+            Action::Continue(Some(effect)) => write!(f, "-j {effect}"),
+            Action::Accept => f.write_str("-j ACCEPT"),
+            Action::Drop => f.write_str("-j DROP"),
+            Action::Return => f.write_str("-j RETURN"),
+            Action::Jump(chain) => write!(f, "-j {chain}"),
+            Action::Goto(chain) => write!(f, "-g {chain}"),
+            Action::Redirect(None) => f.write_str("-j REDIRECT"),
+            Action::Redirect(Some((first, last))) if first == last => write!(f, "-j REDIRECT --to-ports {first}"),
+            Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
+            Action::Untrack => f.write_str("-j CT --notrack"),
+            Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
+            Action::Nat(text) | Action::Unknown(text) => write!(f, "-j {text}"),
+        }
+    }
+}
+
+fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
+    let (field, values, negated) = match condition {
+        Condition::Fixed { text, .. } | Condition::Unknown(text) => return write!(f, "{text} "),
+        Condition::In { field, values, negated } => (*field, values, *negated),
+    };
+    let not = if negated { "! " } else { "" };
+    let values = match values {
+        Values::Set(name) => return write!(f, "{not}[{field:?} @{name}] "),
+        Values::Listed(values) => values.as_slice(),
+    };
+    let one = match values {
+        [interval] => Some(*interval),
+        _ => None,
+    };
+    let ports = || {
+        let range = |&(first, last): &(u128, u128)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}:{last}"),
+        };
+        values.iter().map(range).collect::<Vec<_>>().join(",")
+    };
+    match (field, one) {
+        (Field::Protocol, Some((TCP, TCP))) => write!(f, "{not}-p tcp "),
+        (Field::Protocol, Some(interval)) => write!(f, "{not}-p {} ", element(field, interval)),
+        (Field::Source(_), Some(interval)) => write!(f, "{not}-s {} ", element(field, interval)),
+        (Field::Destination(_), Some(interval)) => write!(f, "{not}-d {} ", element(field, interval)),
+        (Field::InInterface, Some((first, last))) => {
+            write!(f, "{not}-i {} ", interface_name(first, last).replace('*', "+"))
+        }
+        (Field::OutInterface, Some((first, last))) => {
+            write!(f, "{not}-o {} ", interface_name(first, last).replace('*', "+"))
+        }
+        (Field::SourcePort, Some(_)) => write!(f, "-m tcp {not}--sport {} ", ports()),
+        (Field::SourcePort, None) => write!(f, "-m multiport {not}--sports {} ", ports()),
+        (Field::DestinationPort, Some(_)) => write!(f, "-m tcp {not}--dport {} ", ports()),
+        (Field::DestinationPort, None) => write!(f, "-m multiport {not}--dports {} ", ports()),
+        (Field::Uid, _) => write!(f, "-m owner {not}--uid-owner {} ", ports().replace(':', "-")),
+        (Field::Gid, _) => write!(f, "-m owner {not}--gid-owner {} ", ports().replace(':', "-")),
+        (field, _) => write!(f, "{not}[{field:?} {}] ", ports()),
     }
 }
 
@@ -170,9 +244,7 @@ impl Saved {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn read_back(&self) {
         for line in &self.lines {
-            if let Some(rule) = line.rule()
-                && !rule.comment.contains(['"', '\\', '\n'])
-            {
+            if let Some(rule) = line.rule() {
                 let again = Line {
                     chain: line.chain.clone(),
                     specification: rule.to_string(),
@@ -200,34 +272,6 @@ impl Saved {
     }
 }
 
-impl From<&Line> for FoundRule {
-    fn from(line: &Line) -> Self {
-        if let Some(rule) = line.rule() {
-            return rule.into();
-        }
-        /// Targets of iptables' that end a chain; others are chains, or let packets pass.
-        const ENDS: [&str; 8] = [
-            "ACCEPT",
-            "DROP",
-            "QUEUE",
-            "RETURN",
-            "REDIRECT",
-            "DNAT",
-            "MASQUERADE",
-            "NFQUEUE",
-        ];
-        let target = target(&line.specification).unwrap_or_default();
-        let words = words(&line.specification);
-        let mut pairs = words.iter().zip(words.iter().skip(1));
-        Self {
-            text: line.specification.clone(),
-            rule: None,
-            ends: ENDS.contains(&target.as_str()),
-            takes_tcp: !pairs.any(|(flag, protocol)| flag == "-p" && !["tcp", "all"].contains(&protocol.as_str())),
-        }
-    }
-}
-
 impl Line {
     /// The rule without its chain.
     pub(crate) fn specification(&self) -> &str {
@@ -238,11 +282,7 @@ impl Line {
     pub(crate) fn rule(&self) -> Option<Rule> {
         let words = words(&self.specification);
         let mut words = words.iter().map(String::as_str);
-        let mut rule = Rule {
-            matches: Vec::new(),
-            target: Target::Return,
-            comment: Cow::default(),
-        };
+        let (mut matches, mut purpose) = (Vec::new(), None);
         loop {
             let condition = match (words.next()?, words.next()?) {
                 ("-p", "tcp") => Match::Tcp,
@@ -253,18 +293,18 @@ impl Line {
                     let ("--comment", comment) = (words.next()?, words.next()?) else {
                         return None;
                     };
-                    rule.comment = comment.to_owned().into();
+                    purpose = Purpose::from_comment(comment);
                     continue;
                 }
                 ("-m", extension) => match (extension, words.next()?, words.next()?) {
                     ("tcp", "--dport", port) => Match::DestinationPort(port.parse().ok()?),
-                    ("multiport", "--dports", ports) => Match::DestinationPorts(multiport(ports)?),
+                    ("multiport", "--dports", ports) => Match::DestinationPorts(Multiport::from_iptables(ports)?),
                     ("owner", "--uid-owner", id) => Match::UidOwner(OwnerId::new(id.parse().ok()?)?),
                     ("owner", "--gid-owner", id) => Match::GidOwner(OwnerId::new(id.parse().ok()?)?),
                     _ => return None,
                 },
                 ("-j", target) => {
-                    rule.target = match target {
+                    let target = match target {
                         "RETURN" => Target::Return,
                         "REDIRECT" => {
                             let ("--to-ports", port) = (words.next()?, words.next()?) else {
@@ -272,35 +312,30 @@ impl Line {
                             };
                             Target::Redirect(port.parse::<Port>().ok()?)
                         }
-                        chain => Target::Jump(ChainName::from_name(chain)?),
+                        chain => Target::Jump(ChainName::from_name(chain.as_bytes())?),
                     };
-                    return words.next().is_none().then_some(rule);
+                    return words.next().is_none().then_some(Rule {
+                        matches,
+                        target,
+                        purpose: purpose?,
+                    });
                 }
                 _ => return None,
             };
-            rule.matches.push(condition);
+            matches.push(condition);
         }
     }
 }
 
 /// Whether a rule in iptables' syntax sends packets to a chain of ours, whatever it matches.
 pub(crate) fn jumps_to_ours(specification: &str) -> bool {
-    target(specification).is_some_and(|target| ChainName::from_name(&target).is_some_and(ChainName::is_ours))
+    target(specification).is_some_and(|target| ChainName::from_name(target.as_bytes()).is_some_and(ChainName::is_ours))
 }
 
 fn target(specification: &str) -> Option<String> {
     let words = words(specification);
     let flag = words.iter().position(|word| word == "-j" || word == "-g")?;
     words.into_iter().nth(flag + 1)
-}
-
-/// `4190,8000:8100`
-fn multiport(text: &str) -> Option<Multiport> {
-    let range = |item: &str| {
-        let (first, last) = item.split_once(':').unwrap_or((item, item));
-        PortRange::new(first.parse().ok()?, last.parse().ok()?)
-    };
-    Multiport::new(text.split(',').map(range).collect::<Option<_>>()?)
 }
 
 /// The words of a line; those with spaces are in double quotes, in which a backslash takes the next character as it is
@@ -350,7 +385,7 @@ mod tests {
         assert!(saved.has(ChainName::ProxyInitRedirect) && !saved.has(ChainName::ProxyInitOutput));
         let jumps: Vec<_> = saved.our_jumps(ChainName::Prerouting).collect();
         assert_eq!(jumps.len(), 2);
-        assert_eq!(jumps[0].rule().unwrap().comment, "it's \"mine\"");
+        assert_eq!(jumps[0].rule(), None, "the comment isn't one of proxy-init's");
         assert_eq!(jumps[1].rule().unwrap().matches, []);
         assert_eq!(saved.lines(ChainName::Prerouting).nth(2).unwrap().rule(), None);
     }

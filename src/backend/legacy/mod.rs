@@ -4,7 +4,7 @@
 //! are not, so when the second fails, what the first got is taken back.
 
 mod child;
-mod table;
+pub(crate) mod read;
 
 use std::env;
 use std::fs;
@@ -13,10 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::child::{Finished, Unfinished};
-use self::table::Presence;
-use super::{Backend, Contents, FoundChain, FoundRule, Held};
-use crate::error::{Errno, Error};
-use crate::operate::verify::{self, Finding};
+use super::Backend;
+use crate::error::Error;
 use crate::rules::config::Family;
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::{ChainName, Rule, Ruleset};
@@ -115,7 +113,7 @@ impl Legacy {
 
     /// What the family's nat table holds as iptables-save writes it; nothing, and no process, if there is no table.
     fn saved(&self, family: Family) -> Result<Saved, Error> {
-        if table::presence(family) == Presence::Absent {
+        if read::has_nat_table(family) == Ok(false) {
             return Ok(Saved::default());
         }
         let finished = self.run(family, "-save", &["-t", "nat"], "", Some(LIMIT))?;
@@ -179,29 +177,9 @@ impl Backend for Legacy {
         }
         Ok(removed)
     }
-
-    fn differences(&self, rulesets: &[Ruleset]) -> Result<Vec<Finding>, Error> {
-        verify::differences(rulesets, |family| self.read(family))
-    }
-
-    fn held(&self) -> Result<Held, Error> {
-        held()
-    }
 }
 
 impl Legacy {
-    /// The family's rules in the chains that we have rules in.
-    fn read(&self, family: Family) -> Result<Vec<FoundChain>, Error> {
-        let saved = self.saved(family)?;
-        let chains = ChainName::ALL.into_iter().filter(|&name| saved.has(name));
-        Ok(chains
-            .map(|name| FoundChain {
-                name,
-                rules: saved.lines(name).map(FoundRule::from).collect(),
-            })
-            .collect())
-    }
-
     /// Takes a family from what it holds to the ruleset, or to no rules of ours. Returns the input that takes it
     /// back, if there was anything to do.
     fn change(&self, family: Family, ruleset: Option<&Ruleset>) -> Result<Option<String>, Error> {
@@ -233,31 +211,8 @@ impl Legacy {
     }
 }
 
-/// What legacy tables hold; see [`Backend::held`].
-pub(crate) fn held() -> Result<Held, Error> {
-    let read = |family| {
-        table::held(family).map_err(|errno| Error::LegacyUnreadable {
-            family,
-            errno: Errno::of(errno),
-        })
-    };
-    Ok(read(Family::V4)? + read(Family::V6)?)
-}
-
-/// Whether this process may see which legacy tables there are.
-pub(crate) fn is_hidden() -> bool {
-    table::presence(Family::V4) == Presence::Hidden
-}
-
 const OUR_CHAINS: [ChainName; 2] = [ChainName::ProxyInitRedirect, ChainName::ProxyInitOutput];
 const BASE_CHAINS: [ChainName; 2] = [ChainName::Prerouting, ChainName::Output];
-
-/// Every legacy table of a family; or why they can't be seen.
-pub(crate) fn tables(family: Family) -> Result<Vec<Contents>, String> {
-    let names = table::names(family).map_err(|error| error.to_string())?;
-    let read = |name: &String| table::contents(family, name).map_err(|errno| format!("{name}: {errno}"));
-    names.iter().map(read).collect()
-}
 
 /// Our chains anew, and one right jump to each.
 fn install_input(ruleset: &Ruleset, saved: &Saved) -> String {
@@ -371,10 +326,4 @@ fn run(program: &Path, arguments: &[&str], input: &str, limit: Option<Duration>)
             seconds: LIMIT.as_secs(),
         },
     })
-}
-
-/// Reads bytes as a legacy table's entries.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn read_entries(bytes: &[u8], family: Family) -> usize {
-    table::read(bytes, 4, family).map_or(0, |(rules, _)| rules)
 }

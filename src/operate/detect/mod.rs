@@ -4,13 +4,12 @@ mod print;
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::native::Native;
-use crate::backend::nft::{self, Nft};
-use crate::backend::{Backend as _, Held, legacy};
+use crate::backend::all::{self, Over};
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::choose::{Reason, Seen, choose, try_out};
-use crate::rules::config::{Config, Family, OwnerId, Port, PortRange};
+use crate::rules::config::{Config, OwnerId, Port, PortRange};
+use crate::rules::found::{Found, Subsystem, Table as FoundTable};
 use crate::rules::mode::Mode;
 use crate::rules::plan::plan;
 use crate::rules::ruleset::{Match, Rule, Ruleset, Target};
@@ -78,49 +77,52 @@ pub fn report(netns: Option<&Path>) -> Result<Report, Error> {
 }
 
 fn look_around() -> Report {
-    let (nft, legacy, mut hints) = tables();
-    if let Ok(Held { ours: true, .. }) = Native.held() {
-        hints.insert(0, "table inet proxy-init: proxy-init's rules in native mode".to_owned());
-    }
     let everything = everything();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let found = all::read();
+    let auto = match &found {
+        Ok(found) => Seen::of(found).and_then(|seen| choose(&seen, |mode| try_out(mode, &everything))),
+        Err(error) => Err(Error::Unseen {
+            mode: Mode::Nft,
+            reason: error.to_string(),
+        }),
+    };
+    let tables = |subsystem| match &found {
+        Ok(found) => match found.unseen(subsystem) {
+            Some(unseen) => Err(unseen.reason.clone()),
+            None => Ok(found.tables_of(subsystem).map(counted).collect()),
+        },
+        Err(error) => Err(error.to_string()),
+    };
     Report {
         kernel: kernel.trim().to_owned(),
         features: features(&everything),
-        nft,
-        legacy,
-        hints,
+        nft: tables(Subsystem::NfTables),
+        legacy: tables(Subsystem::Legacy),
+        hints: found.as_ref().map(hints).unwrap_or_default(),
         binaries: binaries(),
-        auto: Seen::look().and_then(|seen| choose(&seen, |mode| try_out(mode, &everything))),
+        auto,
     }
 }
 
-/// The tables of nf_tables, the legacy tables, and what Kubernetes' chains in them say.
-fn tables() -> (Tables, Tables, Vec<String>) {
-    let (mut nft, mut legacy, mut hints) = (Ok(Vec::new()), Ok(Vec::new()), Vec::new());
-    for (family, name) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
-        let in_nft = nft::tables(family).map_err(|error| error.to_string());
-        for (backend, list, found) in [
-            ("nf_tables", &mut nft, in_nft),
-            ("legacy", &mut legacy, legacy::tables(family)),
-        ] {
-            match (list.as_mut(), found) {
-                (Ok(list), Ok(tables)) => {
-                    for contents in tables {
-                        let table = Table {
-                            name: format!("{name} {}", contents.table),
-                            rules: contents.rules,
-                        };
-                        hints.extend(kubernetes_hint(backend, &table.name, &contents.chains));
-                        list.push(table);
-                    }
-                }
-                (Ok(_), Err(reason)) => *list = Err(reason),
-                (Err(_), _) => {}
-            }
-        }
+/// A table's name without what it is in, and its rules.
+fn counted(table: &FoundTable) -> Table {
+    Table {
+        name: format!("{} {}", table.family, table.name),
+        rules: table.chains.iter().map(|chain| chain.rules.len()).sum(),
     }
-    (nft, legacy, hints)
+}
+
+/// What speaks for who uses which backend.
+fn hints(found: &Found) -> Vec<String> {
+    let native = found
+        .holds(Mode::Native)
+        .then(|| "table inet proxy-init: proxy-init's rules in native mode".to_owned());
+    let kubernetes = found.tables.iter().filter_map(|table| {
+        let chains: Vec<String> = table.chains.iter().map(|chain| chain.name.to_string()).collect();
+        kubernetes_hint(&table.subsystem.to_string(), &counted(table).name, &chains)
+    });
+    native.into_iter().chain(kubernetes).collect()
 }
 
 /// What the names of Kubernetes' chains in a table say about who uses the backend.
@@ -159,7 +161,7 @@ fn features(everything: &[Ruleset]) -> Vec<Feature> {
             }
             features.push(Feature {
                 name: format!("{}: {name}", ruleset.family),
-                works: Nft.check(&[part]),
+                works: Over::Nft.check(&[part]),
             });
         };
         let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
@@ -180,7 +182,7 @@ fn features(everything: &[Ruleset]) -> Vec<Feature> {
     }
     features.push(Feature {
         name: "native mode".to_owned(),
-        works: Native.check(everything),
+        works: Over::Native.check(everything),
     });
     features
 }

@@ -2,31 +2,11 @@
 
 use nix::errno::Errno;
 
+use super::step::Step;
 use crate::error::{self, Error};
-use crate::netlink::{CommitError, Failure, Finished, ReadError, Socket};
-use crate::rules::config::{Family, OwnerId};
+use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
+use crate::rules::found::TableFamily;
 use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
-
-/// One change of a batch, as far as its refusal is explained by it. Its Display is the command that it stands for.
-pub(crate) trait Step: std::fmt::Display {
-    /// It makes the table.
-    fn is_table(&self) -> bool;
-    /// It makes this base chain.
-    fn is_base_chain(&self) -> Option<ChainName>;
-    /// It is a rule on this owner; ids of the kind are mapped in this file.
-    fn owner(&self) -> Option<(OwnerId, &'static str)>;
-    /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
-    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
-    /// The chain that it makes a rule jump to.
-    fn jumps_to(&self) -> Option<ChainName>;
-    /// It deletes a chain.
-    fn deletes_chain(&self) -> bool;
-    /// The table that it is about, with its family, as nft writes it.
-    fn table(&self) -> String;
-    /// The family whose table it is in; none: both, in an inet table.
-    fn family(&self) -> Option<Family>;
-}
 
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
@@ -57,21 +37,32 @@ pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
             call: "recv",
             errno: error::Errno::of(errno),
         },
-        ReadError::Malformed(_) => Error::Garbled { mode },
+        ReadError::Malformed(_) => Error::GarbledDump { mode },
+        ReadError::Interrupted => Error::KeepsChanging { mode },
     }
 }
 
 /// The batch was refused. The kernel says of each bad message that it is bad; the first one is the cause, for the
 /// later ones may only miss what the first should have made.
-pub(crate) fn explain(mode: Mode, socket: &Socket, steps: &[impl Step], batch: &Finished, error: CommitError) -> Error {
+pub(crate) fn explain(
+    mode: Mode,
+    socket: &Socket,
+    steps: &[Step<'_>],
+    batch: &FinishedBatch,
+    error: CommitError,
+) -> Error {
     match error {
-        CommitError::Socket("send", Errno::EMSGSIZE) => Error::BatchTooLarge {
+        CommitError::NotSent(Errno::EMSGSIZE) => Error::BatchTooLarge {
             mode,
             bytes: batch.0.len(),
         },
-        CommitError::Socket(call, errno) => Error::Netlink {
+        CommitError::NotSent(errno) => Error::Netlink {
             mode,
-            call,
+            call: "send",
+            errno: error::Errno::of(errno),
+        },
+        CommitError::Unanswered(errno) => Error::Unanswered {
+            mode,
             errno: error::Errno::of(errno),
         },
         CommitError::Malformed(_) => Error::Garbled { mode },
@@ -89,82 +80,80 @@ pub(crate) fn explain(mode: Mode, socket: &Socket, steps: &[impl Step], batch: &
     }
 }
 
-fn message(mode: Mode, socket: &Socket, steps: &[impl Step], failure: &Failure) -> Error {
+fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -> Error {
     let step = usize::try_from(failure.sequence)
         .ok()
         .and_then(|sequence| steps.get(sequence.checked_sub(1)?));
     let Some(step) = step else {
         return refused(mode, "the batch", failure.errno, &failure.text);
     };
-    let (errno, rule) = (failure.errno, step.to_string());
-    let families = || {
-        step.family()
-            .map_or_else(|| "inet".to_owned(), |family| family.to_string())
+    let (errno, what) = (failure.errno, step.to_string());
+    let kept = error::Errno::of(errno);
+    let table = step.table();
+    let (family, families) = match table.family {
+        TableFamily::Ip(family) => (Some(family), family.to_string()),
+        other => (None, other.to_string()),
     };
-    match (step.is_base_chain(), step.family(), errno) {
-        (None, _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) if step.is_table() => {
-            return Error::NoFamily {
-                mode,
-                families: families(),
-                errno: error::Errno::of(errno),
-            };
-        }
-        // Newer kernels say that they can't change its type, older ones that it exists.
-        (Some(chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) => {
-            return Error::OtherBaseChain {
-                family,
-                chain,
-                errno: error::Errno::of(errno),
-            };
-        }
-        (Some(_), _, Errno::ENOENT | Errno::EOPNOTSUPP) => {
-            return Error::NoNatChains {
-                mode,
-                families: families(),
-                errno: error::Errno::of(errno),
-            };
-        }
-        _ => {}
-    }
     // A process without CAP_NET_ADMIN is refused the whole batch (nfnetlink_rcv), so this is about the table
     // (nft_table_lookup).
     if errno == Errno::EPERM {
         return Error::TableOwned {
             mode,
-            what: rule,
-            table: step.table(),
-        };
-    }
-    if errno == Errno::EBUSY && step.deletes_chain() {
-        return Error::ChainInUse {
-            mode,
-            what: rule,
-            table: step.table(),
-        };
-    }
-    // Nothing can jump to a base chain (nft_verdict_init).
-    if let (Some(family), Some(chain), Errno::EOPNOTSUPP) = (step.family(), step.jumps_to(), errno) {
-        return Error::ChainNameTaken {
-            family,
-            chain,
-            errno: error::Errno::of(errno),
-        };
-    }
-    match (step.owner(), errno) {
-        (Some((id, map)), Errno::EINVAL) if !is_mapped(id.get(), map) => return Error::UnmappedOwner { rule, id },
-        (Some(_), Errno::EINVAL) => return Error::ForeignOwner { rule },
-        _ => {}
-    }
-    match step.missing(socket) {
-        Some((what, module, option)) if errno == Errno::ENOENT => Error::NoExtension {
-            mode,
-            rule,
             what,
-            module,
-            option,
-            errno: error::Errno::of(errno),
+            table: table.to_string(),
+        };
+    }
+    match (step, family, errno) {
+        (Step::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => Error::NoFamily {
+            mode,
+            families,
+            errno: kept,
         },
-        _ => refused(mode, &rule, errno, &failure.text),
+        // Newer kernels say that they can't change its type, older ones that it exists.
+        (Step::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+            Error::OtherBaseChain {
+                family,
+                chain: *chain,
+                errno: kept,
+            }
+        }
+        (Step::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+            Error::NoNatChains {
+                mode,
+                families,
+                errno: kept,
+            }
+        }
+        (Step::DeleteChain(..), _, Errno::EBUSY) => Error::ChainInUse {
+            mode,
+            what,
+            table: table.to_string(),
+        },
+        // Nothing can jump to a base chain (nft_verdict_init). Base chains' rules are the jumps.
+        (Step::Append(_, base, _), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => Error::ChainNameTaken {
+            family,
+            chain: base.other_end(),
+            errno: kept,
+        },
+        (Step::Append(_, _, body), _, _) => match (body.owner(), errno) {
+            (Some((id, map)), Errno::EINVAL) if !is_mapped(id.get(), map) => {
+                Error::UnmappedOwner { mode, rule: what, id }
+            }
+            (Some(_), Errno::EINVAL) => Error::ForeignOwner { rule: what },
+            (_, Errno::ENOENT) => match body.missing(socket) {
+                Some((missing, module, option)) => Error::NoExtension {
+                    mode,
+                    rule: what,
+                    what: missing,
+                    module,
+                    option,
+                    errno: kept,
+                },
+                None => refused(mode, &what, errno, &failure.text),
+            },
+            _ => refused(mode, &what, errno, &failure.text),
+        },
+        _ => refused(mode, &what, errno, &failure.text),
     }
 }
 
@@ -183,7 +172,7 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
 
 /// Whether the process' user namespace knows the id: a line of the map is first id inside, first id outside, count
 /// (user_namespaces(7)). A map that can't be read hides nothing.
-fn is_mapped(id: u32, map: &str) -> bool {
+pub(crate) fn is_mapped(id: u32, map: &str) -> bool {
     let Ok(map) = std::fs::read_to_string(map) else {
         return true;
     };
@@ -199,13 +188,15 @@ fn is_mapped(id: u32, map: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::nft::encode::Step as NftStep;
-    use crate::netlink::Batch;
     use crate::netlink::message::Malformed;
+    use crate::nf_tables::TableId;
+    use crate::nf_tables::step::trial;
+    use crate::rules::config::Family;
+    use crate::rules::ruleset::ChainName;
 
-    fn explained(steps: &[NftStep<'_>], error: CommitError) -> String {
+    fn explained(steps: &[Step<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(Mode::Nft, &socket, steps, &Batch::begin(None).unfinished(), error).to_string()
+        explain(Mode::Nft, &socket, steps, &trial(steps), error).to_string()
     }
 
     fn failure(sequence: u32, errno: Errno) -> CommitError {
@@ -219,10 +210,14 @@ mod tests {
     /// What kernels say that this machine's doesn't; `cargo xtask kernels` has real ones say it.
     #[test]
     fn an_error_names_what_is_missing() {
+        let nat = TableId {
+            family: TableFamily::Ip(Family::V6),
+            name: "nat",
+        };
         let steps = [
-            NftStep::AddTable(Family::V6),
-            NftStep::AddChain(Family::V6, ChainName::Output),
-            NftStep::AddChain(Family::V6, ChainName::ProxyInitOutput),
+            Step::AddTable(nat),
+            Step::AddChain(nat, ChainName::Output),
+            Step::AddChain(nat, ChainName::ProxyInitOutput),
         ];
         for (error, words) in [
             (failure(1, Errno::EAFNOSUPPORT), "nf_tables has no IPv6 tables"),

@@ -1,0 +1,444 @@
+//! What legacy tables hold, asked of the kernel itself: no process, and no table made by asking.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+
+use crate::error::{Errno, Error};
+use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
+use crate::netlink::sockopt::{Entries, entries};
+use crate::rules::config::Family;
+use crate::rules::expected::{NAT, subnet};
+use crate::rules::found::{
+    Action, Base, Chain, Condition, Counters, Field, Found, Kind, Name, NotKnown, Policy, Rule, Subsystem, Table,
+    TableFamily, interface,
+};
+use crate::rules::hook::{Hook, nat_priority};
+use crate::xt;
+
+/// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
+pub(crate) fn read() -> Result<Found, Error> {
+    let mut found = Found::default();
+    for family in Family::ALL {
+        match names(family) {
+            Ok(names) => {
+                for name in names {
+                    found.tables.push(read_table(family, &name)?);
+                }
+            }
+            Err(error) if found.not_known.is_empty() => found.not_known.push(not_known(&error)),
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// What is known of the nat tables without reading them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// No family has one, so there are no rules either.
+    Absent,
+    /// There is one.
+    Present,
+    /// It can't be seen.
+    Unseen(NotKnown),
+}
+
+/// Whether there are nat tables.
+pub(crate) fn presence() -> Presence {
+    let mut presence = Presence::Absent;
+    for family in Family::ALL {
+        match has_nat_table(family) {
+            Ok(true) => return Presence::Present,
+            Ok(false) => {}
+            Err(unseen) => presence = Presence::Unseen(unseen),
+        }
+    }
+    presence
+}
+
+/// Whether a family has a nat table.
+pub(crate) fn has_nat_table(family: Family) -> Result<bool, NotKnown> {
+    match names(family) {
+        Ok(names) => Ok(names.iter().any(|name| name == NAT)),
+        Err(error) => Err(not_known(&error)),
+    }
+}
+
+/// The nat tables, whether they were there before or not: asking about one makes it. For whoever may not list the tables.
+pub(crate) fn read_nat() -> Result<Found, Error> {
+    let mut found = Found::default();
+    for family in Family::ALL {
+        found.tables.push(read_table(family, NAT)?);
+    }
+    Ok(found)
+}
+
+fn read_table(family: Family, name: &str) -> Result<Table, Error> {
+    let unreadable = |errno| Error::LegacyUnreadable { family, errno };
+    let entries = entries(family, name).map_err(|errno| unreadable(Errno::of(errno)))?;
+    table(family, name, &entries).map_err(|Malformed| unreadable(Errno::from_raw(libc::EBADMSG)))
+}
+
+fn not_known(error: &io::Error) -> NotKnown {
+    let not_permitted = error.kind() == ErrorKind::PermissionDenied;
+    NotKnown {
+        subsystem: Subsystem::Legacy,
+        not_permitted,
+        reason: match not_permitted {
+            true => "only root can list legacy tables".to_owned(),
+            false => format!("cannot list legacy tables: {}", Errno::of_io(error)),
+        },
+    }
+}
+
+/// Which tables the family has: the kernel's list of them (root's alone, 0440), which makes none by being read. A kernel
+/// without legacy tables has no list.
+fn names(family: Family) -> io::Result<Vec<String>> {
+    // Not /proc/net: that shows the namespace of the process' first thread.
+    const FOLDER: &str = "/proc/thread-self/net";
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    // Names of tables are short, and there are five.
+    let mut names = [0; 256];
+    match File::open(path).and_then(|mut file| file.read(&mut names)) {
+        Ok(length) => {
+            let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
+            Ok(text.lines().map(ToOwned::to_owned).collect())
+        }
+        // That there is no such file means that there are no such tables only where /proc shows what there is.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            std::fs::metadata(FOLDER)?;
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
+/// linux/netfilter_ipv6/ip6_tables.h).
+struct Layout {
+    /// How many bytes an address has.
+    address: usize,
+    in_interface: usize,
+    protocol: usize,
+    flags: usize,
+    invert: usize,
+    /// The bit among the flags that says that a jump is a goto.
+    goto: u8,
+    /// The bit that says that a protocol is compared; none: any but 0 is.
+    has_protocol: Option<u8>,
+    target: usize,
+    next: usize,
+    counters: usize,
+    /// Where matches begin.
+    matches: usize,
+}
+
+impl Layout {
+    fn of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self {
+                address: 4,
+                in_interface: 16,
+                protocol: 80,
+                flags: 82,
+                invert: 83,
+                goto: 2,
+                has_protocol: None,
+                target: 88,
+                next: 90,
+                counters: 96,
+                matches: 112,
+            },
+            Family::V6 => Self {
+                address: 16,
+                in_interface: 64,
+                protocol: 128,
+                flags: 131,
+                invert: 132,
+                goto: 4,
+                has_protocol: Some(1),
+                target: 140,
+                next: 142,
+                counters: 152,
+                matches: 168,
+            },
+        }
+    }
+}
+
+/// One `struct ipt_entry` or `struct ip6t_entry`.
+struct Entry<'a> {
+    offset: usize,
+    bytes: &'a [u8],
+    target: Extension<'a>,
+}
+
+/// A `struct xt_entry_match` or `struct xt_entry_target`.
+struct Extension<'a> {
+    size: usize,
+    name: &'a [u8],
+    revision: u8,
+    info: &'a [u8],
+}
+
+/// Reads a table.
+///
+/// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
+/// chain of a user's, a policy for each base chain, and one ERROR at the end.
+pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
+    let layout = Layout::of(family);
+    let all = split(&layout, &entries.bytes)?;
+    // Where chains of users begin, by the offset of their first rule: that is what jumps say.
+    let heads: Vec<(usize, &[u8])> = all
+        .iter()
+        .zip(all.iter().skip(1))
+        .filter(|(entry, _)| entry.target.name == b"ERROR")
+        .map(|(entry, first)| Ok((first.offset, string(entry.target.info)?)))
+        .collect::<Result<_, Malformed>>()?;
+    let rule = |entry: &Entry<'_>| rule(family, &layout, entry, &heads);
+    let from = |offset| all.partition_point(|entry| entry.offset < offset);
+    let between = |first, end| all.get(from(first)..from(end)).unwrap_or_default();
+    let mut chains = Vec::new();
+    for &(hook, first, policy) in &entries.base_chains {
+        let hook = *Hook::INET.get(hook).ok_or(Malformed)?;
+        let end = all.get(from(policy)).ok_or(Malformed)?;
+        chains.push(Chain {
+            name: Name::from(base_name(hook)),
+            base: Some(Base {
+                kind: if name == "nat" { Kind::Nat } else { Kind::Filter },
+                hook,
+                priority: priority(name, hook),
+                policy: match rule(end)?.action {
+                    Action::Drop => Policy::Drop,
+                    _ => Policy::Accept,
+                },
+            }),
+            comment: None,
+            rules: between(first, policy).iter().map(rule).collect::<Result<_, _>>()?,
+        });
+    }
+    for (index, &(first, chain)) in heads.iter().enumerate() {
+        // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
+        let end = heads.get(index + 1).map_or(usize::MAX, |&(next, _)| next);
+        let mut rules: Vec<_> = between(first, end)
+            .iter()
+            .filter(|entry| entry.target.name != b"ERROR")
+            .collect();
+        rules.pop();
+        chains.push(Chain {
+            name: Name::from(chain),
+            base: None,
+            comment: None,
+            rules: rules.into_iter().map(rule).collect::<Result<_, _>>()?,
+        });
+    }
+    Ok(Table {
+        subsystem: Subsystem::Legacy,
+        family: TableFamily::Ip(family),
+        name: Name::from(name),
+        dormant: false,
+        owned: false,
+        comment: None,
+        objects: 0,
+        chains,
+        sets: Vec::new(),
+    })
+}
+
+fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malformed> {
+    let mut entries = Vec::new();
+    let mut offset = 0;
+    while offset < bytes.len() {
+        let rest = bytes.get(offset..).ok_or(Malformed)?;
+        let target = usize::from(u16_at(rest, layout.target)?);
+        let next = usize::from(u16_at(rest, layout.next)?);
+        if next == 0 {
+            return Err(Malformed);
+        }
+        let entry = rest.get(..next).ok_or(Malformed)?;
+        entries.push(Entry {
+            offset,
+            bytes: entry,
+            target: extension(entry.get(target..).ok_or(Malformed)?)?,
+        });
+        offset += next;
+    }
+    Ok(entries)
+}
+
+/// Its size (2 bytes), name (29), revision (1), and its own structure.
+fn extension(bytes: &[u8]) -> Result<Extension<'_>, Malformed> {
+    let size = usize::from(u16_at(bytes, 0)?);
+    Ok(Extension {
+        size,
+        name: string(bytes.get(2..31).ok_or(Malformed)?)?,
+        revision: byte(bytes, 31)?,
+        info: bytes.get(32..size).ok_or(Malformed)?,
+    })
+}
+
+fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
+    let mut conditions = header(family, layout, entry.bytes)?;
+    let mut comment = None;
+    let end = usize::from(u16_at(entry.bytes, layout.target)?);
+    let mut place = layout.matches;
+    while place < end {
+        let Extension {
+            size,
+            name,
+            revision,
+            info,
+        } = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        match xt::read_match(name, revision.into(), info)? {
+            xt::Read::Comment(text) => comment = Some(text),
+            xt::Read::Conditions(found) => conditions.extend(found),
+        }
+        if size == 0 {
+            return Err(Malformed);
+        }
+        place += size;
+    }
+    let Extension {
+        name, revision, info, ..
+    } = entry.target;
+    let action = match name {
+        // The standard target, whose verdict is a place in the table, or below 0.
+        b"" => {
+            let goto = byte(entry.bytes, layout.flags)? & layout.goto != 0;
+            verdict(u32_at(info, 0)? as i32, goto, entry, heads)
+        }
+        _ => xt::read_target(name, revision.into(), info, family)?,
+    };
+    Ok(Rule {
+        conditions,
+        action,
+        comment,
+        counters: Some(Counters {
+            packets: u64_at(entry.bytes, layout.counters)?,
+            bytes: u64_at(entry.bytes, layout.counters + 8)?,
+        }),
+        handle: 0,
+    })
+}
+
+fn byte(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
+    bytes.get(offset).copied().ok_or(Malformed)
+}
+
+/// What a standard target does: minus a verdict minus one, `XT_RETURN`, or where to go on.
+fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Action {
+    /// `XT_RETURN`, `-NF_REPEAT - 1` (linux/netfilter/x_tables.h).
+    const RETURN: i32 = -5;
+    match code {
+        RETURN => Action::Return,
+        _ if code == -libc::NF_ACCEPT - 1 => Action::Accept,
+        _ if code == -libc::NF_DROP - 1 => Action::Drop,
+        0.. => {
+            let to = code as usize;
+            let chain = heads.binary_search_by_key(&to, |&(first, _)| first);
+            match chain.ok().and_then(|index| heads.get(index)) {
+                // A rule without a target goes on behind itself.
+                _ if to == entry.offset + entry.bytes.len() => Action::Continue(None),
+                Some((_, name)) if goto => Action::Goto(Name::from(*name)),
+                Some((_, name)) => Action::Jump(Name::from(*name)),
+                None => Action::Unknown(format!("[jump to {to}]")),
+            }
+        }
+        _ => Action::Unknown(format!("[verdict {code}]")),
+    }
+}
+
+/// The conditions on a packet's header: `struct ipt_ip` and `struct ip6t_ip6`.
+fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
+    const IN: u8 = 1;
+    const OUT: u8 = 2;
+    const SOURCE: u8 = 8;
+    const DESTINATION: u8 = 0x10;
+    const PROTOCOL: u8 = 0x40;
+    let inverted = byte(entry, layout.invert)?;
+    let number = |offset: usize, length: usize| -> Result<u128, Malformed> {
+        let bytes = entry.get(offset..offset + length).ok_or(Malformed)?;
+        Ok(bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte)))
+    };
+    let mut conditions = Vec::new();
+    // Source, destination, then their masks.
+    let size = layout.address;
+    for (place, field, bit) in [
+        (0, Field::Source(family), SOURCE),
+        (size, Field::Destination(family), DESTINATION),
+    ] {
+        let (address, mask) = (number(place, size)?, number(place + 2 * size, size)?);
+        if mask == 0 && inverted & bit == 0 {
+            continue;
+        }
+        let interval = (address & mask, address & mask | field.largest() & !mask);
+        conditions.push(match subnet(family, interval) {
+            Some(_) => Condition::In {
+                field,
+                values: interval.into(),
+                negated: inverted & bit != 0,
+            },
+            None => Condition::Unknown(format!("[{field:?} under a mask with holes]")),
+        });
+    }
+    for (place, field, bit) in [
+        (layout.in_interface, Field::InInterface, IN),
+        (layout.in_interface + 16, Field::OutInterface, OUT),
+    ] {
+        let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
+        if mask != 0 {
+            // The mask covers the name with its NUL, or the part before a `+`.
+            let ones = mask.leading_ones();
+            let rest = u128::MAX.checked_shr(ones).unwrap_or(0);
+            let whole = name.to_be_bytes().iter().take(ones as usize / 8).any(|&byte| byte == 0) || rest == 0;
+            let bytes = name.to_be_bytes();
+            let name = interface(bytes.split(|&byte| byte == 0).next().unwrap_or_default());
+            conditions.push(Condition::In {
+                field,
+                values: (name, if whole { name } else { name | rest }).into(),
+                negated: inverted & bit != 0,
+            });
+        }
+    }
+    let protocol = u16_at(entry, layout.protocol)?;
+    let compared = match layout.has_protocol {
+        Some(bit) => byte(entry, layout.flags)? & bit != 0,
+        None => protocol != 0,
+    };
+    if compared && protocol != 0 {
+        conditions.push(Condition::In {
+            field: Field::Protocol,
+            values: u128::from(protocol).into(),
+            negated: inverted & PROTOCOL != 0,
+        });
+    }
+    // iptables-save writes the protocol behind addresses and interfaces, as does this.
+    Ok(conditions)
+}
+
+/// A base chain's name.
+fn base_name(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Prerouting => "PREROUTING",
+        Hook::Input => "INPUT",
+        Hook::Forward => "FORWARD",
+        Hook::Output => "OUTPUT",
+        Hook::Postrouting => "POSTROUTING",
+        Hook::Ingress => "INGRESS",
+        Hook::Egress => "EGRESS",
+    }
+}
+
+/// Where a table's chains are in the order of a hook: `enum nf_ip_hook_priorities` in linux/netfilter_ipv4.h.
+fn priority(table: &str, hook: Hook) -> i32 {
+    match table {
+        "raw" => -300,
+        "mangle" => -150,
+        "nat" => nat_priority(hook),
+        "security" => 50,
+        _ => 0,
+    }
+}

@@ -1,0 +1,85 @@
+//! Where things are: fields in packet headers, tables in families, chains in hooks. Each fact once, for writing and for
+//! reading.
+
+use nftnl::ProtoFamily;
+
+use crate::rules::config::Family;
+use crate::rules::found::{Field, TableFamily};
+use crate::rules::hook::Hook;
+
+/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), then offset and length in bytes.
+///
+/// `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h, `struct tcphdr` in linux/tcp.h.
+pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
+    let network = libc::NFT_PAYLOAD_NETWORK_HEADER;
+    let transport = libc::NFT_PAYLOAD_TRANSPORT_HEADER;
+    Some(match field {
+        Field::Source(Family::V4) => (network, 12, 4),
+        Field::Destination(Family::V4) => (network, 16, 4),
+        Field::Source(Family::V6) => (network, 8, 16),
+        Field::Destination(Family::V6) => (network, 24, 16),
+        Field::SourcePort => (transport, 0, 2),
+        Field::DestinationPort => (transport, 2, 2),
+        _ => return None,
+    })
+}
+
+/// The protocol in `struct iphdr`: how some versions of iptables-nft write `-p tcp` for IPv4.
+pub(crate) const IPV4_PROTOCOL: (i32, u32, u32) = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
+
+/// The fields of headers that may be loaded.
+pub(crate) const PAYLOAD_FIELDS: [Field; 6] = [
+    Field::Source(Family::V4),
+    Field::Destination(Family::V4),
+    Field::Source(Family::V6),
+    Field::Destination(Family::V6),
+    Field::SourcePort,
+    Field::DestinationPort,
+];
+
+/// Which `NFT_META_*` a field is, and whether its number is in the machine's byte order.
+pub(crate) const META_FIELDS: [(Field, i32, bool); 6] = [
+    (Field::Family, libc::NFT_META_NFPROTO, false),
+    (Field::Protocol, libc::NFT_META_L4PROTO, false),
+    (Field::InInterface, libc::NFT_META_IIFNAME, false),
+    (Field::OutInterface, libc::NFT_META_OIFNAME, false),
+    (Field::Uid, libc::NFT_META_SKUID, true),
+    (Field::Gid, libc::NFT_META_SKGID, true),
+];
+
+/// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
+pub(crate) fn protocol(family: TableFamily) -> ProtoFamily {
+    match family {
+        TableFamily::Ip(Family::V4) => ProtoFamily::Ipv4,
+        TableFamily::Ip(Family::V6) => ProtoFamily::Ipv6,
+        TableFamily::Inet => ProtoFamily::Inet,
+        TableFamily::Netdev => ProtoFamily::NetDev,
+    }
+}
+
+/// The family with this number, if its chains can decide where a TCP connection over IP goes.
+pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
+    [
+        TableFamily::Ip(Family::V4),
+        TableFamily::Ip(Family::V6),
+        TableFamily::Inet,
+        TableFamily::Netdev,
+    ]
+    .into_iter()
+    .find(|&family| protocol(family) as u8 == number)
+}
+
+/// The number of a hook of IP packets.
+pub(crate) fn hook_number(hook: Hook) -> Option<u32> {
+    let index = Hook::INET.iter().position(|&known| known == hook)?;
+    u32::try_from(index).ok()
+}
+
+/// The hook with this number in tables of a family.
+pub(crate) fn hook(family: TableFamily, number: u32) -> Option<Hook> {
+    let hooks: &[Hook] = match family {
+        TableFamily::Netdev => &Hook::NETDEV,
+        TableFamily::Ip(_) | TableFamily::Inet => &Hook::INET,
+    };
+    hooks.get(usize::try_from(number).ok()?).copied()
+}

@@ -1,0 +1,216 @@
+//! Reading: everything in nf_tables that decides where a connection goes, as of one generation.
+
+use std::time::{Duration, Instant};
+
+use nftnl::ProtoFamily;
+
+use super::header;
+use super::rule;
+use super::set::Elements;
+use super::table;
+use super::uapi::*;
+use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
+use crate::netlink::{Generation, ReadError, Socket};
+use crate::rules::found::{Name, Set, Table, TableFamily};
+
+/// How long reading is tried again because somebody changed the rules meanwhile. A picture takes a fraction of a
+/// millisecond, or some ten where there are 10,000 rules.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What nf_tables holds, and at which generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Picture {
+    pub(crate) generation: Generation,
+    /// In the order in which they were made.
+    pub(crate) tables: Vec<Table>,
+}
+
+/// Reads everything. The dumps of tables, chains and rules are separate requests, so the picture holds only if the
+/// generation was the same before and after; else it is read again.
+pub(crate) fn picture(socket: &Socket) -> Result<Picture, ReadError> {
+    let start = Instant::now();
+    for attempt in 0.. {
+        back_off(attempt);
+        let generation = generation(socket)?;
+        if generation == Generation::FRESH {
+            return Ok(Picture {
+                generation,
+                tables: Vec::new(),
+            });
+        }
+        match tables(socket) {
+            Ok(tables) if self::generation(socket)? == generation => return Ok(Picture { generation, tables }),
+            Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_))) if !is_passing(&error) => return Err(error),
+            _ if start.elapsed() > PATIENCE => break,
+            _ => {}
+        }
+    }
+    Err(ReadError::Interrupted)
+}
+
+/// Whether the error may come from a change in the middle of reading: a set is gone when its elements are asked for.
+fn is_passing(error: &ReadError) -> bool {
+    matches!(error, ReadError::Socket(nix::errno::Errno::ENOENT))
+}
+
+/// Backs off before retrying; the pid staggers competitors.
+pub(crate) fn back_off(attempt: u32) {
+    if attempt > 0 {
+        let step = 100 + u64::from(std::process::id() % 100);
+        std::thread::sleep(Duration::from_micros(step * u64::from(attempt.min(20))));
+    }
+}
+
+/// The ruleset's generation now.
+pub(crate) fn generation(socket: &Socket) -> Result<Generation, ReadError> {
+    let mut generation = None;
+    let request = Header {
+        flags: libc::NLM_F_ACK,
+        ..dump(libc::NFT_MSG_GETGEN)
+    };
+    socket.ask(
+        request,
+        |_| (),
+        |message| {
+            generation = Some(Generation(be32(message.attributes()?.get(NFTA_GEN_ID)?)?));
+            Ok(())
+        },
+    )?;
+    generation.ok_or(ReadError::Malformed(Malformed))
+}
+
+/// A dump of all families' objects.
+fn dump(message: i32) -> Header {
+    Header {
+        subsystem: libc::NFNL_SUBSYS_NFTABLES,
+        message,
+        flags: libc::NLM_F_DUMP,
+        sequence: 0,
+        family: ProtoFamily::Unspec,
+    }
+}
+
+fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
+    let mut tables: Vec<Table> = Vec::new();
+    let each = |message, read: &mut dyn FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>| {
+        socket.ask(
+            dump(message),
+            |_| (),
+            |message| match header::table_family(message.family()?) {
+                Some(family) => read(family, message.attributes()?),
+                None => Ok(()), // arp's and bridge's
+            },
+        )
+    };
+    each(libc::NFT_MSG_GETTABLE, &mut |family, attributes| {
+        tables.push(table::read(family, attributes)?);
+        Ok(())
+    })?;
+    each(libc::NFT_MSG_GETCHAIN, &mut |family, attributes| {
+        if let Some(table) = of(&mut tables, family, attributes, NFTA_CHAIN_TABLE)? {
+            table.chains.push(table::read_chain(family, attributes)?);
+        }
+        Ok(())
+    })?;
+    // A table counts its chains and its sets among its objects.
+    if tables.iter().any(|table| table.objects as usize > table.chains.len()) {
+        read_sets(socket, &mut tables)?;
+    }
+    // The chain that rules were last added to: a dump has them chain by chain.
+    let mut last = (0, 0);
+    each(libc::NFT_MSG_GETRULE, &mut |family, attributes| {
+        let table = string(attributes.get(NFTA_RULE_TABLE)?)?;
+        let chain = string(attributes.get(NFTA_RULE_CHAIN)?)?;
+        let is_last = tables.get(last.0).is_some_and(|last_table| {
+            let last_chain = last_table.chains.get(last.1);
+            last_table.family == family
+                && last_table.name.as_bytes() == table
+                && last_chain.is_some_and(|last| last.name.as_bytes() == chain)
+        });
+        if !is_last {
+            let is_table = |found: &Table| found.family == family && found.name.as_bytes() == table;
+            let Some((index, found)) = tables.iter().enumerate().find(|(_, found)| is_table(found)) else {
+                return Ok(()); // made meanwhile, so the picture doesn't hold
+            };
+            let Some(place) = found.chains.iter().position(|found| found.name.as_bytes() == chain) else {
+                return Ok(());
+            };
+            last = (index, place);
+        }
+        if let Some(table) = tables.get_mut(last.0) {
+            let rule = rule::read(attributes, family, &table.sets)?;
+            if let Some(chain) = table.chains.get_mut(last.1) {
+                chain.rules.push(rule);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(tables)
+}
+
+/// The table that an object is in; none: it was made meanwhile, so the picture doesn't hold.
+fn of<'a>(
+    tables: &'a mut [Table],
+    family: TableFamily,
+    attributes: Attributes<'_>,
+    attribute: u16,
+) -> Result<Option<&'a mut Table>, Malformed> {
+    let name = string(attributes.get(attribute)?)?;
+    let is_it = |table: &&mut Table| table.family == family && table.name.as_bytes() == name;
+    Ok(tables.iter_mut().find(is_it))
+}
+
+/// Reads the sets and their elements.
+fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
+    let mut kinds = Vec::new();
+    socket.ask(
+        dump(libc::NFT_MSG_GETSET),
+        |_| (),
+        |message| {
+            let Some(family) = header::table_family(message.family()?) else {
+                return Ok(());
+            };
+            let attributes = message.attributes()?;
+            let flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
+            let bytes = be32(attributes.get(NFTA_SET_KEY_LEN)?)?;
+            let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
+            if let Some(table) = of(tables, family, attributes, NFTA_SET_TABLE)? {
+                kinds.push((family, table.name.clone(), name.clone(), flags, bytes));
+                table.sets.push(Set {
+                    name,
+                    bits: bytes.saturating_mul(8),
+                    elements: None,
+                    verdicts: Vec::new(),
+                });
+            }
+            Ok(())
+        },
+    )?;
+    for (family, table, name, flags, bytes) in kinds {
+        // What the path of packets adds to a set by itself changes without a generation, and several fields at once are
+        // not understood.
+        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) != 0 || !matches!(bytes, 1..=16) {
+            continue;
+        }
+        let mut elements = Elements::default();
+        let request = Header {
+            family: header::protocol(family),
+            ..dump(libc::NFT_MSG_GETSETELEM)
+        };
+        socket.ask(
+            request,
+            |to| {
+                to.string(NFTA_SET_ELEM_LIST_TABLE, table.as_bytes());
+                to.string(NFTA_SET_ELEM_LIST_SET, name.as_bytes());
+            },
+            |message| elements.read(message.attributes()?),
+        )?;
+        let max = u128::MAX >> (128 - 8 * bytes);
+        let is_table = |found: &&mut Table| found.family == family && found.name == table;
+        let found = tables.iter_mut().find(is_table);
+        if let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) {
+            (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
+        }
+    }
+    Ok(())
+}

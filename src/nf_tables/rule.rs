@@ -1,0 +1,609 @@
+//! Rules: the messages that change them, and what their expressions mean.
+//!
+//! What is read is what the kernel will do with a packet, whoever wrote the rule and however: iptables-nft writes the same
+//! condition in several ways, depending on its version. What isn't understood is said to be unknown, by the expressions'
+//! names.
+
+use super::TableId;
+use super::expression::{Expression, Verdict};
+use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS};
+use super::uapi::*;
+use crate::netlink::message::{Attributes, Malformed, Writer, be64};
+use crate::netlink::{Batch, Change};
+use crate::rules::config::Family;
+use crate::rules::found::{Action, Condition, Field, Name, Rule, Set, TableFamily, Values, interface};
+use crate::rules::nftables::nfproto;
+use crate::xt;
+
+/// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
+pub(crate) const COMMENT: usize = 127;
+
+/// Appends a rule to a chain.
+pub(crate) struct Append<'a> {
+    /// Whose chain.
+    pub(crate) table: TableId,
+    /// The chain.
+    pub(crate) chain: &'a str,
+    /// The protocol that xt extensions in the rule are checked against is TCP: multiport refuses a rule that doesn't say
+    /// so, whatever it compares before (`NFTA_RULE_COMPAT`).
+    pub(crate) for_tcp: bool,
+    /// For people; cut off at [`COMMENT`] bytes.
+    pub(crate) comment: &'a str,
+}
+
+impl Append<'_> {
+    /// Adds the message to a batch; `expressions` adds what the rule does.
+    pub(crate) fn write(&self, batch: &mut Batch, acknowledge: bool, expressions: impl FnOnce(&mut Writer)) {
+        let family = header::protocol(self.table.family);
+        batch.add(libc::NFT_MSG_NEWRULE, Change::Append, family, acknowledge, |to| {
+            to.string(NFTA_RULE_TABLE, self.table.name);
+            to.string(NFTA_RULE_CHAIN, self.chain);
+            to.nest(NFTA_RULE_EXPRESSIONS, expressions);
+            if self.for_tcp {
+                to.nest(NFTA_RULE_COMPAT, |compat| {
+                    compat.be32(NFTA_RULE_COMPAT_PROTO, libc::IPPROTO_TCP as u32);
+                    compat.be32(NFTA_RULE_COMPAT_FLAGS, 0);
+                });
+            }
+            to.bytes(
+                NFTA_RULE_USERDATA,
+                &super::user_data::comment(self.comment.as_bytes(), COMMENT),
+            );
+        });
+    }
+}
+
+/// Deletes a rule of a chain by its handle, or, without one, all of them.
+pub(crate) fn delete(batch: &mut Batch, acknowledge: bool, table: TableId, chain: &[u8], handle: Option<u64>) {
+    let family = header::protocol(table.family);
+    batch.add(libc::NFT_MSG_DELRULE, Change::Delete, family, acknowledge, |to| {
+        to.string(NFTA_RULE_TABLE, table.name);
+        to.string(NFTA_RULE_CHAIN, chain);
+        if let Some(handle) = handle {
+            to.be64(NFTA_RULE_HANDLE, handle);
+        }
+    });
+}
+
+/// Reads one rule of a dump, from a table of this family with these sets.
+pub(crate) fn read(attributes: Attributes<'_>, family: TableFamily, sets: &[Set]) -> Result<Rule, Malformed> {
+    let mut reader = Reader::new(family, sets);
+    if let Some(expressions) = attributes.find(NFTA_RULE_EXPRESSIONS)? {
+        for element in Attributes(expressions) {
+            let (_, element) = element?;
+            reader.expression(Expression::read(Attributes(element))?)?;
+        }
+    }
+    if let Some(data) = attributes.find(NFTA_RULE_USERDATA)?
+        && let Some(comment) = super::user_data::read_comment(data)
+    {
+        reader.rule.comment = Some(comment);
+    }
+    reader.rule.handle = attributes.find(NFTA_RULE_HANDLE)?.map_or(Ok(0), be64)?;
+    Ok(reader.finish())
+}
+
+/// What is in a register.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Loaded {
+    /// A field, or as many of an address' first bytes as were loaded.
+    Field {
+        field: Field,
+        bytes: usize,
+        host_order: bool,
+    },
+    /// An address under a mask.
+    Masked { field: Field, mask: Vec<u8> },
+    /// conntrack's state of the connection, under a mask.
+    State(u32),
+    /// The protocol behind a network device's header.
+    EtherType,
+    /// A number of the rule's own.
+    Value(Vec<u8>),
+    /// Something that isn't understood: how it was loaded.
+    Other(String),
+}
+
+struct Reader<'a> {
+    sets: &'a [Set],
+    /// The family that packets are known to be of at this expression.
+    family: Option<Family>,
+    /// By the register's first 4 bytes.
+    registers: Vec<(u32, Loaded)>,
+    rule: Rule,
+    /// What it does beside deciding.
+    effects: Vec<String>,
+    /// It does something that may change where the packet goes, by the name of the expression.
+    changes: Option<String>,
+    decided: bool,
+}
+
+/// A register by its place: the 16-byte registers 1 to 4 overlap the 4-byte registers 8 to 23 (`enum nft_registers` in
+/// linux/netfilter/nf_tables.h).
+fn slot(register: u32) -> u32 {
+    match register {
+        1..=4 => (register - 1) * 4,
+        other => other.saturating_sub(8),
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn new(family: TableFamily, sets: &'a [Set]) -> Self {
+        Self {
+            sets,
+            family: match family {
+                TableFamily::Ip(family) => Some(family),
+                TableFamily::Inet | TableFamily::Netdev => None,
+            },
+            registers: Vec::new(),
+            rule: Rule {
+                conditions: Vec::new(),
+                action: Action::Continue(None),
+                comment: None,
+                counters: None,
+                handle: 0,
+            },
+            effects: Vec::new(),
+            changes: None,
+            decided: false,
+        }
+    }
+
+    fn finish(mut self) -> Rule {
+        match (&self.rule.action, self.changes.take()) {
+            (Action::Continue(_), Some(change)) => self.rule.action = Action::Unknown(change),
+            (Action::Continue(_), None) if !self.effects.is_empty() => {
+                self.rule.action = Action::Continue(Some(self.effects.join(" ")));
+            }
+            // It decides about a packet that it has changed: that it matched is what can be told.
+            (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
+            _ => {}
+        }
+        self.rule
+    }
+
+    fn load(&mut self, register: u32, loaded: Loaded) {
+        let slot = slot(register);
+        self.registers.retain(|(other, _)| *other != slot);
+        self.registers.push((slot, loaded));
+    }
+
+    fn loaded(&self, register: u32) -> Option<&Loaded> {
+        let slot = slot(register);
+        self.registers
+            .iter()
+            .find(|(other, _)| *other == slot)
+            .map(|(_, loaded)| loaded)
+    }
+
+    /// How what is in a register was loaded, for something that isn't understood.
+    fn describe(&self, register: u32) -> String {
+        match self.loaded(register) {
+            Some(Loaded::Other(text)) => format!("{text} "),
+            Some(Loaded::State(_)) => "[ct] ".to_owned(),
+            Some(Loaded::Field { .. } | Loaded::Masked { .. } | Loaded::EtherType) => "[payload] ".to_owned(),
+            Some(Loaded::Value(_)) | None => String::new(),
+        }
+    }
+
+    fn unknown(&mut self, text: impl Into<String>) {
+        self.rule.conditions.push(Condition::Unknown(text.into()));
+    }
+
+    fn decide(&mut self, action: Action) {
+        self.rule.action = action;
+        self.decided = true;
+    }
+
+    fn expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
+        // A packet that has been decided about doesn't get any further.
+        if self.decided {
+            return Ok(());
+        }
+        match expression {
+            Expression::Counter(counters) => self.rule.counters = self.rule.counters.or(Some(counters)),
+            Expression::Meta { key, register } => {
+                let known = META_FIELDS.into_iter().find(|(_, known, _)| *known == key);
+                let loaded = match known {
+                    Some((field, _, host_order)) => Loaded::Field {
+                        field,
+                        bytes: (field.bits() / 8) as usize,
+                        host_order,
+                    },
+                    None if key == libc::NFT_META_PROTOCOL => Loaded::EtherType,
+                    None => Loaded::Other("[meta]".to_owned()),
+                };
+                self.load(register, loaded);
+            }
+            Expression::Payload { place, register } => {
+                let loaded = self.payload(place);
+                self.load(register, loaded);
+            }
+            Expression::Conntrack { key, register } => {
+                let loaded = match key {
+                    libc::NFT_CT_STATE => Loaded::State(u32::MAX),
+                    _ => Loaded::Other("[ct]".to_owned()),
+                };
+                self.load(register, loaded);
+            }
+            Expression::Mask { from, to, mask, xor } => {
+                let loaded = self.mask(from, mask, xor);
+                self.load(to, loaded);
+            }
+            Expression::ToNetworkOrder { from, to } => {
+                let mut loaded = self
+                    .loaded(from)
+                    .cloned()
+                    .unwrap_or(Loaded::Other("[byteorder]".to_owned()));
+                if let Loaded::Field { host_order, .. } = &mut loaded {
+                    *host_order = false;
+                }
+                self.load(to, loaded);
+            }
+            Expression::Value { register, value } => self.load(register, Loaded::Value(value.to_vec())),
+            Expression::Compare {
+                operation,
+                register,
+                value,
+            } => {
+                let condition = self.compare(operation, register, value);
+                self.condition(condition);
+            }
+            Expression::Range {
+                register,
+                negated,
+                first,
+                last,
+            } => {
+                let condition = self.range(register, negated, first, last);
+                self.condition(condition);
+            }
+            Expression::Lookup {
+                register,
+                set,
+                to,
+                negated,
+            } => self.look_up(register, set, to, negated),
+            Expression::Match(extension) => match xt::read_match(extension.name, extension.revision, extension.info)? {
+                xt::Read::Comment(comment) => self.rule.comment = Some(comment),
+                xt::Read::Conditions(conditions) => self.rule.conditions.extend(conditions),
+            },
+            Expression::Target(extension) => {
+                let family = self.family.unwrap_or(Family::V4);
+                match xt::read_target(extension.name, extension.revision, extension.info, family)? {
+                    Action::Continue(effect) => self.effects.extend(effect),
+                    action => self.decide(action),
+                }
+            }
+            Expression::Verdict(verdict) => self.verdict(verdict),
+            Expression::Redirect { first, last } => {
+                let action = self.redirect(first, last);
+                self.decide(action);
+            }
+            Expression::Other(name) => self.other(name),
+        }
+        Ok(())
+    }
+
+    fn payload(&self, (base, offset, length): (i32, u32, u32)) -> Loaded {
+        let protocol_of_ipv6 = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
+        if (self.family == Some(Family::V4) && (base, offset, length) == IPV4_PROTOCOL)
+            || (self.family == Some(Family::V6) && (base, offset, length) == protocol_of_ipv6)
+        {
+            return Loaded::Field {
+                field: Field::Protocol,
+                bytes: 1,
+                host_order: false,
+            };
+        }
+        let field = PAYLOAD_FIELDS.into_iter().find(|&field| {
+            let Some((known_base, known_offset, known_length)) = header::place(field) else {
+                return false;
+            };
+            // Which family's header it is must be known where not the whole of an address is loaded: iptables-nft loads
+            // just as many bytes as the prefix covers, if it ends on a byte.
+            let family_fits = match field {
+                Field::Source(family) | Field::Destination(family) => match self.family {
+                    Some(known) => known == family && length <= known_length,
+                    None => length == known_length,
+                },
+                _ => length == known_length,
+            };
+            (base, offset) == (known_base, known_offset) && length > 0 && family_fits
+        });
+        match field {
+            Some(field) => Loaded::Field {
+                field,
+                bytes: length as usize,
+                host_order: false,
+            },
+            None => Loaded::Other("[payload]".to_owned()),
+        }
+    }
+
+    fn mask(&self, from: u32, mask: &[u8], xor: &[u8]) -> Loaded {
+        let plain = xor.iter().all(|&byte| byte == 0);
+        match (self.loaded(from), mask.first_chunk()) {
+            (
+                Some(&Loaded::Field {
+                    field: field @ (Field::Source(_) | Field::Destination(_)),
+                    bytes,
+                    ..
+                }),
+                _,
+            ) if plain && mask.len() == bytes => Loaded::Masked {
+                field,
+                mask: mask.to_vec(),
+            },
+            (Some(Loaded::State(_)), Some(mask)) if plain => Loaded::State(u32::from_ne_bytes(*mask)),
+            _ => Loaded::Other(format!("{}[bitwise]", self.describe(from))),
+        }
+    }
+
+    /// Adds a condition. nft writes `80-90` as two, from 80 on and up to 90: those are made one.
+    fn condition(&mut self, condition: Condition) {
+        let conditions = &mut self.rule.conditions;
+        if let Condition::In {
+            field,
+            values: Values::Listed(upper),
+            negated: false,
+        } = &condition
+            && let [(0, last)] = upper.as_slice()
+            && let Some(Condition::In {
+                field: before,
+                values: Values::Listed(lower),
+                negated: false,
+            }) = conditions.last_mut()
+            && before == field
+            && let [(first, end)] = lower.as_mut_slice()
+            && *end == field.largest()
+            && *first <= *last
+        {
+            *end = *last;
+            return;
+        }
+        if let Condition::In {
+            field: Field::Family,
+            values: Values::Listed(values),
+            negated: false,
+        } = &condition
+        {
+            let is = |family| values.as_slice() == [(nfproto(family), nfproto(family))];
+            self.family = self
+                .family
+                .or([Family::V4, Family::V6].into_iter().find(|&family| is(family)));
+        }
+        conditions.push(condition);
+    }
+
+    fn compare(&self, operation: i32, register: u32, value: &[u8]) -> Condition {
+        let unknown = || Condition::Unknown(format!("{}[cmp]", self.describe(register)));
+        let negated = operation == libc::NFT_CMP_NEQ;
+        let equality = negated || operation == libc::NFT_CMP_EQ;
+        match self.loaded(register) {
+            Some(&Loaded::Field {
+                field,
+                bytes,
+                host_order,
+            }) => {
+                let Some((first, last)) = interval(field, bytes, host_order, value) else {
+                    return unknown();
+                };
+                let values: Values = match operation {
+                    _ if equality => (first, last).into(),
+                    // Bytes are compared in network order.
+                    _ if host_order => return unknown(),
+                    libc::NFT_CMP_LT => match first.checked_sub(1) {
+                        Some(last) => (0, last).into(),
+                        None => Values::Listed(Vec::new()),
+                    },
+                    libc::NFT_CMP_LTE => (0, last).into(),
+                    libc::NFT_CMP_GT => match last.checked_add(1).filter(|&first| first <= field.largest()) {
+                        Some(first) => (first, field.largest()).into(),
+                        None => Values::Listed(Vec::new()),
+                    },
+                    libc::NFT_CMP_GTE => (first, field.largest()).into(),
+                    _ => return unknown(),
+                };
+                Condition::In { field, values, negated }
+            }
+            Some(Loaded::Masked { field, mask }) if equality => match network(*field, value, mask) {
+                Some(interval) => Condition::In {
+                    field: *field,
+                    values: interval.into(),
+                    negated,
+                },
+                None => unknown(),
+            },
+            Some(Loaded::EtherType) if equality => {
+                let number = match value {
+                    [0x08, 0x00] => nfproto(Family::V4),
+                    [0x86, 0xdd] => nfproto(Family::V6),
+                    _ => 0,
+                };
+                Condition::In {
+                    field: Field::Family,
+                    values: number.into(),
+                    negated,
+                }
+            }
+            Some(&Loaded::State(mask)) if equality => match value.try_into().map(u32::from_ne_bytes) {
+                Ok(value) => Condition::Fixed {
+                    text: format!("ct state{} {:#x}/{mask:#x}", if negated { " !=" } else { "" }, value),
+                    holds: (xt::STATE_NEW & mask == value) != negated,
+                },
+                Err(_) => unknown(),
+            },
+            _ => unknown(),
+        }
+    }
+
+    fn range(&self, register: u32, negated: bool, first: &[u8], last: &[u8]) -> Condition {
+        if let Some(&Loaded::Field {
+            field,
+            bytes,
+            host_order: false,
+        }) = self.loaded(register)
+            && let Some((first, _)) = interval(field, bytes, false, first)
+            && let Some((_, last)) = interval(field, bytes, false, last)
+        {
+            return Condition::In {
+                field,
+                values: (first, last).into(),
+                negated,
+            };
+        }
+        Condition::Unknown(format!("{}[range]", self.describe(register)))
+    }
+
+    fn look_up(&mut self, register: u32, name: &[u8], to: Option<u32>, negated: bool) {
+        let name = Name::from(name);
+        let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
+        let text = format!("{}[lookup]", self.describe(register));
+        let whole = match self.loaded(register) {
+            Some(&Loaded::Field {
+                field,
+                bytes,
+                host_order,
+            }) if bytes * 8 == field.bits() as usize => Some((field, host_order)),
+            _ => None,
+        };
+        let set = self.sets.iter().find(|set| set.name == name);
+        // A set of several fields is looked up by several registers, of which the first is but a part.
+        let set = set.filter(|set| whole.is_some_and(|(field, _)| field.bits() == set.bits));
+        let condition = match (whole, set.and_then(|set| set.elements.as_ref())) {
+            (Some((field, false)), Some(_)) => Condition::In {
+                field,
+                values: Values::Set(name.clone()),
+                negated,
+            },
+            // The set's elements are in the machine's byte order.
+            (Some((field, true)), Some(elements)) => {
+                let swapped = elements.as_slice().iter().map(|&(first, last)| {
+                    let swap = |number: u128| u32::try_from(number).ok().map(|number| u128::from(number.swap_bytes()));
+                    (first == last)
+                        .then(|| swap(first))
+                        .flatten()
+                        .map(|number| (number, number))
+                });
+                match swapped.collect::<Option<Vec<_>>>() {
+                    Some(list) => Condition::In {
+                        field,
+                        values: Values::Listed(list),
+                        negated,
+                    },
+                    None => Condition::Unknown(text),
+                }
+            }
+            _ => Condition::Unknown(text),
+        };
+        match (verdict, whole) {
+            (true, Some((field, false))) if matches!(condition, Condition::In { .. }) => {
+                self.decide(Action::Map(field, name));
+            }
+            (true, _) => self.decide(Action::Unknown("[vmap]".to_owned())),
+            (false, _) => {
+                self.rule.conditions.push(condition);
+                if let Some(to) = to {
+                    self.load(to, Loaded::Other("[map]".to_owned()));
+                }
+            }
+        }
+    }
+
+    fn verdict(&mut self, verdict: Verdict<'_>) {
+        if verdict != Verdict::Continue {
+            self.decide(action(verdict));
+        }
+    }
+
+    fn redirect(&self, first: Option<u32>, last: Option<u32>) -> Action {
+        let port = |register| match self.loaded(register) {
+            Some(Loaded::Value(value)) => value.first_chunk().copied().map(u16::from_be_bytes),
+            _ => None,
+        };
+        match (first, last.or(first)) {
+            (Some(first), Some(last)) => match (port(first), port(last)) {
+                (Some(first), Some(last)) => Action::Redirect(Some((first, last))),
+                _ => Action::Nat("redirect to a mapped port".to_owned()),
+            },
+            _ => Action::Redirect(None),
+        }
+    }
+
+    fn other(&mut self, name: &[u8]) {
+        let text = format!("[{}]", Name::from(name));
+        match name {
+            b"nat" | b"masq" | b"tproxy" => self.decide(Action::Nat(text)),
+            b"reject" => self.decide(Action::Drop),
+            b"notrack" => self.decide(Action::Untrack),
+            b"queue" | b"synproxy" | b"fwd" => self.decide(Action::Unknown(text)),
+            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effects.push(text),
+            // It writes into the packet, perhaps where it is for.
+            b"payload" | b"exthdr" => self.changes = Some(text),
+            _ => self.unknown(text),
+        }
+    }
+}
+
+/// What a verdict does.
+pub(crate) fn action(verdict: Verdict<'_>) -> Action {
+    match verdict {
+        Verdict::Accept => Action::Accept,
+        Verdict::Drop => Action::Drop,
+        Verdict::Continue => Action::Continue(None),
+        Verdict::Return => Action::Return,
+        Verdict::Jump(chain) => Action::Jump(Name::from(chain)),
+        Verdict::Goto(chain) => Action::Goto(Name::from(chain)),
+        Verdict::Other(code) => Action::Unknown(format!("[verdict {code}]")),
+    }
+}
+
+/// The numbers of a field whose first bytes are these: one, or for part of an address or of a name, an interval.
+fn interval(field: Field, loaded: usize, host_order: bool, value: &[u8]) -> Option<(u128, u128)> {
+    let bytes = (field.bits() / 8) as usize;
+    if matches!(field, Field::InInterface | Field::OutInterface) {
+        // nft compares all 16 bytes, iptables-nft the name with its NUL; a prefix has none.
+        if value.len() > bytes {
+            return None;
+        }
+        let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+        let first = interface(name);
+        return Some(if name.len() < value.len() || value.len() == bytes {
+            (first, first)
+        } else {
+            (first, first | u128::MAX.checked_shr(8 * name.len() as u32).unwrap_or(0))
+        });
+    }
+    if value.len() != loaded || loaded > bytes {
+        return None;
+    }
+    let number = value.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
+    if host_order && cfg!(target_endian = "little") {
+        let swapped = value
+            .iter()
+            .rev()
+            .fold(0u128, |number, &byte| number << 8 | u128::from(byte));
+        return Some((swapped, swapped));
+    }
+    let rest = 8 * (bytes - loaded) as u32;
+    let first = number.checked_shl(rest).unwrap_or(0);
+    Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
+}
+
+/// The addresses that are this one under a mask (of as many first bytes as were loaded); none if the mask has holes.
+fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
+    if address.len() != mask.len() {
+        return None;
+    }
+    let bits = field.bits();
+    let number = |bytes: &[u8]| {
+        let number = bytes.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
+        number.checked_shl(bits - 8 * bytes.len() as u32)
+    };
+    let (address, mask) = (number(address)?, number(mask)?);
+    let hosts = field.largest() & !mask;
+    // What isn't masked must be the last bits; what is compared must be under the mask, or nothing is equal to it.
+    let contiguous = hosts & hosts.wrapping_add(1) == 0;
+    (contiguous && address & hosts == 0).then_some((address, address | hosts))
+}

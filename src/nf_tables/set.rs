@@ -1,0 +1,169 @@
+//! Sets and maps: the messages that make them, and reading them.
+
+use super::TableId;
+use super::expression::Verdict;
+use super::header;
+use super::rule::action;
+use super::uapi::*;
+use crate::netlink::message::{Attributes, Malformed, Writer, be32};
+use crate::netlink::{Batch, Change};
+use crate::rules::found::Action;
+use crate::rules::intervals::Intervals;
+
+/// A set of intervals, to be made.
+pub(crate) struct NewSet {
+    pub(crate) table: TableId,
+    pub(crate) name: String,
+    /// nft's number for its elements' type (`enum datatypes` in nftables' datatype.h).
+    pub(crate) datatype: u32,
+    /// How many bytes an element has.
+    pub(crate) bytes: usize,
+}
+
+/// An element of a set as the kernel has it: a number, and whether it is where an interval has ended rather than where
+/// one begins.
+pub(crate) type Element = (u128, bool);
+
+impl NewSet {
+    /// Makes the set; `id` is its number in the batch.
+    pub(crate) fn add(&self, batch: &mut Batch, acknowledge: bool, id: u32) {
+        let family = header::protocol(self.table.family);
+        batch.add(libc::NFT_MSG_NEWSET, Change::Add, family, acknowledge, |to| {
+            to.string(NFTA_SET_TABLE, self.table.name);
+            to.string(NFTA_SET_NAME, &self.name);
+            to.be32(NFTA_SET_FLAGS, libc::NFT_SET_INTERVAL as u32);
+            to.be32(NFTA_SET_KEY_TYPE, self.datatype);
+            to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);
+            to.be32(NFTA_SET_ID, id);
+            // NFTNL_UDATA_SET_KEYBYTEORDER: BYTEORDER_BIG_ENDIAN, for nft to list it.
+            to.bytes(NFTA_SET_USERDATA, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
+        });
+    }
+
+    /// Adds some elements.
+    pub(crate) fn add_elements(&self, batch: &mut Batch, acknowledge: bool, elements: &[Element]) {
+        let family = header::protocol(self.table.family);
+        let add = |list: &mut Writer, &(number, end): &Element| {
+            list.nest(NFTA_LIST_ELEM, |element| {
+                if end {
+                    element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
+                }
+                element.nest(NFTA_SET_ELEM_KEY, |key| {
+                    let bytes = number.to_be_bytes();
+                    key.bytes(NFTA_DATA_VALUE, bytes.get(16 - self.bytes..).unwrap_or_default());
+                });
+            });
+        };
+        batch.add(libc::NFT_MSG_NEWSETELEM, Change::Add, family, acknowledge, |to| {
+            to.string(NFTA_SET_ELEM_LIST_TABLE, self.table.name);
+            to.string(NFTA_SET_ELEM_LIST_SET, &self.name);
+            to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+                elements.iter().for_each(|element| add(list, element));
+            });
+        });
+    }
+}
+
+/// Intervals of numbers up to `max` as the kernel's elements: where each begins and where the next gap does, and, as nft
+/// writes it, the end of a gap at 0.
+pub(crate) fn elements(intervals: &Intervals, max: u128) -> Vec<Element> {
+    let intervals = intervals.as_slice();
+    let mut elements = Vec::with_capacity(2 * intervals.len() + 1);
+    if intervals.first().is_some_and(|&(first, _)| first > 0) {
+        elements.push((0, true));
+    }
+    for &(first, last) in intervals {
+        elements.push((first, false));
+        if last < max {
+            elements.push((last + 1, true));
+        }
+    }
+    elements
+}
+
+/// What a set's dump is read into.
+#[derive(Debug, Default)]
+pub(crate) struct Elements {
+    /// Each number, whether it ends an interval, and of a map, what is done.
+    list: Vec<(u128, bool, Option<Action>)>,
+    /// An element for everything else, which may have a verdict.
+    everything_else: Option<Option<Action>>,
+    /// Something isn't understood.
+    unknown: bool,
+}
+
+impl Elements {
+    /// Reads one message of the dump.
+    pub(crate) fn read(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
+        let Some(list) = attributes.find(NFTA_SET_ELEM_LIST_ELEMENTS)? else {
+            return Ok(());
+        };
+        for element in Attributes(list) {
+            let element = Attributes(element?.1);
+            let flags = element.find(NFTA_SET_ELEM_FLAGS)?.map_or(Ok(0), be32)?;
+            let verdict = match element.find(NFTA_SET_ELEM_DATA)? {
+                Some(data) if Attributes(data).find(NFTA_DATA_VERDICT)?.is_some() => {
+                    Some(action(Verdict::read(Attributes(data))?))
+                }
+                _ => None,
+            };
+            if flags & NFT_SET_ELEM_CATCHALL != 0 {
+                self.everything_else = Some(verdict);
+                continue;
+            }
+            if element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
+                self.unknown = true; // several fields at once
+                continue;
+            }
+            let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
+            if key.len() > 16 {
+                self.unknown = true;
+                continue;
+            }
+            let number = key.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
+            self.list
+                .push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
+        }
+        Ok(())
+    }
+
+    /// The numbers, and what a map does with which, in a set of intervals or of single numbers up to `max`.
+    pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
+        if self.unknown {
+            return (None, Vec::new());
+        }
+        let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
+        if intervals {
+            self.list.sort_by_key(|&(number, end, _)| (number, !end));
+            let mut begun: Option<(u128, Option<Action>)> = None;
+            for (number, end, verdict) in self.list {
+                if let Some((first, verdict)) = begun.take()
+                    && let Some(last) = number.checked_sub(1)
+                {
+                    all.push(((first, last), verdict));
+                }
+                if !end {
+                    begun = Some((number, verdict));
+                }
+            }
+            all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
+        } else {
+            all.extend(
+                self.list
+                    .into_iter()
+                    .map(|(number, _, verdict)| ((number, number), verdict)),
+            );
+        }
+        let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
+        let mut verdicts: Vec<_> = all
+            .into_iter()
+            .filter_map(|(interval, verdict)| Some((Intervals::new([interval]), verdict?)))
+            .collect();
+        if let Some(verdict) = self.everything_else {
+            let rest = Intervals::up_to(max).without(&numbers);
+            verdicts.extend(verdict.map(|verdict| (rest, verdict)));
+            numbers = Intervals::up_to(max);
+        }
+        (Some(numbers), verdicts)
+    }
+}

@@ -1,0 +1,136 @@
+//! A transaction, step by step: each step is one netlink message, and the kernel makes them in order.
+
+use std::fmt;
+
+use super::TableId;
+use super::rule::{self, Append};
+use super::set::{Element, NewSet};
+use crate::netlink::message::Writer;
+use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
+use crate::rules::config::{Family, OwnerId};
+use crate::rules::found::{Name, TableFamily};
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::ChainName;
+
+/// One change.
+pub(crate) enum Step<'a> {
+    /// Make the table, unless it is there.
+    AddTable(TableId),
+    /// Delete the table and whatever is in it.
+    DeleteTable(TableId),
+    /// Make a chain, unless it is there. A base chain that is there keeps its policy.
+    AddChain(TableId, ChainName),
+    /// Delete all of a chain's rules.
+    FlushChain(TableId, ChainName),
+    /// Delete a chain that nothing jumps to any more.
+    DeleteChain(TableId, ChainName),
+    /// Append a rule to a chain.
+    Append(TableId, ChainName, Box<dyn Body + 'a>),
+    /// Delete the rule with this handle from a chain, whoever's it is.
+    DeleteRule(TableId, Name, u64),
+    /// Make a set; with its number in the batch.
+    AddSet(NewSet, u32),
+    /// Add some elements to a set.
+    AddElements(NewSet, Vec<Element>),
+}
+
+/// What a rule consists of. Its Display is the rule in the syntax of the tool that shows it.
+pub(crate) trait Body: fmt::Display {
+    /// Adds its expressions.
+    fn write(&self, expressions: &mut Writer);
+    /// Why it is there, for people.
+    fn comment(&self) -> String;
+    /// xt extensions in it are checked against TCP.
+    fn for_tcp(&self) -> bool {
+        false
+    }
+    /// It is a rule on this owner; ids of the kind are mapped in this file.
+    fn owner(&self) -> Option<(OwnerId, &'static str)>;
+    /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
+    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
+}
+
+impl Step<'_> {
+    /// The table that it is about.
+    pub(crate) fn table(&self) -> TableId {
+        match self {
+            Step::AddTable(table)
+            | Step::DeleteTable(table)
+            | Step::AddChain(table, _)
+            | Step::FlushChain(table, _)
+            | Step::DeleteChain(table, _)
+            | Step::Append(table, ..)
+            | Step::DeleteRule(table, ..) => *table,
+            Step::AddSet(set, _) | Step::AddElements(set, _) => set.table,
+        }
+    }
+
+    fn write(&self, batch: &mut Batch, last: bool) {
+        match self {
+            Step::AddTable(table) => table.add(batch, last),
+            Step::DeleteTable(table) => table.delete(batch, last),
+            Step::AddChain(table, chain) => table.add_chain(batch, last, chain.as_str(), chain.hook()),
+            Step::FlushChain(table, chain) => rule::delete(batch, last, *table, chain.as_str().as_bytes(), None),
+            Step::DeleteChain(table, chain) => table.delete_chain(batch, last, chain.as_str()),
+            Step::DeleteRule(table, chain, handle) => {
+                rule::delete(batch, last, *table, chain.as_bytes(), Some(*handle))
+            }
+            Step::AddSet(set, id) => set.add(batch, last, *id),
+            Step::AddElements(set, elements) => set.add_elements(batch, last, elements),
+            Step::Append(table, chain, body) => Append {
+                table: *table,
+                chain: chain.as_str(),
+                for_tcp: body.for_tcp(),
+                comment: &body.comment(),
+            }
+            .write(batch, last, |expressions| body.write(expressions)),
+        }
+    }
+}
+
+/// The steps as a batch; message n is step n, counted from 1. The last one asks for an acknowledgement.
+fn written(steps: &[Step<'_>], generation: Option<Generation>) -> Batch {
+    let mut batch = Batch::begin(generation);
+    for (index, step) in steps.iter().enumerate() {
+        step.write(&mut batch, index + 1 == steps.len());
+    }
+    batch
+}
+
+/// The steps as a batch that the kernel commits if the ruleset is at this generation.
+pub(crate) fn batch(steps: &[Step<'_>], generation: Generation) -> FinishedBatch {
+    written(steps, Some(generation)).end()
+}
+
+/// The steps as a batch that the kernel checks and then forgets.
+pub(crate) fn trial(steps: &[Step<'_>]) -> FinishedBatch {
+    written(steps, None).without_end()
+}
+
+/// The command that the step stands for: iptables' in the tables of one family, nft's elsewhere.
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = self.table();
+        match (self, table.family) {
+            (Step::AddTable(_), _) => write!(f, "nft add table {table}"),
+            (Step::DeleteTable(_), _) => write!(f, "nft delete table {table}"),
+            (Step::DeleteRule(_, chain, handle), _) => write!(f, "nft delete rule {table} {chain} handle {handle}"),
+            (Step::AddSet(set, _), _) => write!(f, "nft add set {table} {}", set.name),
+            (Step::AddElements(set, _), _) => write!(f, "nft add element {table} {}", set.name),
+            (Step::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
+            (Step::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
+            (Step::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
+            (Step::Append(_, chain, body), TableFamily::Ip(family)) => {
+                write!(f, "{} -A {chain} {body}", iptables(family))
+            }
+            (Step::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
+            (Step::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
+            (Step::DeleteChain(_, chain), _) => write!(f, "nft delete chain {table} {chain}"),
+            (Step::Append(_, chain, body), _) => write!(f, "nft add rule {table} {chain} {body}"),
+        }
+    }
+}
+
+fn iptables(family: Family) -> String {
+    format!("{} -t nat", Mode::Nft.iptables(family))
+}

@@ -1,0 +1,131 @@
+//! Tables and chains: the messages that change them, and reading them.
+
+use super::TableId;
+use super::header;
+use super::uapi::*;
+use super::user_data;
+use crate::netlink::message::{Attributes, Malformed, be32, string};
+use crate::netlink::{Batch, Change};
+use crate::rules::found::{Base, Chain, Kind, Name, Policy, Subsystem, Table, TableFamily};
+use crate::rules::hook::{Hook, NAT_PRIORITY};
+
+/// What proxy-init writes on the tables and chains that it makes, so that removing them removes nobody else's. nft shows
+/// it as a comment.
+pub(crate) const MARK: &str = "made by proxy-init";
+
+impl TableId {
+    /// Makes the table, marked, unless it is there.
+    pub(crate) fn add(self, batch: &mut Batch, acknowledge: bool) {
+        batch.add(
+            libc::NFT_MSG_NEWTABLE,
+            Change::Add,
+            header::protocol(self.family),
+            acknowledge,
+            |to| {
+                to.string(NFTA_TABLE_NAME, self.name);
+                // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
+                to.bytes(NFTA_TABLE_USERDATA, &user_data::comment(MARK.as_bytes(), MARK.len()));
+            },
+        );
+    }
+
+    /// Deletes the table and whatever is in it.
+    pub(crate) fn delete(self, batch: &mut Batch, acknowledge: bool) {
+        let family = header::protocol(self.family);
+        batch.add(libc::NFT_MSG_DELTABLE, Change::Delete, family, acknowledge, |to| {
+            to.string(NFTA_TABLE_NAME, self.name);
+        });
+    }
+
+    /// Makes a chain, marked, unless it is there; one with a hook is a nat chain where iptables' is. A base chain that
+    /// is there keeps its policy, and a new one's is to accept.
+    pub(crate) fn add_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str, hook: Option<Hook>) {
+        let family = header::protocol(self.family);
+        batch.add(libc::NFT_MSG_NEWCHAIN, Change::Add, family, acknowledge, |to| {
+            to.string(NFTA_CHAIN_TABLE, self.name);
+            to.string(NFTA_CHAIN_NAME, chain);
+            if let Some(number) = hook.and_then(header::hook_number) {
+                to.nest(NFTA_CHAIN_HOOK, |to| {
+                    to.be32(NFTA_HOOK_HOOKNUM, number);
+                    to.be32(NFTA_HOOK_PRIORITY, NAT_PRIORITY as u32);
+                });
+                to.string(NFTA_CHAIN_TYPE, "nat");
+            }
+            to.bytes(NFTA_CHAIN_USERDATA, &user_data::comment(MARK.as_bytes(), MARK.len()));
+        });
+    }
+
+    /// Deletes a chain that nothing jumps to any more.
+    pub(crate) fn delete_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str) {
+        let family = header::protocol(self.family);
+        batch.add(libc::NFT_MSG_DELCHAIN, Change::Delete, family, acknowledge, |to| {
+            to.string(NFTA_CHAIN_TABLE, self.name);
+            to.string(NFTA_CHAIN_NAME, chain);
+        });
+    }
+}
+
+/// Reads a table of a dump, without what it holds.
+pub(crate) fn read(family: TableFamily, attributes: Attributes<'_>) -> Result<Table, Malformed> {
+    let flags = attributes.find(NFTA_TABLE_FLAGS)?.map_or(Ok(0), be32)?;
+    Ok(Table {
+        subsystem: Subsystem::NfTables,
+        family,
+        name: Name::from(string(attributes.get(NFTA_TABLE_NAME)?)?),
+        dormant: flags & NFT_TABLE_F_DORMANT != 0,
+        owned: flags & NFT_TABLE_F_OWNER != 0,
+        comment: attributes.find(NFTA_TABLE_USERDATA)?.and_then(user_data::read_comment),
+        objects: be32(attributes.get(NFTA_TABLE_USE)?)?,
+        chains: Vec::new(),
+        sets: Vec::new(),
+    })
+}
+
+/// Reads a chain of a dump, without its rules.
+pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Result<Chain, Malformed> {
+    let base = match attributes.find(NFTA_CHAIN_HOOK)? {
+        None => None,
+        Some(hook) => {
+            let hook = Attributes(hook);
+            let number = be32(hook.get(NFTA_HOOK_HOOKNUM)?)?;
+            let policy = attributes
+                .find(NFTA_CHAIN_POLICY)?
+                .map_or(Ok(libc::NF_ACCEPT as u32), be32)?;
+            Some(Base {
+                kind: match attributes.find(NFTA_CHAIN_TYPE)?.map(string).transpose()? {
+                    Some(b"nat") => Kind::Nat,
+                    _ => Kind::Filter,
+                },
+                hook: header::hook(family, number).ok_or(Malformed)?,
+                priority: be32(hook.get(NFTA_HOOK_PRIORITY)?)? as i32,
+                policy: if policy == libc::NF_DROP as u32 {
+                    Policy::Drop
+                } else {
+                    Policy::Accept
+                },
+            })
+        }
+    };
+    Ok(Chain {
+        name: Name::from(string(attributes.get(NFTA_CHAIN_NAME)?)?),
+        base,
+        comment: attributes.find(NFTA_CHAIN_USERDATA)?.and_then(user_data::read_comment),
+        rules: Vec::new(),
+    })
+}
+
+/// A table of nothing but this chain.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn with_chain(family: TableFamily, chain: Chain) -> Table {
+    Table {
+        subsystem: Subsystem::NfTables,
+        family,
+        name: Name::from("nat"),
+        dormant: false,
+        owned: false,
+        comment: None,
+        objects: 1,
+        chains: vec![chain],
+        sets: Vec::new(),
+    }
+}

@@ -1,0 +1,124 @@
+//! Numbers of the kernel's nf_tables interface that libc doesn't have, under the names they have in
+//! linux/netfilter/nf_tables.h, nfnetlink.h and netlink.h.
+
+pub(crate) const NFTA_GEN_ID: u16 = 1;
+
+pub(crate) const NFTA_TABLE_NAME: u16 = 1;
+pub(crate) const NFTA_TABLE_FLAGS: u16 = 2;
+pub(crate) const NFTA_TABLE_USE: u16 = 3;
+pub(crate) const NFTA_TABLE_USERDATA: u16 = 6;
+pub(crate) const NFT_TABLE_F_DORMANT: u32 = 1;
+pub(crate) const NFT_TABLE_F_OWNER: u32 = 2;
+
+pub(crate) const NFTA_CHAIN_TABLE: u16 = 1;
+pub(crate) const NFTA_CHAIN_NAME: u16 = 3;
+pub(crate) const NFTA_CHAIN_HOOK: u16 = 4;
+pub(crate) const NFTA_CHAIN_POLICY: u16 = 5;
+pub(crate) const NFTA_CHAIN_TYPE: u16 = 7;
+pub(crate) const NFTA_CHAIN_USERDATA: u16 = 12;
+
+pub(crate) const NFTA_HOOK_HOOKNUM: u16 = 1;
+pub(crate) const NFTA_HOOK_PRIORITY: u16 = 2;
+
+pub(crate) const NFTA_RULE_TABLE: u16 = 1;
+pub(crate) const NFTA_RULE_CHAIN: u16 = 2;
+pub(crate) const NFTA_RULE_HANDLE: u16 = 3;
+pub(crate) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+pub(crate) const NFTA_RULE_COMPAT: u16 = 5;
+pub(crate) const NFTA_RULE_USERDATA: u16 = 7;
+
+pub(crate) const NFTA_RULE_COMPAT_PROTO: u16 = 1;
+pub(crate) const NFTA_RULE_COMPAT_FLAGS: u16 = 2;
+
+pub(crate) const NFTA_LIST_ELEM: u16 = 1;
+
+pub(crate) const NFTA_EXPR_NAME: u16 = 1;
+pub(crate) const NFTA_EXPR_DATA: u16 = 2;
+
+pub(crate) const NFTA_META_DREG: u16 = 1;
+pub(crate) const NFTA_META_KEY: u16 = 2;
+
+pub(crate) const NFTA_CMP_SREG: u16 = 1;
+pub(crate) const NFTA_CMP_OP: u16 = 2;
+pub(crate) const NFTA_CMP_DATA: u16 = 3;
+
+pub(crate) const NFTA_CT_DREG: u16 = 1;
+pub(crate) const NFTA_CT_KEY: u16 = 2;
+pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
+
+pub(crate) const NFTA_RANGE_SREG: u16 = 1;
+pub(crate) const NFTA_RANGE_OP: u16 = 2;
+pub(crate) const NFTA_RANGE_FROM_DATA: u16 = 3;
+pub(crate) const NFTA_RANGE_TO_DATA: u16 = 4;
+
+pub(crate) const NFTA_BYTEORDER_SREG: u16 = 1;
+pub(crate) const NFTA_BYTEORDER_DREG: u16 = 2;
+pub(crate) const NFTA_BYTEORDER_OP: u16 = 3;
+pub(crate) const NFTA_BYTEORDER_LEN: u16 = 4;
+pub(crate) const NFTA_BYTEORDER_SIZE: u16 = 5;
+
+pub(crate) const NFTA_COUNTER_BYTES: u16 = 1;
+pub(crate) const NFTA_COUNTER_PACKETS: u16 = 2;
+
+pub(crate) const NFTA_PAYLOAD_DREG: u16 = 1;
+pub(crate) const NFTA_PAYLOAD_BASE: u16 = 2;
+pub(crate) const NFTA_PAYLOAD_OFFSET: u16 = 3;
+pub(crate) const NFTA_PAYLOAD_LEN: u16 = 4;
+
+pub(crate) const NFTA_BITWISE_SREG: u16 = 1;
+pub(crate) const NFTA_BITWISE_DREG: u16 = 2;
+pub(crate) const NFTA_BITWISE_LEN: u16 = 3;
+pub(crate) const NFTA_BITWISE_MASK: u16 = 4;
+pub(crate) const NFTA_BITWISE_XOR: u16 = 5;
+
+pub(crate) const NFTA_IMMEDIATE_DREG: u16 = 1;
+pub(crate) const NFTA_IMMEDIATE_DATA: u16 = 2;
+
+pub(crate) const NFTA_DATA_VALUE: u16 = 1;
+pub(crate) const NFTA_DATA_VERDICT: u16 = 2;
+
+pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
+pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
+
+/// `NFTA_MATCH_*` and `NFTA_TARGET_*` have the same numbers.
+pub(crate) const NFTA_XT_NAME: u16 = 1;
+pub(crate) const NFTA_XT_REV: u16 = 2;
+pub(crate) const NFTA_XT_INFO: u16 = 3;
+
+pub(crate) const NFNL_SUBSYS_NFT_COMPAT: i32 = 11;
+pub(crate) const NFNL_MSG_COMPAT_GET: i32 = 0;
+pub(crate) const NFTA_COMPAT_NAME: u16 = 1;
+pub(crate) const NFTA_COMPAT_REV: u16 = 2;
+pub(crate) const NFTA_COMPAT_TYPE: u16 = 3;
+
+pub(crate) const NFTA_LOOKUP_SET: u16 = 1;
+pub(crate) const NFTA_LOOKUP_SREG: u16 = 2;
+pub(crate) const NFTA_LOOKUP_DREG: u16 = 3;
+pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
+
+pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
+pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
+pub(crate) const NFTA_REDIR_FLAGS: u16 = 3;
+/// In linux/netfilter/nf_nat.h: ports are given.
+pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
+
+pub(crate) const NFT_SET_CONCAT: i32 = 0x80;
+
+pub(crate) const NFTA_SET_TABLE: u16 = 1;
+pub(crate) const NFTA_SET_NAME: u16 = 2;
+pub(crate) const NFTA_SET_FLAGS: u16 = 3;
+pub(crate) const NFTA_SET_KEY_TYPE: u16 = 4;
+pub(crate) const NFTA_SET_KEY_LEN: u16 = 5;
+pub(crate) const NFTA_SET_ID: u16 = 10;
+pub(crate) const NFTA_SET_USERDATA: u16 = 13;
+
+pub(crate) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+pub(crate) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+pub(crate) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+
+pub(crate) const NFTA_SET_ELEM_KEY: u16 = 1;
+pub(crate) const NFTA_SET_ELEM_FLAGS: u16 = 3;
+pub(crate) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(crate) const NFTA_SET_ELEM_KEY_END: u16 = 10;
+pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 2;

@@ -1,0 +1,313 @@
+//! Rules of a ruleset in the vocabulary of what the kernel holds, and back: what a table looks like once they are
+//! installed.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::rules::config::{Family, OwnerId, Port, PortRange};
+use crate::rules::found::{
+    Action, Base, Chain, Condition, Field, Found, Kind, Name, NotKnown, Policy, Rule as FoundRule, Set, Subsystem, TCP,
+    Table, TableFamily, Values, interface,
+};
+use crate::rules::hook::{Hook, NAT_PRIORITY};
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
+
+/// The table that a mode with xtables' rules keeps a family's rules in.
+pub const NAT: &str = "nat";
+
+/// The table of both families that native mode keeps its rules in.
+pub const NATIVE: &str = "proxy-init";
+
+impl Found {
+    /// Whether a mode's chains of proxy-init's were found.
+    pub fn holds(&self, mode: Mode) -> bool {
+        let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
+        match mode {
+            Mode::Native => self.table(Subsystem::NfTables, TableFamily::Inet, NATIVE).is_some(),
+            Mode::Nft | Mode::Legacy => self
+                .nat_tables(mode.subsystem())
+                .any(|table| table.chains.iter().any(is_ours)),
+        }
+    }
+
+    /// How many rules a part of the kernel has in the nat tables of one family, as iptables-save would print them.
+    pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
+        let chains = self.nat_tables(subsystem).flat_map(|table| &table.chains);
+        chains.map(|chain| chain.rules.len()).sum()
+    }
+
+    fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables_of(subsystem)
+            .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// Why a part of the kernel could not be seen, if it couldn't.
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&NotKnown> {
+        self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
+}
+
+impl Mode {
+    /// Which part of the kernel holds the mode's rules.
+    pub fn subsystem(self) -> Subsystem {
+        match self {
+            Mode::Nft | Mode::Native => Subsystem::NfTables,
+            Mode::Legacy => Subsystem::Legacy,
+        }
+    }
+}
+
+/// The nat tables that hold just these rulesets, as nft and legacy mode make them.
+pub fn xtables(subsystem: Subsystem, rulesets: &[Ruleset]) -> Vec<Table> {
+    rulesets.iter().map(|ruleset| table(subsystem, ruleset)).collect()
+}
+
+fn table(subsystem: Subsystem, ruleset: &Ruleset) -> Table {
+    Table {
+        subsystem,
+        family: TableFamily::Ip(ruleset.family),
+        name: Name::from(NAT),
+        dormant: false,
+        owned: false,
+        comment: None,
+        objects: 0,
+        chains: ruleset
+            .chains
+            .iter()
+            .map(|chain| self::chain(chain.name, chain.rules.iter().map(found).collect()))
+            .collect(),
+        sets: Vec::new(),
+    }
+}
+
+/// A chain as proxy-init makes it.
+pub fn chain(name: ChainName, rules: Vec<FoundRule>) -> Chain {
+    Chain {
+        name: Name::from(name.as_str()),
+        base: name.hook().map(base),
+        comment: None,
+        rules,
+    }
+}
+
+/// How proxy-init hooks a base chain that it makes.
+pub fn base(hook: Hook) -> Base {
+    Base {
+        kind: Kind::Nat,
+        hook,
+        priority: NAT_PRIORITY,
+        policy: Policy::Accept,
+    }
+}
+
+/// What the kernel holds once this rule is installed.
+pub fn found(rule: &Rule) -> FoundRule {
+    FoundRule {
+        conditions: rule.matches.iter().map(condition).collect(),
+        action: action(rule.target),
+        comment: Some(Name::from(&rule.purpose.to_string())),
+        counters: None,
+        handle: 0,
+    }
+}
+
+/// What a target does.
+pub fn action(target: Target) -> Action {
+    match target {
+        Target::Return => Action::Return,
+        Target::Redirect(port) => Action::Redirect(Some((port.get(), port.get()))),
+        Target::Jump(chain) => Action::Jump(Name::from(chain.as_str())),
+    }
+}
+
+/// What a match compares.
+pub fn condition(of: &Match) -> Condition {
+    match of {
+        Match::Tcp => Condition::is(Field::Protocol, TCP),
+        Match::DestinationPort(port) => Condition::is(Field::DestinationPort, u128::from(port.get())),
+        Match::DestinationPorts(ports) => {
+            let intervals = ports.ranges().iter().map(|&range| ports_of(range));
+            Condition::is(Field::DestinationPort, Values::Listed(intervals.collect()))
+        }
+        Match::Source(net) => Condition::is(Field::Source(family(*net)), addresses(*net)),
+        Match::Destination(net) => Condition::is(Field::Destination(family(*net)), addresses(*net)),
+        Match::OutLoopback => Condition::is(Field::OutInterface, interface(LOOPBACK)),
+        Match::UidOwner(id) => Condition::is(Field::Uid, u128::from(id.get())),
+        Match::GidOwner(id) => Condition::is(Field::Gid, u128::from(id.get())),
+    }
+}
+
+/// The loopback interface's name.
+pub const LOOPBACK: &[u8] = b"lo";
+
+/// The field whose numbers are in a set of native mode's.
+pub fn set_field(set: &Set) -> Field {
+    match set.bits {
+        16 => Field::DestinationPort,
+        32 => Field::Destination(Family::V4),
+        _ => Field::Destination(Family::V6),
+    }
+}
+
+/// A range of ports as numbers.
+pub fn ports_of(range: PortRange) -> (u128, u128) {
+    (range.first().into(), range.last().into())
+}
+
+fn family(net: IpNet) -> Family {
+    match net {
+        IpNet::V4(_) => Family::V4,
+        IpNet::V6(_) => Family::V6,
+    }
+}
+
+/// A subnet's addresses as numbers.
+pub fn addresses(net: IpNet) -> (u128, u128) {
+    match net {
+        IpNet::V4(net) => (u32::from(net.network()).into(), u32::from(net.broadcast()).into()),
+        IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
+    }
+}
+
+/// The subnet that these addresses are; none if they are no subnet's.
+pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
+    let hosts = first ^ last;
+    if hosts & hosts.wrapping_add(1) != 0 || first & hosts != 0 {
+        return None;
+    }
+    let host_bits = 128 - hosts.leading_zeros();
+    match family {
+        Family::V4 => {
+            let address = u32::try_from(first).ok()?;
+            let prefix = 32u32.checked_sub(host_bits)?;
+            Ipv4Net::new(address.into(), u8::try_from(prefix).ok()?)
+                .ok()
+                .map(IpNet::V4)
+        }
+        Family::V6 => Ipv6Net::new(first.into(), u8::try_from(128 - host_bits).ok()?)
+            .ok()
+            .map(IpNet::V6),
+    }
+}
+
+impl FoundRule {
+    /// The rule of proxy-init's that it is, if it is one that proxy-init, or linkerd-init, could have made with xtables.
+    pub fn as_rule(&self) -> Option<Rule> {
+        let comment = std::str::from_utf8(self.comment.as_ref()?.as_bytes()).ok()?;
+        let purpose = Purpose::from_comment(comment)?;
+        let matches = self.conditions.iter().map(|condition| as_match(condition, &purpose));
+        Some(Rule {
+            matches: matches.collect::<Option<_>>()?,
+            target: self.as_target()?,
+            purpose,
+        })
+    }
+
+    /// The target that its action is, if it is one of proxy-init's.
+    pub fn as_target(&self) -> Option<Target> {
+        match &self.action {
+            Action::Return => Some(Target::Return),
+            Action::Redirect(Some((first, last))) if first == last => Port::new(*first).map(Target::Redirect),
+            Action::Jump(chain) => ChainName::from_name(chain.as_bytes()).map(Target::Jump),
+            _ => None,
+        }
+    }
+
+    /// The chain of proxy-init's that it leads to, by a jump, a goto, or an entry of a map.
+    pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
+        let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
+        match &self.action {
+            Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+            Action::Map(_, map) => table.set(map)?.verdicts.iter().find_map(|(_, action)| match action {
+                Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn as_match(condition: &Condition, purpose: &Purpose) -> Option<Match> {
+    let Condition::In {
+        field,
+        values: Values::Listed(values),
+        negated: false,
+    } = condition
+    else {
+        return None;
+    };
+    let one = match values.as_slice() {
+        [(first, last)] if first == last => Some(*first),
+        _ => None,
+    };
+    let interval = match values.as_slice() {
+        [interval] => Some(*interval),
+        _ => None,
+    };
+    let id = || OwnerId::new(u32::try_from(one?).ok()?);
+    match *field {
+        Field::Protocol if one == Some(TCP) => Some(Match::Tcp),
+        // One port is written in two ways; the purpose tells which.
+        Field::DestinationPort if matches!(purpose, Purpose::IgnorePorts(_)) => {
+            let port = |number| u16::try_from(number).ok();
+            let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
+            let ranges = values.iter().map(range).collect::<Option<Vec<_>>>()?;
+            Multiport::new(ranges).map(Match::DestinationPorts)
+        }
+        Field::DestinationPort => Port::new(u16::try_from(one?).ok()?).map(Match::DestinationPort),
+        Field::Source(family) => subnet(family, interval?).map(Match::Source),
+        Field::Destination(family) => subnet(family, interval?).map(Match::Destination),
+        Field::OutInterface if one == Some(interface(LOOPBACK)) => Some(Match::OutLoopback),
+        Field::Uid => id().map(Match::UidOwner),
+        Field::Gid => id().map(Match::GidOwner),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::config::Config;
+    use crate::rules::plan::plan;
+
+    #[test]
+    fn a_rule_survives_the_way_there_and_back() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.proxy_gid = OwnerId::new(7);
+        config.redirected_ports = vec!["80".parse().unwrap(), "443".parse().unwrap()];
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["0-65535".parse().unwrap(), "25".parse().unwrap()];
+        config.ignored_inbound_subnets = ["10.1.2.3/8", "0.0.0.0/0", "::/0", "fd00:1::/45"]
+            .map(|net| net.parse().unwrap())
+            .into();
+        config.ignored_outbound_subnets = ["192.0.2.7/32", "2001:db8::1/128"]
+            .map(|net| net.parse().unwrap())
+            .into();
+        let mut count = 0;
+        for ruleset in plan(&config) {
+            for (_, rule) in ruleset.rules() {
+                assert_eq!(found(rule).as_rule().as_ref(), Some(rule));
+                count += 1;
+            }
+        }
+        assert_eq!(count, 2 * 13);
+    }
+
+    #[test]
+    fn addresses_are_a_subnet_only_if_they_are_all_of_one() {
+        assert_eq!(
+            subnet(Family::V4, (0x0a00_0000, 0x0aff_ffff)).unwrap().to_string(),
+            "10.0.0.0/8"
+        );
+        assert_eq!(
+            subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(),
+            "0.0.0.0/0"
+        );
+        assert_eq!(subnet(Family::V6, (0, u128::MAX)).unwrap().to_string(), "::/0");
+        assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
+        for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {
+            assert_eq!(subnet(Family::V4, interval), None, "{interval:?}");
+        }
+    }
+}

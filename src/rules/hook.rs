@@ -1,0 +1,64 @@
+//! Hooks: the places in the way of a packet where base chains run.
+
+use std::fmt;
+
+/// A place in the way of a packet (`enum nf_inet_hooks` in linux/netfilter.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// As it comes from the device.
+    Ingress,
+    /// Before routing: what comes from outside.
+    Prerouting,
+    /// On its way to a socket here.
+    Input,
+    /// On its way through.
+    Forward,
+    /// What a socket here sends.
+    Output,
+    /// What leaves, behind routing.
+    Postrouting,
+    /// As it goes to the device.
+    Egress,
+}
+
+impl Hook {
+    /// The hooks of IP packets, by their numbers (`enum nf_inet_hooks` in linux/netfilter.h).
+    pub const INET: [Self; 6] = [
+        Self::Prerouting,
+        Self::Input,
+        Self::Forward,
+        Self::Output,
+        Self::Postrouting,
+        Self::Ingress,
+    ];
+    /// The hooks of a netdev table, by their numbers (`enum nf_dev_hooks` there).
+    pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
+}
+
+/// As nft writes it.
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Hook::Ingress => "ingress",
+            Hook::Prerouting => "prerouting",
+            Hook::Input => "input",
+            Hook::Forward => "forward",
+            Hook::Output => "output",
+            Hook::Postrouting => "postrouting",
+            Hook::Egress => "egress",
+        })
+    }
+}
+
+/// Where netfilter runs the nat chains of a hook: `NF_IP_PRI_NAT_DST` where destinations are changed, `NF_IP_PRI_NAT_SRC`
+/// where sources are (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
+pub fn nat_priority(hook: Hook) -> i32 {
+    match hook {
+        Hook::Input | Hook::Postrouting => 100,
+        _ => NAT_PRIORITY,
+    }
+}
+
+/// Where in a hook's order destination NAT happens, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST` in
+/// linux/netfilter_ipv4.h.
+pub const NAT_PRIORITY: i32 = -100;

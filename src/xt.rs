@@ -1,0 +1,396 @@
+//! The xt extensions' structures as bytes, both ways: what rules carry to the kernel through nft_compat, and what legacy
+//! tables hold.
+//!
+//! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
+//! Numbers are in the machine's byte order but where a comment says otherwise.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::netlink::message::{Malformed, string, u16_at, u32_at};
+use crate::rules::config::{Family, OwnerId, Port};
+use crate::rules::found::{Action, Condition, Field, Name, Values};
+use crate::rules::ruleset::Multiport;
+
+/// An xt match or target that proxy-init's rules use, as the kernel finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extension {
+    /// `struct xt_multiport_v1`, linux/netfilter/xt_multiport.h
+    Multiport,
+    /// `struct xt_owner_match_info`, linux/netfilter/xt_owner.h
+    Owner,
+    /// `struct xt_tcp`, linux/netfilter/xt_tcpudp.h
+    Tcp,
+    /// `struct nf_nat_ipv4_multi_range_compat` (IPv4) and `struct nf_nat_range` (IPv6), linux/netfilter/nf_nat.h
+    Redirect,
+}
+
+impl Extension {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Multiport => "multiport",
+            Self::Owner => "owner",
+            Self::Tcp => "tcp",
+            Self::Redirect => "REDIRECT",
+        }
+    }
+
+    pub(crate) fn revision(self) -> u32 {
+        match self {
+            Self::Multiport | Self::Owner => 1,
+            Self::Tcp | Self::Redirect => 0,
+        }
+    }
+
+    /// The module it is in, and the option that builds it.
+    pub(crate) fn module(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Multiport => ("xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
+            Self::Owner => ("xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
+            Self::Tcp => ("xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
+            Self::Redirect => ("xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
+        }
+    }
+
+    pub(crate) fn is_target(self) -> bool {
+        self == Self::Redirect
+    }
+}
+
+/// What reading a match comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// Conditions; several where one match compares several things.
+    Conditions(Vec<Condition>),
+    /// `-m comment`, which holds for every packet.
+    Comment(Name),
+}
+
+/// Reads a match. One that isn't understood is an unknown condition by its name.
+pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malformed> {
+    let conditions = match (name, revision) {
+        (b"comment", 0) => return Ok(Read::Comment(Name::from(string(info)?))),
+        (b"multiport", 1) => read_multiport(info)?,
+        (b"owner", 1) => read_owner(info)?,
+        (b"tcp", 0) => read_tcp(info)?,
+        (b"conntrack", 3) => read_conntrack(info)?,
+        _ => None,
+    };
+    Ok(Read::Conditions(conditions.unwrap_or_else(|| {
+        vec![Condition::Unknown(format!("-m {} [...]", Name::from(name)))]
+    })))
+}
+
+/// xt targets behind which evaluation goes on, and that don't change where a connection goes.
+const PASSING_TARGETS: [&[u8]; 16] = [
+    b"LOG",
+    b"NFLOG",
+    b"ULOG",
+    b"MARK",
+    b"CONNMARK",
+    b"TRACE",
+    b"CHECKSUM",
+    b"TCPMSS",
+    b"TOS",
+    b"DSCP",
+    b"CLASSIFY",
+    b"AUDIT",
+    b"SECMARK",
+    b"CONNSECMARK",
+    b"TTL",
+    b"HL",
+];
+
+/// Reads a target, but for the standard one, whose verdicts each table keeps in its own way.
+pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Action, Malformed> {
+    Ok(match (name, revision) {
+        (b"REDIRECT", 0) => {
+            let range = Range::read(info, family)?;
+            Action::Redirect(range.ports)
+        }
+        (b"DNAT", 0) if family == Family::V4 => Action::Nat(Range::read(info, family)?.destination()),
+        (b"DNAT", 1 | 2) if family == Family::V6 => Action::Nat(Range::read(info, family)?.destination()),
+        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE" | b"TPROXY", _) => Action::Nat(text(name)),
+        (b"REJECT", _) => Action::Drop,
+        (b"NOTRACK", _) => Action::Untrack,
+        // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
+        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => Action::Untrack,
+        (b"CT", _) => Action::Continue(Some(text(name))),
+        (name, _) if PASSING_TARGETS.contains(&name) => Action::Continue(Some(text(name))),
+        _ => Action::Unknown(text(name)),
+    })
+}
+
+fn text(name: &[u8]) -> String {
+    Name::from(name).to_string()
+}
+
+const XT_MULTIPORT_SOURCE: u8 = 0;
+const XT_MULTIPORT_DESTINATION: u8 = 1;
+
+/// Offsets in `struct xt_multiport_v1`: flags, count, 15 ports, for each whether a range starts there, invert.
+const MULTIPORT_PORTS: usize = 2;
+const MULTIPORT_RANGE_FLAGS: usize = 32;
+const MULTIPORT_INVERT: usize = 47;
+
+/// Writes `bytes` at an offset of a structure that is known to have room there.
+fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
+    for (slot, byte) in structure.iter_mut().skip(offset).zip(bytes) {
+        *slot = *byte;
+    }
+}
+
+fn byte_at(info: &[u8], offset: usize) -> Result<u8, Malformed> {
+    info.get(offset).copied().ok_or(Malformed)
+}
+
+/// A match on destination ports.
+pub(crate) fn multiport(ports: &Multiport) -> [u8; 48] {
+    let mut info = [0; 48];
+    let mut slot = 0;
+    for range in ports.ranges() {
+        put(&mut info, MULTIPORT_PORTS + 2 * slot, &range.first().to_ne_bytes());
+        if range.first() != range.last() {
+            put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[1]);
+            slot += 1;
+            put(&mut info, MULTIPORT_PORTS + 2 * slot, &range.last().to_ne_bytes());
+        }
+        slot += 1;
+    }
+    put(&mut info, 0, &[XT_MULTIPORT_DESTINATION, slot as u8]);
+    info
+}
+
+fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let field = match byte_at(info, 0)? {
+        XT_MULTIPORT_SOURCE => Field::SourcePort,
+        XT_MULTIPORT_DESTINATION => Field::DestinationPort,
+        _ => return Ok(None), // either of them
+    };
+    let count = usize::from(byte_at(info, 1)?).min(Multiport::MAX_REFERENCES);
+    let mut ranges = Vec::new();
+    let mut slot = 0;
+    while slot < count {
+        let first = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
+        if byte_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0 {
+            slot += 1;
+        }
+        if slot >= count {
+            return Err(Malformed);
+        }
+        let last = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
+        slot += 1;
+        ranges.push((first.into(), last.into()));
+    }
+    Ok(Some(vec![Condition::In {
+        field,
+        values: Values::Listed(ranges),
+        negated: byte_at(info, MULTIPORT_INVERT)? != 0,
+    }]))
+}
+
+const XT_OWNER_UID: u8 = 1;
+const XT_OWNER_GID: u8 = 2;
+/// Where the lowest uid and the lowest gid are in `struct xt_owner_match_info`; the highest follows. Behind them: which
+/// of them count, which are inverted.
+const OWNER_UID: usize = 0;
+const OWNER_GID: usize = 8;
+const OWNER_MATCH: usize = 16;
+
+/// A match on the socket's user.
+pub(crate) fn uid_owner(id: OwnerId) -> [u8; 24] {
+    owner(id, OWNER_UID, XT_OWNER_UID)
+}
+
+/// A match on the socket's group.
+pub(crate) fn gid_owner(id: OwnerId) -> [u8; 24] {
+    owner(id, OWNER_GID, XT_OWNER_GID)
+}
+
+fn owner(id: OwnerId, offset: usize, kind: u8) -> [u8; 24] {
+    let mut info = [0; 24];
+    put(&mut info, offset, &id.get().to_ne_bytes());
+    put(&mut info, offset + 4, &id.get().to_ne_bytes());
+    put(&mut info, OWNER_MATCH, &[kind]);
+    info
+}
+
+fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let (kinds, inverted) = (byte_at(info, OWNER_MATCH)?, byte_at(info, OWNER_MATCH + 1)?);
+    if kinds & !(XT_OWNER_UID | XT_OWNER_GID) != 0 {
+        return Ok(None); // whether there is a socket; supplementary groups
+    }
+    let mut conditions = Vec::new();
+    for (kind, field, offset) in [
+        (XT_OWNER_UID, Field::Uid, OWNER_UID),
+        (XT_OWNER_GID, Field::Gid, OWNER_GID),
+    ] {
+        let ids = (u32_at(info, offset)?.into(), u32_at(info, offset + 4)?.into());
+        if kinds & kind != 0 {
+            conditions.push(Condition::In {
+                field,
+                values: ids.into(),
+                negated: inverted & kind != 0,
+            });
+        }
+    }
+    Ok(Some(conditions))
+}
+
+/// Offsets in `struct xt_tcp`: source ports, destination ports, option, flags' mask, flags, what is inverted.
+const TCP_OPTION: usize = 8;
+const TCP_INVERT: usize = 11;
+
+/// A match on one destination port.
+pub(crate) fn tcp(port: Port) -> [u8; 16] {
+    let mut info = [0; 16];
+    put(&mut info, 2, &u16::MAX.to_ne_bytes());
+    put(&mut info, 4, &port.get().to_ne_bytes());
+    put(&mut info, 6, &port.get().to_ne_bytes());
+    info
+}
+
+fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let inverted = byte_at(info, TCP_INVERT)?;
+    if byte_at(info, TCP_OPTION)? != 0 {
+        return Ok(None);
+    }
+    let mut conditions = Vec::new();
+    for (bit, field, offset) in [(1, Field::SourcePort, 0), (2, Field::DestinationPort, 4)] {
+        let ports = (u16_at(info, offset)?, u16_at(info, offset + 2)?);
+        let negated = inverted & bit != 0;
+        if ports != (0, u16::MAX) || negated {
+            conditions.push(Condition::In {
+                field,
+                values: (ports.0.into(), ports.1.into()).into(),
+                negated,
+            });
+        }
+    }
+    let (mask, flags) = (byte_at(info, TCP_OPTION + 1)?, byte_at(info, TCP_OPTION + 2)?);
+    if mask != 0 {
+        conditions.push(first_segment(mask, flags, inverted & 4 != 0));
+    }
+    Ok(Some(conditions))
+}
+
+/// A condition on TCP's flags, for a connection's first segment: SYN, perhaps with the two bits of ECN.
+fn first_segment(mask: u8, flags: u8, negated: bool) -> Condition {
+    const SYN: u8 = 0x02;
+    const ECN: u8 = 0xc0;
+    let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
+    if mask & ECN != 0 {
+        return Condition::Unknown(text);
+    }
+    Condition::Fixed {
+        text,
+        holds: (SYN & mask == flags) != negated,
+    }
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { " !" } else { "" }
+}
+
+/// The bit of a connection's first packet among conntrack's states: `IP_CT_NEW` in `XT_CONNTRACK_STATE_BIT` and in
+/// `NF_CT_STATE_BIT` (linux/netfilter/xt_conntrack.h, nf_conntrack_common.h).
+pub(crate) const STATE_NEW: u32 = 8;
+
+/// `struct xt_conntrack_mtinfo3`: only `--ctstate` is understood.
+fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let (kinds, inverted, states) = (u16_at(info, 146)?, u16_at(info, 148)?, u16_at(info, 150)?);
+    if kinds != 1 {
+        return Ok(None);
+    }
+    let negated = inverted & 1 != 0;
+    let names = [(8, "NEW"), (2, "ESTABLISHED"), (4, "RELATED"), (1, "INVALID")];
+    let names: Vec<_> = names
+        .iter()
+        .filter(|(bit, _)| states & bit != 0)
+        .map(|(_, name)| *name)
+        .collect();
+    Ok(Some(vec![Condition::Fixed {
+        text: format!("-m conntrack{} --ctstate {}", not(negated), names.join(",")),
+        holds: (u32::from(states) & STATE_NEW != 0) != negated,
+    }]))
+}
+
+const NF_NAT_RANGE_MAP_IPS: u32 = 1;
+const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
+
+/// Where the fields of a family's NAT range are.
+///
+/// IPv4 (`struct nf_nat_ipv4_multi_range_compat`): how many ranges (1), then flags, two addresses, two ports in network
+/// byte order. IPv6 (`struct nf_nat_range`): flags, two addresses, two ports in network byte order.
+struct Layout {
+    size: usize,
+    flags: usize,
+    address: usize,
+    ports: usize,
+}
+
+impl Layout {
+    fn of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self {
+                size: 24,
+                flags: 4,
+                address: 8,
+                ports: 16,
+            },
+            Family::V6 => Self {
+                size: 40,
+                flags: 0,
+                address: 4,
+                ports: 36,
+            },
+        }
+    }
+}
+
+/// A redirection to one port.
+pub(crate) fn redirect(family: Family, to: Port) -> Vec<u8> {
+    let layout = Layout::of(family);
+    let mut info = vec![0; layout.size];
+    if family == Family::V4 {
+        put(&mut info, 0, &1u32.to_ne_bytes());
+    }
+    put(&mut info, layout.flags, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
+    put(&mut info, layout.ports, &to.get().to_be_bytes());
+    put(&mut info, layout.ports + 2, &to.get().to_be_bytes());
+    info
+}
+
+/// Where a NAT target sends connections.
+struct Range {
+    address: Option<String>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Range {
+    fn read(info: &[u8], family: Family) -> Result<Self, Malformed> {
+        let layout = Layout::of(family);
+        let flags = u32_at(info, layout.flags)?;
+        let address = match family {
+            Family::V4 => Ipv4Addr::from_bits(u32::from_be(u32_at(info, layout.address)?)).to_string(),
+            Family::V6 => {
+                let bytes = info.get(layout.address..).and_then(|rest| rest.first_chunk());
+                format!("[{}]", bytes.copied().map(Ipv6Addr::from).ok_or(Malformed)?)
+            }
+        };
+        let port = |offset| u16_at(info, offset).map(u16::from_be);
+        let ports = (port(layout.ports)?, port(layout.ports + 2)?);
+        Ok(Self {
+            address: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(address),
+            ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
+        })
+    }
+
+    fn destination(self) -> String {
+        let address = self.address.unwrap_or_default();
+        match self.ports {
+            None => format!("DNAT --to-destination {address}"),
+            Some((first, last)) if first == last => format!("DNAT --to-destination {address}:{first}"),
+            Some((first, last)) => format!("DNAT --to-destination {address}:{first}-{last}"),
+        }
+    }
+}
