@@ -133,9 +133,9 @@ impl Over {
         }
     }
 
-    fn fresh(self, rulesets: &[Ruleset]) -> Vec<Step<'_>> {
+    fn fresh(self, rulesets: &[Ruleset]) -> Result<Vec<Step<'_>>, Error> {
         match self {
-            Self::Nft => nft::fresh(rulesets),
+            Self::Nft => Ok(nft::fresh(rulesets)),
             Self::Native => native::fresh(rulesets),
         }
     }
@@ -157,7 +157,7 @@ impl Over {
     /// Installs the rulesets if nobody has programmed this namespace's nf_tables yet, and tells whether it did. There,
     /// the other mode can't hold rules either.
     pub(crate) fn install_if_fresh(self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        match commit_fresh(self.mode(), &self.fresh(rulesets))? {
+        match commit_fresh(self.mode(), &self.fresh(rulesets)?)? {
             Outcome::Committed => Ok(true),
             // What came of it is seen when the namespace is looked at next.
             Outcome::OtherGeneration | Outcome::Unanswered(_) => Ok(false),
@@ -186,6 +186,6 @@ impl Over {
 
     /// Whether the kernel would take the rulesets: it checks them as if to install, and nothing is committed.
     pub(crate) fn check(self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        commit::check(self.mode(), &self.fresh(rulesets))
+        commit::check(self.mode(), &self.fresh(rulesets)?)
     }
 }

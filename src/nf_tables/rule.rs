@@ -28,7 +28,7 @@ pub(crate) struct Append<'a> {
     /// so, whatever it compares before (`NFTA_RULE_COMPAT`).
     pub(crate) for_tcp: bool,
     /// For people; cut off at [`COMMENT`] bytes.
-    pub(crate) comment: &'a str,
+    pub(crate) comment: &'a [u8],
 }
 
 impl Append<'_> {
@@ -45,10 +45,7 @@ impl Append<'_> {
                     compat.be32(NFTA_RULE_COMPAT_FLAGS, 0);
                 });
             }
-            to.bytes(
-                NFTA_RULE_USERDATA,
-                &super::user_data::comment(self.comment.as_bytes(), COMMENT),
-            );
+            to.bytes(NFTA_RULE_USERDATA, &super::user_data::comment(self.comment, COMMENT));
         });
     }
 }

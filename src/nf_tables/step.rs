@@ -1,5 +1,6 @@
 //! A transaction, step by step: each step is one netlink message, and the kernel makes them in order.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::TableId;
@@ -39,7 +40,7 @@ pub(crate) trait Body: fmt::Display {
     /// Adds its expressions.
     fn write(&self, expressions: &mut Writer);
     /// Why it is there, for people.
-    fn comment(&self) -> String;
+    fn comment(&self) -> Cow<'_, [u8]>;
     /// xt extensions in it are checked against TCP.
     fn for_tcp(&self) -> bool {
         false

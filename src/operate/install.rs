@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::Backend as _;
 use crate::backend::all::{self, Over};
-use crate::backend::legacy::read::Presence;
+use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy};
 use crate::backend::native;
 use crate::error::Error;
@@ -158,10 +158,11 @@ impl Install {
             took: start.elapsed(),
         };
         if self.choice == Choice::Auto
-            && let Some((mode, reason)) = install_if_untouched(&rulesets)
+            && let Some((mode, reason, lists)) = install_if_untouched(&rulesets)
         {
             tell(Notice::Chose(mode, &reason));
-            return Ok(done(mode, reason, rulesets, Vec::new(), warnings));
+            let replaced = self.look_at_legacy_again(mode, &lists)?;
+            return Ok(done(mode, reason, rulesets, replaced.into_iter().collect(), warnings));
         }
         match self.chosen(&rulesets, tell) {
             Ok((mode, reason, commands)) => {
@@ -239,7 +240,8 @@ impl Install {
     ) -> Result<(Vec<Mode>, Vec<Warning>), Error> {
         let (mut replaced, mut warnings) = (Vec::new(), Vec::new());
         // In a fresh namespace, this only looks at which legacy tables there are.
-        let in_legacy = legacy_rules()?;
+        let lists = Lists::open();
+        let in_legacy = legacy_rules(&lists)?;
         match in_legacy {
             LegacyRules::Some if !self.replace_other_backend => {
                 return Err(Error::OtherBackend {
@@ -262,27 +264,32 @@ impl Install {
                     .filter(|&other| other != mode && Over::of(other).is_some()),
             );
         }
-        // Between the first look and the commit, legacy mode may have been at work.
-        if legacy_rules()? == LegacyRules::Some {
-            let other = Mode::Legacy;
-            if !self.replace_other_backend {
-                let removed = all::backend(mode, self.folder.clone(), self.wait).remove();
-                return Err(Error::InstalledMeanwhile {
-                    mode,
-                    other,
-                    not_removed: removed.err().map(Box::new),
-                });
-            }
-            let legacy = all::backend(other, self.folder.clone(), self.wait);
-            legacy.remove().map_err(|error| Error::NotReplaced {
-                mode,
-                other,
-                error: Box::new(error),
-            })?;
-            replaced.push(other);
-        }
+        replaced.extend(self.look_at_legacy_again(mode, &lists)?);
         replaced.iter().for_each(|&other| tell(Notice::Removed(other)));
         Ok((replaced, warnings))
+    }
+
+    /// Legacy mode may have been at work between the first look and the commit, for no generation guards its tables. Its
+    /// rules are replaced, or else this mode gives way. Returns the mode that was replaced.
+    fn look_at_legacy_again(&self, mode: Mode, lists: &Lists) -> Result<Option<Mode>, Error> {
+        let other = Mode::Legacy;
+        if legacy_rules(lists)? != LegacyRules::Some {
+            return Ok(None);
+        }
+        let remove = |mode| all::backend(mode, self.folder.clone(), self.wait).remove();
+        if !self.replace_other_backend {
+            return Err(Error::InstalledMeanwhile {
+                mode,
+                other,
+                not_removed: remove(mode).err().map(Box::new),
+            });
+        }
+        remove(other).map_err(|error| Error::NotReplaced {
+            mode,
+            other,
+            error: Box::new(error),
+        })?;
+        Ok(Some(other))
     }
 
     fn install_legacy(&self, commands: Commands, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<Vec<Mode>, Error> {
@@ -344,8 +351,8 @@ enum LegacyRules {
     Unseen(NotKnown),
 }
 
-fn legacy_rules() -> Result<LegacyRules, Error> {
-    Ok(match legacy::read::presence() {
+fn legacy_rules(lists: &Lists) -> Result<LegacyRules, Error> {
+    Ok(match lists.presence() {
         Presence::Absent => LegacyRules::None,
         Presence::Unseen(unseen) => LegacyRules::Unseen(unseen),
         Presence::Present => match legacy::read::read() {
@@ -361,21 +368,22 @@ fn legacy_rules() -> Result<LegacyRules, Error> {
 /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
 /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
 /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
-fn install_if_untouched(rulesets: &[Ruleset]) -> Option<(Mode, Reason)> {
-    let presence = legacy::read::presence();
+fn install_if_untouched(rulesets: &[Ruleset]) -> Option<(Mode, Reason, Lists)> {
+    let lists = Lists::open();
+    let presence = lists.presence();
     if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
         return None;
     }
     let lack = match Over::Nft.install_if_fresh(rulesets) {
         Ok(true) => {
             let legacy_hidden = matches!(presence, Presence::Unseen(_));
-            return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
+            return Some((Mode::Nft, Reason::Supported { legacy_hidden }, lists));
         }
         Err(error) if error.is_lack() => error,
         _ => return None,
     };
     match Over::Native.install_if_fresh(rulesets) {
-        Ok(true) => Some((Mode::Native, Reason::NftLacks(lack))),
+        Ok(true) => Some((Mode::Native, Reason::NftLacks(lack), lists)),
         _ => None,
     }
 }

@@ -36,6 +36,12 @@ impl PartialEq<str> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nearly every name.
+        if let Ok(text) = std::str::from_utf8(&self.0)
+            && !text.contains(char::is_control)
+        {
+            return f.write_str(text);
+        }
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {
                 if character.is_control() {

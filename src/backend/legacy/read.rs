@@ -1,7 +1,8 @@
 //! What legacy tables hold, asked of the kernel itself: no process, and no table made by asking.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
 
 use crate::error::{Errno, Error};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
@@ -43,17 +44,37 @@ pub(crate) enum Presence {
     Unseen(NotKnown),
 }
 
-/// Whether there are nat tables.
-pub(crate) fn presence() -> Presence {
-    let mut presence = Presence::Absent;
-    for family in Family::ALL {
-        match has_nat_table(family) {
-            Ok(true) => return Presence::Present,
-            Ok(false) => {}
-            Err(unseen) => presence = Presence::Unseen(unseen),
-        }
+/// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
+#[derive(Debug)]
+pub(crate) struct Lists([io::Result<Option<File>>; 2]);
+
+impl Lists {
+    /// Opens them, in the thread's network namespace.
+    pub(crate) fn open() -> Self {
+        Self(Family::ALL.map(open_list))
     }
-    presence
+
+    /// Whether there are nat tables now.
+    pub(crate) fn presence(&self) -> Presence {
+        let mut presence = Presence::Absent;
+        for (family, list) in Family::ALL.into_iter().zip(&self.0) {
+            let names = match list {
+                Ok(Some(file)) => read_list(file),
+                // A list comes with its family's module.
+                Ok(None) => names(family),
+                Err(error) => {
+                    presence = Presence::Unseen(not_known(error));
+                    continue;
+                }
+            };
+            match names {
+                Ok(names) if names.iter().any(|name| name == NAT) => return Presence::Present,
+                Ok(_) => {}
+                Err(error) => presence = Presence::Unseen(not_known(&error)),
+            }
+        }
+        presence
+    }
 }
 
 /// Whether a family has a nat table.
@@ -91,29 +112,34 @@ fn not_known(error: &io::Error) -> NotKnown {
     }
 }
 
-/// Which tables the family has: the kernel's list of them (root's alone, 0440), which makes none by being read. A kernel
-/// without legacy tables has no list.
+/// Which tables the family has. A kernel without legacy tables has no list.
 fn names(family: Family) -> io::Result<Vec<String>> {
+    open_list(family)?.map_or(Ok(Vec::new()), |list| read_list(&list))
+}
+
+/// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel has no
+/// such tables.
+fn open_list(family: Family) -> io::Result<Option<File>> {
     // Not /proc/net: that shows the namespace of the process' first thread.
     const FOLDER: &str = "/proc/thread-self/net";
     let path = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
-    // Names of tables are short, and there are five.
-    let mut names = [0; 256];
-    match File::open(path).and_then(|mut file| file.read(&mut names)) {
-        Ok(length) => {
-            let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
-            Ok(text.lines().map(ToOwned::to_owned).collect())
-        }
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
         // That there is no such file means that there are no such tables only where /proc shows what there is.
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            std::fs::metadata(FOLDER)?;
-            Ok(Vec::new())
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => std::fs::metadata(FOLDER).map(|_| None),
         Err(error) => Err(error),
     }
+}
+
+fn read_list(list: &File) -> io::Result<Vec<String>> {
+    // Names of tables are short, and there are five.
+    let mut names = [0; 256];
+    let length = list.read_at(&mut names, 0)?;
+    let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
+    Ok(text.lines().map(ToOwned::to_owned).collect())
 }
 
 /// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,

@@ -1,5 +1,6 @@
 //! Rules in nftables' own terms, as nft writes them.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::netlink::Socket;
@@ -8,7 +9,7 @@ use crate::nf_tables::expression::{Expression, REGISTER, Verdict};
 use crate::nf_tables::header::{META_FIELDS, place};
 use crate::nf_tables::step::Body;
 use crate::rules::config::OwnerId;
-use crate::rules::found::{Action, Condition, Field, Rule, Values};
+use crate::rules::found::{Action, Condition, Field, Name, Rule, Values};
 use crate::rules::nftables::NftRule;
 
 /// A rule of native mode's table.
@@ -64,8 +65,8 @@ impl Body for NativeRule {
         }
     }
 
-    fn comment(&self) -> String {
-        self.0.comment.as_ref().map(ToString::to_string).unwrap_or_default()
+    fn comment(&self) -> Cow<'_, [u8]> {
+        self.0.comment.as_ref().map(Name::as_bytes).unwrap_or_default().into()
     }
 
     fn owner(&self) -> Option<(OwnerId, &'static str)> {

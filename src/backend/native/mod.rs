@@ -14,8 +14,7 @@ use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::commit::{Outcome, commit_fresh, transact};
 use crate::nf_tables::refusal::is_mapped;
 use crate::nf_tables::set::{NewSet, elements};
-use crate::nf_tables::step::{self, Body as _, Step};
-use crate::rules::config::OwnerId;
+use crate::nf_tables::step::{self, Step};
 use crate::rules::difference::differences_of;
 use crate::rules::found::{Subsystem, Table};
 use crate::rules::mode::Mode;
@@ -35,8 +34,7 @@ impl Backend for Native {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        refuse_unmapped(&table::table(rulesets))?;
-        match commit_fresh(Mode::Native, &fresh(rulesets))? {
+        match commit_fresh(Mode::Native, &fresh(rulesets)?)? {
             Outcome::Committed => Ok(()),
             Outcome::OtherGeneration | Outcome::Unanswered(_) => {
                 transact(Mode::Native, |tables| install_steps(tables, rulesets)).map(drop)
@@ -61,21 +59,23 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 
 /// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
 pub fn batch(rulesets: &[Ruleset]) -> Vec<u8> {
-    let FinishedBatch(bytes) = step::batch(&fresh(rulesets), Generation::FRESH);
+    let mut steps = Vec::new();
+    add(table::table(rulesets), &mut steps);
+    let FinishedBatch(bytes) = step::batch(&steps, Generation::FRESH);
     bytes
 }
 
 /// The steps in a namespace that holds nothing.
-pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'static>> {
+pub(super) fn fresh(rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     let mut steps = Vec::with_capacity(32);
     add(table::table(rulesets), &mut steps);
-    steps
+    refuse_unmapped(&steps)?;
+    Ok(steps)
 }
 
 /// The steps from what the namespace holds to exactly the rulesets; none if that is what it holds.
 pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     let wanted = table::table(rulesets);
-    refuse_unmapped(&wanted)?;
     let mut steps = Vec::new();
     if let Some(held) = held(tables) {
         if held.dormant && holds_others(held) {
@@ -90,6 +90,7 @@ pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Ve
         steps.push(Step::DeleteTable(TABLE));
     }
     add(wanted, &mut steps);
+    refuse_unmapped(&steps)?;
     Ok(steps)
 }
 
@@ -113,19 +114,17 @@ fn holds_others(table: &Table) -> bool {
 }
 
 /// nf_tables takes an id as it is, so that in a user namespace one that isn't mapped would silently mean another user.
-fn refuse_unmapped(table: &Table) -> Result<(), Error> {
-    for chain in &table.chains {
-        for rule in &chain.rules {
-            let rule = NativeRule(rule.clone());
-            if let Some((id, map)) = rule.owner()
-                && !is_mapped(OwnerId::get(id), map)
-            {
-                return Err(Error::UnmappedOwner {
-                    mode: Mode::Native,
-                    rule: rule.to_string(),
-                    id,
-                });
-            }
+fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
+    for step in steps {
+        if let Step::Append(_, _, body) = step
+            && let Some((id, map)) = body.owner()
+            && !is_mapped(id.get(), map)
+        {
+            return Err(Error::UnmappedOwner {
+                mode: Mode::Native,
+                rule: step.to_string(),
+                id,
+            });
         }
     }
     Ok(())

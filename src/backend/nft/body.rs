@@ -1,5 +1,6 @@
 //! Rules as iptables-nft writes them: xtables' matches and targets in nf_tables' rules.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -47,8 +48,8 @@ impl Body for XtRule<'_> {
         }
     }
 
-    fn comment(&self) -> String {
-        self.rule.purpose.to_string()
+    fn comment(&self) -> Cow<'_, [u8]> {
+        self.rule.purpose.to_string().into_bytes().into()
     }
 
     fn for_tcp(&self) -> bool {
