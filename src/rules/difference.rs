@@ -1,4 +1,4 @@
-//! What is expected against what was found: a pure function, for every mode.
+//! Compares what is expected with what was found: a pure function, the same for every mode.
 //!
 //! It compares proxy-init's chains rule by rule, and then asks the [walk](crate::rules::walk) whether anything that runs
 //! before them, or instead of them, takes connections away.
@@ -45,11 +45,11 @@ pub enum Problem {
         /// The one that was found.
         found: String,
     },
-    /// All rules were found, in another order.
+    /// All rules were found, but in another order.
     OutOfOrder {
         /// The rules in the right order.
         expected: Vec<String>,
-        /// As they are.
+        /// The rules in the order in which they were found.
         found: Vec<String>,
     },
     /// The jump to proxy-init's chain was found more than once.
@@ -172,7 +172,7 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found) -> Vec<Finding
     findings
 }
 
-/// Whether a table has rules for a family: native mode's is for both, but its jumps may be for one.
+/// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
 fn sees(table: &Table, family: Family) -> bool {
     let other = match family {
         Family::V4 => Family::V6,
@@ -229,7 +229,7 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
     findings
 }
 
-/// Rules of proxy-init's in a table that should have none.
+/// proxy-init's rules in a table that should have none.
 fn leftovers(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &table.chains {
@@ -258,7 +258,7 @@ fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
     findings
 }
 
-/// What differs between a table that is all proxy-init's and the one that was found: its chains, their rules, its sets.
+/// What differs between a table that belongs to proxy-init alone and the one that was found: chains, their rules, sets.
 pub fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     if found.dormant {
@@ -331,7 +331,8 @@ impl Comparable<'_> {
         Self { rule: None, text }
     }
 
-    /// Whether they are the same. Rules are compared by what they do: their text may leave out what isn't understood.
+    /// Whether they are the same. Rules are compared by what they do, because their text may leave out what isn't
+    /// understood.
     fn is(&self, other: &Self) -> bool {
         match (self.rule, other.rule) {
             (Some(rule), Some(other)) => rule.does_as(other),
@@ -339,7 +340,7 @@ impl Comparable<'_> {
         }
     }
 
-    /// Whether they are about the same thing, as their comments say.
+    /// Whether both are rules with the same comment, and so meant for the same purpose.
     fn is_named_like(&self, other: &Self) -> bool {
         let comment = |rule: Option<&Rule>| rule.and_then(|rule| rule.comment.clone());
         comment(self.rule).is_some_and(|own| Some(own) == comment(other.rule))
@@ -388,7 +389,7 @@ fn compare(expected: &[Comparable<'_>], found: &[Comparable<'_>]) -> Vec<Problem
     problems
 }
 
-/// The jump to proxy-init's chain among a base chain's rules.
+/// What is wrong with the jump to proxy-init's chain among the rules of a base chain.
 fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -> Vec<Problem> {
     let mut problems = Vec::new();
     let found = lines(table, held);
@@ -407,7 +408,7 @@ fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -
     problems
 }
 
-/// What keeps connections from proxy-init's chain in one direction, beside what is known to be wrong already.
+/// What keeps the connections of one direction from proxy-init's chain, apart from what is already known to be wrong.
 fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found, known: &[Finding]) -> Vec<Finding> {
     let table_name = expected.name.to_string();
     let goal = Goal {
@@ -424,7 +425,7 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
     let jump = base
         .and_then(|chain| lines(expected, chain).into_iter().next())
         .map(|line| line.text);
-    // Where the way to the chain is broken, every connection passes by, and that isn't the fault of another rule.
+    // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
     let is_broken = known.iter().any(|finding| {
         matches!(
             finding.problem,
@@ -435,7 +436,7 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
         let is_ours = decision.at.table.subsystem == goal.subsystem
             && decision.at.table.family == goal.family
             && decision.at.table.name == *goal.table;
-        // Rules of proxy-init's in another mode are a finding of their own.
+        // proxy-init's rules in another mode are reported separately.
         if !is_ours && ChainName::from_name(decision.at.chain.name.as_bytes()).is_some_and(ChainName::is_ours) {
             return None;
         }
@@ -444,8 +445,9 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
             false => format!("{} {}", decision.at.table, decision.at.chain.name),
         };
         let problem = if decision.behind_ours {
-            // What is behind sees what bypasses the proxy, and may do with it as it likes; but a policy in the chain
-            // that proxy-init's rules are in counts as theirs.
+            // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
+            // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
+            // of the rules.
             let is_base = base.is_some_and(|base| decision.at.chain.name == base.name);
             if !(is_ours && is_base && decision.at.rule.is_none()) {
                 return None;

@@ -1,5 +1,5 @@
-//! Rules of a ruleset in the vocabulary of what the kernel holds, and back: what a table looks like once they are
-//! installed.
+//! Translates the rules of a ruleset into the vocabulary of what the kernel holds, and back: what a table looks like
+//! once they are installed.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -12,14 +12,14 @@ use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
 
-/// The table that a mode with xtables' rules keeps a family's rules in.
+/// The table in which nft mode and legacy mode keep a family's rules.
 pub const NAT: &str = "nat";
 
-/// The table of both families that native mode keeps its rules in.
+/// The table in which native mode keeps the rules of both families.
 pub const NATIVE: &str = "proxy-init";
 
 impl Found {
-    /// Whether a mode's chains of proxy-init's were found.
+    /// Whether proxy-init's rules in this mode were found.
     pub fn holds(&self, mode: Mode) -> bool {
         let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
         match mode {
@@ -30,7 +30,8 @@ impl Found {
         }
     }
 
-    /// How many rules a part of the kernel has in the nat tables of one family, as iptables-save would print them.
+    /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
+    /// them.
     pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
         let chains = self.nat_tables(subsystem).flat_map(|table| &table.chains);
         chains.map(|chain| chain.rules.len()).sum()
@@ -41,14 +42,14 @@ impl Found {
             .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
     }
 
-    /// Why a part of the kernel could not be seen, if it couldn't.
+    /// Why a subsystem could not be seen; none if it could.
     pub fn unseen(&self, subsystem: Subsystem) -> Option<&NotKnown> {
         self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
     }
 }
 
 impl Mode {
-    /// Which part of the kernel holds the mode's rules.
+    /// The subsystem that holds the mode's rules.
     pub fn subsystem(self) -> Subsystem {
         match self {
             Mode::Nft | Mode::Native => Subsystem::NfTables,
@@ -57,7 +58,7 @@ impl Mode {
     }
 }
 
-/// The nat tables that hold just these rulesets, as nft and legacy mode make them.
+/// The nat tables that hold exactly these rulesets, as nft and legacy mode make them.
 pub fn xtables(subsystem: Subsystem, rulesets: &[Ruleset]) -> Vec<Table> {
     rulesets.iter().map(|ruleset| table(subsystem, ruleset)).collect()
 }
@@ -100,7 +101,7 @@ pub fn base(hook: Hook) -> Base {
     }
 }
 
-/// What the kernel holds once this rule is installed.
+/// The rule as it is found once it is installed.
 pub fn found(rule: &Rule) -> FoundRule {
     FoundRule {
         conditions: rule.matches.iter().map(condition).collect(),
@@ -140,7 +141,7 @@ pub fn condition(of: &Match) -> Condition {
 /// The loopback interface's name.
 pub const LOOPBACK: &[u8] = b"lo";
 
-/// The field whose numbers are in a set of native mode's.
+/// The field whose numbers one of native mode's sets holds.
 pub fn set_field(set: &Set) -> Field {
     match set.bits {
         16 => Field::DestinationPort,
@@ -169,7 +170,7 @@ pub fn addresses(net: IpNet) -> (u128, u128) {
     }
 }
 
-/// The subnet that these addresses are; none if they are no subnet's.
+/// The subnet that has exactly these addresses; none if no subnet has.
 pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
     let hosts = first ^ last;
     if hosts & hosts.wrapping_add(1) != 0 || first & hosts != 0 {
@@ -191,7 +192,7 @@ pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
 }
 
 impl FoundRule {
-    /// The rule of proxy-init's that it is, if it is one that proxy-init, or linkerd-init, could have made with xtables.
+    /// The same rule in xtables' vocabulary, if proxy-init or linkerd-init could have made it.
     pub fn as_rule(&self) -> Option<Rule> {
         let comment = std::str::from_utf8(self.comment.as_ref()?.as_bytes()).ok()?;
         let purpose = Purpose::from_comment(comment)?;
@@ -203,7 +204,7 @@ impl FoundRule {
         })
     }
 
-    /// The target that its action is, if it is one of proxy-init's.
+    /// The target that its action stands for, if proxy-init's rules have such a target.
     pub fn as_target(&self) -> Option<Target> {
         match &self.action {
             Action::Return => Some(Target::Return),
@@ -213,7 +214,7 @@ impl FoundRule {
         }
     }
 
-    /// The chain of proxy-init's that it leads to, by a jump, a goto, or an entry of a map.
+    /// Which of proxy-init's chains it leads to, by a jump, a goto or an entry of a verdict map; none if to none.
     pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
         let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
         match &self.action {
@@ -247,7 +248,7 @@ fn as_match(condition: &Condition, purpose: &Purpose) -> Option<Match> {
     let id = || OwnerId::new(u32::try_from(one?).ok()?);
     match *field {
         Field::Protocol if one == Some(TCP) => Some(Match::Tcp),
-        // One port is written in two ways; the purpose tells which.
+        // A single port can be a `--dport` or a `--dports` with one entry; the purpose tells which.
         Field::DestinationPort if matches!(purpose, Purpose::IgnorePorts(_)) => {
             let port = |number| u16::try_from(number).ok();
             let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);

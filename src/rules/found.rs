@@ -9,9 +9,9 @@ use crate::rules::config::Family;
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::intervals::Intervals;
 
-/// A name or a comment that somebody chose: bytes that need not be UTF-8.
+/// A name or a comment as the kernel holds it: bytes that need not be UTF-8.
 ///
-/// Displayed, control characters and bytes that are no text are escaped.
+/// When displayed, control characters and bytes that aren't UTF-8 are escaped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Name {
 pub struct Found {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
     pub tables: Vec<Table>,
-    /// What could not be seen. Nothing may be said to be absent from it.
+    /// What could not be seen. What is missing from `tables` may be there all the same.
     pub not_known: Vec<NotKnown>,
 }
 
@@ -82,7 +82,7 @@ pub struct NotKnown {
     pub reason: String,
 }
 
-/// Which part of the kernel holds a table.
+/// The part of the kernel that holds a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subsystem {
     /// nf_tables: what nft and iptables-nft show.
@@ -100,14 +100,14 @@ impl fmt::Display for Subsystem {
     }
 }
 
-/// Whose packets a table sees.
+/// Which packets a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableFamily {
-    /// One family's.
+    /// Packets of one IP family: `ip` or `ip6`.
     Ip(Family),
-    /// Both families'.
+    /// Packets of both IP families.
     Inet,
-    /// A network device's, before IP and behind it.
+    /// A network device's packets, before IP on the way in and after it on the way out.
     Netdev,
 }
 
@@ -135,17 +135,17 @@ impl fmt::Display for TableFamily {
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Which part of the kernel holds it.
+    /// The part of the kernel that holds it.
     pub subsystem: Subsystem,
-    /// Whose packets it sees.
+    /// Which packets it sees.
     pub family: TableFamily,
     /// Its name.
     pub name: Name,
-    /// `flags dormant`: none of its chains is hooked.
+    /// It has `flags dormant`: none of its chains is hooked, so no packet enters them.
     pub dormant: bool,
-    /// A program owns it (`flags owner`), and the kernel lets nobody else change it.
+    /// It has `flags owner`: one program owns it, and the kernel refuses changes from any other (EPERM).
     pub owned: bool,
-    /// What whoever made it wrote into its user data; proxy-init marks what it makes.
+    /// The comment in its user data; proxy-init marks the tables that it makes with one.
     pub comment: Option<Name>,
     /// How many chains, sets and other objects it holds (`NFTA_TABLE_USE`).
     pub objects: u32,
@@ -166,7 +166,7 @@ impl Table {
         self.sets.iter().find(|set| set.name == *name)
     }
 
-    /// Whether its rules are xtables' and so best read in iptables' syntax: legacy tables, and those of nf_tables that
+    /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that
     /// iptables-nft makes.
     pub fn is_xtables(&self) -> bool {
         let names = ["nat", "filter", "mangle", "raw", "security"];
@@ -174,7 +174,7 @@ impl Table {
     }
 }
 
-/// As people name it: `ip nat`, `inet proxy-init`, `legacy ip nat`.
+/// For people: `ip nat`, `inet proxy-init`, `legacy ip nat`.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.subsystem == Subsystem::Legacy {
@@ -189,9 +189,9 @@ impl fmt::Display for Table {
 pub struct Chain {
     /// Its name.
     pub name: Name,
-    /// Where it is hooked. Without a hook, it runs only where a rule jumps to it.
+    /// Where it is hooked; none for a regular chain, which runs only if a rule jumps to it.
     pub base: Option<Base>,
-    /// What whoever made it wrote into its user data; proxy-init marks what it makes.
+    /// The comment in its user data; proxy-init marks the chains that it makes with one.
     pub comment: Option<Name>,
     /// Its rules, first to last.
     pub rules: Vec<Rule>,
@@ -204,9 +204,9 @@ pub struct Base {
     pub kind: Kind,
     /// Where packets enter it.
     pub hook: Hook,
-    /// Its place among the chains of the hook; lower runs earlier.
+    /// Its place among the chains of the hook: lower priorities run earlier.
     pub priority: i32,
-    /// What becomes of a packet that gets to the end.
+    /// What becomes of a packet that reaches the end of the chain.
     pub policy: Policy,
 }
 
@@ -215,16 +215,16 @@ pub struct Base {
 pub enum Kind {
     /// It sees the first packet of each connection, and may change where the connection goes.
     Nat,
-    /// It sees every packet. (`filter` and `route`, and the legacy tables but nat.)
+    /// It sees every packet: `filter` and `route` chains, and all legacy tables but nat.
     Filter,
 }
 
 /// What becomes of a packet at the end of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// It goes on to the hook's next chain.
+    /// The packet goes on to the hook's next chain.
     Accept,
-    /// It is gone.
+    /// The packet is dropped.
     Drop,
 }
 
@@ -235,35 +235,35 @@ pub struct Set {
     pub name: Name,
     /// How many bits an element has.
     pub bits: u32,
-    /// The numbers in it; none: they are not understood (several fields at once, say).
+    /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
     pub elements: Option<Intervals>,
-    /// Of a map: what is done for which numbers.
+    /// For a verdict map: which numbers get which verdict.
     pub verdicts: Vec<(Intervals, Action)>,
 }
 
-/// A rule: where every condition holds, it acts.
+/// A rule: its action is taken for packets that meet every condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What a packet must be like; no condition: any packet.
+    /// What a packet must meet; with no condition, every packet matches.
     pub conditions: Vec<Condition>,
     /// What happens to it.
     pub action: Action,
-    /// What whoever added it wrote about it.
+    /// Its comment.
     pub comment: Option<Name>,
-    /// What it has seen, if it counts.
+    /// The traffic that it has counted; none if it has no counter.
     pub counters: Option<Counters>,
     /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
     pub handle: u64,
 }
 
 impl Rule {
-    /// Whether it does the same as another rule and says the same about it, whatever they have counted.
+    /// Whether the other rule has the same conditions, action and comment; counters and handles don't matter.
     pub fn does_as(&self, other: &Self) -> bool {
         self.conditions == other.conditions && self.action == other.action && self.comment == other.comment
     }
 }
 
-/// How much traffic a rule has seen.
+/// How much traffic a rule has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// How many packets.
@@ -272,7 +272,7 @@ pub struct Counters {
     pub bytes: u64,
 }
 
-/// Something of a packet that a condition looks at, as a number.
+/// A property of a packet that conditions look at, as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// `NFPROTO_IPV4` (2) or `NFPROTO_IPV6` (10).
@@ -287,13 +287,13 @@ pub enum Field {
     SourcePort,
     /// The destination port.
     DestinationPort,
-    /// Who owns the socket that sends it.
+    /// The user id of the socket that sends it.
     Uid,
-    /// Which group owns that socket.
+    /// The group id of that socket.
     Gid,
-    /// The name of the device that it came in by, 16 bytes with zeros behind; none: zeros alone.
+    /// The name of the device by which it came in, padded with zeros to 16 bytes; all zeros if there is no device.
     InInterface,
-    /// The name of the device that it leaves by, likewise.
+    /// The name of the device by which it leaves, in the same form.
     OutInterface,
 }
 
@@ -315,8 +315,8 @@ impl Field {
     }
 }
 
-/// An interface's name as a number; see [`Field::InInterface`]. What is behind 16 bytes is left out, as the kernel's
-/// names are shorter (`IFNAMSIZ`).
+/// An interface's name as a number; see [`Field::InInterface`]. Bytes after the 16th are ignored: the kernel has no
+/// longer names (`IFNAMSIZ`).
 pub fn interface(name: &[u8]) -> u128 {
     let mut padded = [0; 16];
     for (slot, byte) in padded.iter_mut().zip(name) {
@@ -331,23 +331,23 @@ pub const TCP: u128 = 6;
 /// A condition on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// The field is one of these numbers, or isn't.
+    /// The field is one of these numbers or, if negated, none of them.
     In {
         /// What it looks at.
         field: Field,
         /// The numbers.
         values: Values,
-        /// It holds where the field is none of them.
+        /// It holds if the field is none of them.
         negated: bool,
     },
-    /// Something that is the same for the first packet of every TCP connection: `ct state new`, `--syn`.
+    /// A condition whose outcome is the same for the first packet of every TCP connection: `ct state new`, `--syn`.
     Fixed {
         /// How it is written.
         text: String,
         /// Whether it holds for such a packet.
         holds: bool,
     },
-    /// Something that isn't understood: it may hold or not.
+    /// A condition that isn't understood: it may hold or not.
     Unknown(String),
 }
 
@@ -365,7 +365,7 @@ impl Condition {
 /// The numbers that a condition compares with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
-    /// These intervals, as they were written: in any order.
+    /// These intervals, in the order in which they were written.
     Listed(Vec<(u128, u128)>),
     /// Those of a set of the table.
     Set(Name),
@@ -386,32 +386,32 @@ impl From<(u128, u128)> for Values {
 /// What a rule does with a packet that meets its conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing that changes its way: the next rule is asked. With what it does, if it is more than to count.
+    /// Nothing that affects its way: the next rule is asked. The text says what it does beside counting.
     Continue(Option<String>),
-    /// The base chain ends; the hook's next one is asked.
+    /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
-    /// The packet is gone.
+    /// The packet is dropped.
     Drop,
-    /// Back to the chain that jumped here.
+    /// The packet returns to the chain that jumped here.
     Return,
-    /// On to another chain, and back from it.
+    /// The packet goes through another chain and, at its end, comes back.
     Jump(Name),
-    /// On to another chain, and not back.
+    /// The packet goes on to another chain and doesn't come back.
     Goto(Name),
-    /// The connection goes to these ports of this host; none: to the port that it was for.
+    /// The connection goes to one of these ports of this host; none: to the port that it was for anyway.
     Redirect(Option<(u16, u16)>),
-    /// The connection goes elsewhere: what is written says where.
+    /// The connection goes elsewhere; the text says where.
     Nat(String),
-    /// Connection tracking leaves it alone, so no nat chain is asked.
+    /// Connection tracking ignores the packet, so it passes no nat chain.
     Untrack,
-    /// What the map says for the field's number. Where it has none, the next rule is asked.
+    /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),
-    /// Something that isn't understood, and may be anything.
+    /// Something that isn't understood: it may do anything.
     Unknown(String),
 }
 
 impl Found {
-    /// The tables of a part of the kernel.
+    /// The tables of a subsystem.
     pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter(move |table| table.subsystem == subsystem)
     }

@@ -5,19 +5,19 @@ use std::fmt;
 /// A place in the way of a packet (`enum nf_inet_hooks` in linux/netfilter.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// As it comes from the device.
+    /// As it comes from the network device.
     Ingress,
-    /// Before routing: what comes from outside.
+    /// Before routing, for packets that come from outside.
     Prerouting,
-    /// On its way to a socket here.
+    /// After routing, for packets to a socket of this namespace.
     Input,
-    /// On its way through.
+    /// After routing, for packets that are forwarded.
     Forward,
-    /// What a socket here sends.
+    /// For packets that a socket of this namespace sends.
     Output,
-    /// What leaves, behind routing.
+    /// After routing, for packets that leave.
     Postrouting,
-    /// As it goes to the device.
+    /// As it goes to the network device.
     Egress,
 }
 

@@ -37,12 +37,12 @@ impl Intervals {
         &self.0
     }
 
-    /// Whether there is no number in it.
+    /// Whether it holds no number.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The numbers that are in both.
+    /// The numbers that both sets have.
     pub fn and(&self, other: &Self) -> Self {
         let mut both = Vec::new();
         let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
@@ -59,12 +59,12 @@ impl Intervals {
         Self(both)
     }
 
-    /// The numbers that are in this one and not in the other.
+    /// The numbers that only this set has.
     pub fn without(&self, other: &Self) -> Self {
         self.and(&other.complement())
     }
 
-    /// All other numbers.
+    /// All numbers that this set doesn't have.
     fn complement(&self) -> Self {
         let mut gaps = Vec::with_capacity(self.0.len() + 1);
         let mut next = Some(0);

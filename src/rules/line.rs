@@ -1,4 +1,4 @@
-//! A rule with its chain, as people know it: in iptables' syntax in xtables' tables, in nft's elsewhere.
+//! A rule with its chain as text: in iptables' syntax for the tables that iptables shows, in nft's for all others.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::rules::xtables::IptablesRule;
 /// A rule of a chain of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// The table, whose kind decides about the syntax.
+    /// The table; it decides the syntax.
     pub table: &'a Table,
     /// The chain.
     pub chain: &'a Chain,

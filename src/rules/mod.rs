@@ -1,6 +1,6 @@
-//! Pure data and pure functions: what is asked for, the rules that do it, and what the kernel holds.
+//! Pure data and pure functions: the configuration, the rules that it leads to, and what the kernel holds.
 //!
-//! Nothing here does I/O or imports anything of the crate but this module, so all of it can be tested without root.
+//! Nothing here does I/O, and nothing imports any other module of the crate, so all of it can be tested without root.
 
 pub mod config;
 pub mod difference;

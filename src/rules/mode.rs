@@ -21,8 +21,8 @@ impl Mode {
     /// Every mode.
     pub const ALL: [Self; 3] = [Self::Nft, Self::Native, Self::Legacy];
 
-    /// The iptables command that shows a family's rules in this mode. In native mode no command does; it is the one
-    /// whose rules they stand for.
+    /// The iptables command that shows a family's rules in this mode. No such command shows native mode's rules; for
+    /// those it is the one that would make the corresponding rules.
     pub fn iptables(self, family: Family) -> &'static str {
         match (self, family) {
             (Mode::Nft, Family::V4) => "iptables-nft",
@@ -63,13 +63,13 @@ impl FromStr for Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Choice {
-    /// None was named: linkerd-init's default, legacy.
+    /// No mode was named, so it is linkerd-init's default, legacy.
     Default,
     /// This mode.
     Mode(Mode),
-    /// What `iptables-restore` on PATH is.
+    /// Legacy or nft, whichever `iptables-restore` on PATH works with.
     Plain,
-    /// What fits the kernel and the namespace.
+    /// Whichever mode fits the kernel and what the namespace holds.
     Auto,
 }
 
@@ -90,7 +90,7 @@ impl Choice {
             .find_map(|&(name, choice)| (choice == self).then_some(name))
     }
 
-    /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that is understood too.
+    /// The choice of this name. Linkerd's documentation calls legacy mode `iptables`, so that name is accepted too.
     pub fn from_name(name: &str) -> Option<Self> {
         let name = if name == "iptables" { "legacy" } else { name };
         Self::NAMED

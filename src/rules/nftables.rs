@@ -32,8 +32,8 @@ impl fmt::Display for NftRule<'_> {
     }
 }
 
-/// Whether nft leaves a condition out because the one behind it says as much: `tcp dport 80` says TCP, and `ip saddr` says
-/// IPv4.
+/// Whether nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and `ip saddr`
+/// implies IPv4.
 fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
     let Some(Condition::In { field: next, .. }) = next else {
         return false;
@@ -45,12 +45,12 @@ fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
     }
 }
 
-/// The condition that a packet is of this family, in tables of both: `NFPROTO_*` in linux/netfilter.h.
+/// The condition that a packet is of this family, for tables that see both.
 pub fn is_of(family: Family) -> Condition {
     Condition::is(Field::Family, nfproto(family))
 }
 
-/// A family's number in the kernel's chains: `NFPROTO_IPV4`, `NFPROTO_IPV6`.
+/// The number by which the kernel's chains know a family: `NFPROTO_IPV4` or `NFPROTO_IPV6` in linux/netfilter.h.
 pub fn nfproto(family: Family) -> u128 {
     match family {
         Family::V4 => 2,
@@ -188,7 +188,7 @@ pub fn datatype(field: Field) -> (&'static str, u32) {
     }
 }
 
-/// An element of a set, whose intervals are written by both their ends.
+/// An element of a set as nft writes it: a number, or both ends of an interval.
 pub fn set_element(field: Field, (first, last): (u128, u128)) -> String {
     if first == last {
         number(field, first)

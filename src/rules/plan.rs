@@ -1,4 +1,4 @@
-//! A config becomes the rulesets of its families: a pure function.
+//! Plans the rules: a pure function from a config to the rulesets of its families.
 
 use ipnet::IpNet;
 
@@ -94,7 +94,7 @@ fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
 fn ignored_subnets(subnets: &[Subnet], family: Family, side: fn(IpNet) -> Match) -> impl Iterator<Item = Rule> {
     let ours = subnets.iter().filter(move |subnet| subnet.family() == family);
     ours.map(move |subnet| {
-        // Every address: no condition, as iptables has it too.
+        // A subnet of all addresses needs no condition; iptables leaves it out too.
         let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
         bypass(
             net.into_iter().map(side).collect(),

@@ -1,4 +1,4 @@
-//! The rules in xtables' vocabulary, as plain data, and the pure function that plans them.
+//! The rules to install as plain data, in xtables' vocabulary.
 //!
 //! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
 
@@ -27,7 +27,7 @@ impl Ruleset {
     }
 }
 
-/// A chain and our rules in it.
+/// A chain and proxy-init's rules in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     /// Which chain.
@@ -36,12 +36,12 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// The chains of the nat table that we have rules in.
+/// The chains of the nat table that hold proxy-init's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
-    /// The base chain that inbound packets enter: it jumps to proxy-init's, and may hold other rules.
+    /// The base chain that inbound packets enter. It jumps to proxy-init's chain, and may hold rules of other programs.
     Prerouting,
-    /// The base chain that the pod's own packets enter, likewise.
+    /// The base chain that the pod's own packets enter, with such a jump too.
     Output,
     /// proxy-init's chain for inbound packets.
     ProxyInitRedirect,
@@ -58,7 +58,7 @@ impl ChainName {
         Self::ProxyInitOutput,
     ];
 
-    /// Its name in the kernel.
+    /// Its name in the kernel, which is linkerd-init's.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prerouting => "PREROUTING",
@@ -82,7 +82,7 @@ impl ChainName {
         }
     }
 
-    /// The base chain that jumps to it, and the chain of proxy-init's that a base chain jumps to.
+    /// The other end of the jump: for a base chain, proxy-init's chain that it jumps to; for that one, the base chain.
     pub(crate) fn other_end(self) -> Self {
         match self {
             Self::Prerouting => Self::ProxyInitRedirect,
@@ -92,7 +92,7 @@ impl ChainName {
         }
     }
 
-    /// Whether the chain is proxy-init's own; the base chains are shared with everybody else.
+    /// Whether the chain is proxy-init's own. Base chains are shared with other programs.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::ProxyInitRedirect | Self::ProxyInitOutput)
     }
@@ -104,18 +104,18 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// A rule: where every match holds, the target decides.
+/// A rule: the target decides about packets for which every match holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What a packet must be like; no match: any packet.
+    /// What a packet must meet; with no match, the rule is for every packet.
     pub matches: Vec<Match>,
     /// What happens to it.
     pub target: Target,
-    /// Why the rule exists; its comment says so.
+    /// Why the rule exists; its comment is made from this.
     pub purpose: Purpose,
 }
 
-/// Why a rule exists. Displayed, it is the rule's comment: linkerd-init's.
+/// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
     /// Connections to these ports bypass the proxy.
@@ -134,9 +134,9 @@ pub enum Purpose {
     RedirectInbound,
     /// All other outbound connections go to the proxy.
     RedirectOutbound,
-    /// Inbound connections are looked at.
+    /// Inbound connections are sent through proxy-init's chain.
     LookAtInbound,
-    /// Outbound connections are looked at.
+    /// Outbound connections are sent through proxy-init's chain.
     LookAtOutbound,
 }
 
@@ -212,11 +212,11 @@ pub enum Match {
 /// What happens to a packet that matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Back to the calling chain: the packet bypasses the proxy.
+    /// `-j RETURN`: back to the calling chain, so that the connection bypasses the proxy.
     Return,
-    /// To the proxy, which listens on this port.
+    /// `-j REDIRECT --to-ports PORT`: to the proxy, which listens on this port.
     Redirect(Port),
-    /// On to another chain.
+    /// `-j CHAIN`: through another chain.
     Jump(ChainName),
 }
 
@@ -235,7 +235,7 @@ impl Multiport {
         (1..=Self::MAX_REFERENCES).contains(&references).then_some(Self(ports))
     }
 
-    /// Cuts a list of any length into matches, in order, each as full as it gets.
+    /// Cuts a list of any length into matches, keeping its order and filling each as far as possible.
     pub fn pieces(ports: &[PortRange]) -> Vec<Self> {
         let mut pieces = Vec::with_capacity(ports.len() / Self::MAX_REFERENCES + 1);
         let mut piece = Vec::new();

@@ -1,7 +1,7 @@
 //! How serde writes and reads a [`Config`] and what is in it (feature `serde`).
 //!
-//! A config has the keys of the flags. Ports, ranges and ids are numbers or the text that the flags take; reading checks
-//! them as the flags are checked. That takes a format that says of which type its values are, such as JSON or YAML.
+//! The keys of a config are the names of the flags. Ports, ranges and ids are numbers or the text that the flags take,
+//! and are checked as the flags are. Reading therefore needs a format whose values have types, such as JSON or YAML.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -54,7 +54,7 @@ impl Serialize for Port {
     }
 }
 
-/// A range of one port as a number, others as the flags have them: `8000-8100`.
+/// A range of one port is a number; others are text, as the flags take them: `8000-8100`.
 impl Serialize for PortRange {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.first() == self.last() {

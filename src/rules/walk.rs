@@ -1,4 +1,4 @@
-//! The way of connections through everything that the kernel runs at a hook.
+//! Follows connections through everything that the kernel runs at a hook.
 //!
 //! The walk takes a set of connections ([`Connections`]: each field may be of these numbers) through the base chains in the
 //! kernel's order, and splits it where a rule takes only some of them. One connection is a set of one; "any TCP connection"
@@ -11,7 +11,7 @@
 //!   net/netfilter/core.c).
 //! - A goto never comes back to the chain that it left: the end of its target returns to whoever jumped before. The end of a
 //!   base chain is its policy (nft_do_chain in net/netfilter/nf_tables_core.c, ipt_do_table in ip_tables.c).
-//! - What conntrack is told to leave alone passes no nat chain.
+//! - A packet that connection tracking is told to ignore passes no nat chain.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
 
     /// The hook at which connections are redirected.
@@ -53,7 +53,7 @@ impl Direction {
         }
     }
 
-    /// The hooks that first packets go through up to there, in order.
+    /// The hooks that a connection's first packet passes up to and including that one, in order.
     fn hooks(self) -> &'static [Hook] {
         match self {
             Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
@@ -71,11 +71,11 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A set of TCP connections, as their first packets are.
+/// A set of TCP connections, described by their first packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connections {
-    /// Each field's numbers. A field that isn't here doesn't exist for these packets, and no condition on it holds: who
-    /// owns the socket, for what comes from outside.
+    /// The numbers that each field may have. A field that isn't listed doesn't exist for these packets, and no
+    /// condition on it holds: a packet from outside has no owning user, for example.
     fields: Vec<(Field, Intervals)>,
 }
 
@@ -104,7 +104,7 @@ impl Connections {
         Self { fields }
     }
 
-    /// Those of the connections whose field is one of these numbers.
+    /// The connections of this set whose field is one of these numbers.
     #[must_use]
     pub fn with(&self, field: Field, numbers: &Intervals) -> Self {
         let mut narrowed = self.clone();
@@ -124,10 +124,10 @@ impl Connections {
     }
 }
 
-/// What they have in common beside being connections: `to port 80`, or that they are all.
+/// What sets them apart, such as `to port 80`; or `all TCP connections`.
 impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More intervals than this aren't listed.
+        /// At most this many intervals are listed.
         const MOST: usize = 8;
         let mut said = false;
         for (field, intervals) in &self.fields {
@@ -167,14 +167,14 @@ impl fmt::Display for Connections {
     }
 }
 
-/// Somewhere in what the kernel runs: a rule, or a base chain's policy.
+/// A place in what the kernel runs: a rule, or a base chain's policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// Whose chain it is.
+    /// The table of the chain.
     pub table: &'a Table,
     /// The chain.
     pub chain: &'a Chain,
-    /// The rule; none: the chain's policy.
+    /// The rule; none for the chain's policy.
     pub rule: Option<&'a Rule>,
 }
 
@@ -196,23 +196,23 @@ pub enum Fate {
 /// Connections whose way has been decided by one rule or policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision<'a> {
-    /// Which connections; if it isn't certain, some of these.
+    /// Which connections. If it isn't certain, the decision is about some of these, or none.
     pub connections: Connections,
     /// Where it was decided.
     pub at: Place<'a>,
     /// What becomes of them.
     pub fate: Fate,
-    /// That it is so is certain. Otherwise it depends on something that isn't understood, or on an order that isn't
-    /// known.
+    /// Whether this certainly happens. Otherwise it depends on something that isn't understood, or on an order of
+    /// chains that isn't known.
     pub certain: bool,
-    /// proxy-init's chain was asked before.
+    /// Whether these connections passed proxy-init's chain before.
     pub behind_ours: bool,
 }
 
-/// The chain of proxy-init's that connections should get to.
+/// The one of proxy-init's chains that connections should get to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goal<'a> {
-    /// Which part of the kernel holds its table.
+    /// The part of the kernel that holds its table.
     pub subsystem: Subsystem,
     /// The table's family.
     pub family: TableFamily,
@@ -232,18 +232,19 @@ impl Goal<'_> {
     }
 }
 
-/// What came of a walk.
+/// The outcome of a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Walk<'a> {
-    /// What decided about connections, in the order in which the kernel asks.
+    /// The decisions about connections, in the order in which the kernel makes them.
     pub decisions: Vec<Decision<'a>>,
     /// Some connections got to the goal.
     pub reached: bool,
 }
 
-/// Takes connections through the hooks of their direction, and sees which get to the goal.
+/// Takes connections through the hooks of their direction, and records what decides about them and whether any get to
+/// the goal.
 ///
-/// Where the kernel's order of the goal's base chain and another table's isn't known, the other is asked first.
+/// If it isn't known whether the goal's base chain or one of another table runs first, the other is assumed to.
 pub fn walk<'a>(
     found: &'a Found,
     family: Family,

@@ -39,7 +39,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// All that is doubtful about `config`, in the order of its flags.
+/// Everything about `config` that is probably a mistake, in the order of its flags.
 pub fn warnings(config: &Config) -> Vec<Warning> {
     let mut warnings = Vec::new();
     if config.inbound_port == config.outbound_port {

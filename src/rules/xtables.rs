@@ -1,4 +1,4 @@
-//! Rules ⇄ iptables-save text: what `iptables-restore` reads, and what people know.
+//! Rules as text in iptables' syntax: written as `iptables-restore` reads it, and read as iptables-save prints it.
 
 use std::fmt::{self, Write as _};
 
@@ -50,7 +50,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// A rule that the kernel holds, without its chain, in iptables' syntax. What isn't understood stands in brackets.
+/// A rule that was found, without its chain, in iptables' syntax. What isn't understood is in brackets.
 pub struct IptablesRule<'a>(pub &'a FoundRule);
 
 impl fmt::Display for IptablesRule<'_> {
@@ -147,7 +147,7 @@ impl Input {
         self.line(format_args!("-A {} {}", line.chain, line.specification));
     }
 
-    /// Deletes a rule, named by what it is.
+    /// Deletes the rule that has this specification.
     pub(crate) fn delete(&mut self, chain: ChainName, specification: impl fmt::Display) {
         self.line(format_args!("-D {chain} {specification}"));
     }
@@ -169,18 +169,19 @@ impl Input {
     }
 }
 
-/// Lines at which iptables-restore and ip6tables-restore stop before they have committed anything. They would take the
-/// text of both families: the other family's part would flush the chains of the first and double its jumps.
+/// Lines at which iptables-restore and ip6tables-restore stop with an error before they have committed anything.
+/// Without them, one command would accept the text of both families, and the second part would flush the chains of the
+/// first and double its jumps.
 ///
-/// The second line is invalid inside a table, and inside one so that no version skips it for the sake of `--table`.
+/// The invalid line stands inside a table because `--table` makes some versions skip what is outside.
 const NOT_FOR_ONE_COMMAND: &str = "\
 *nat
 text-of-both-families: for a restore command, ask for one with --simulate=ipv4 or --simulate=ipv6
 
 ";
 
-/// What `--simulate` prints: each family's input for its restore command, behind a comment that names the command. The
-/// text of one family can be restored as it is; the text of several is refused as a whole.
+/// What `--simulate` prints: for each family a comment that names its restore command, followed by that command's
+/// input. The text of one family can be restored as it is; restore commands refuse the text of several.
 pub fn simulation(rulesets: &[Ruleset]) -> String {
     let mut text = String::new();
     if rulesets.len() > 1 {
