@@ -1,4 +1,4 @@
-//! Committing: a change to just the ruleset that was looked at, whoever else is at work.
+//! Committing changes: each applies to exactly the ruleset that was read, or not at all, whatever other programs do.
 
 use nix::errno::Errno;
 
@@ -10,16 +10,16 @@ use crate::netlink::{CommitError, Generation, ReadError, Socket};
 use crate::rules::found::Table;
 use crate::rules::mode::Mode;
 
-/// How often a batch is built anew because somebody else's commit came in between. Each try takes about a
-/// millisecond; a writer that keeps this up for so long doesn't let anybody else in either.
+/// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
+/// program that commits so often for so long locks out every other one as well.
 const TRIES: u32 = 1000;
 
 /// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All of it is in.
+    /// All of it has taken effect.
     Committed,
-    /// Nothing of it is in: the ruleset is at another generation.
+    /// None of it has taken effect: the ruleset is at another generation.
     OtherGeneration,
     /// The kernel took the batch, but its answer could not be received.
     Unanswered(Errno),
@@ -35,7 +35,7 @@ pub(crate) fn picture(mode: Mode, socket: &Socket) -> Result<Picture, Error> {
     read::picture(socket).map_err(|error| refusal::unreadable(mode, error))
 }
 
-/// Makes the steps if the ruleset is at this generation.
+/// Commits the steps if the ruleset is at this generation.
 pub(crate) fn commit(
     mode: Mode,
     socket: &Socket,
@@ -51,12 +51,13 @@ pub(crate) fn commit(
     }
 }
 
-/// Makes the steps in a namespace that nobody has programmed yet, and tells whether it was one.
+/// Commits the steps if nothing has ever been committed in this namespace; otherwise the outcome is
+/// [`Outcome::OtherGeneration`].
 pub(crate) fn commit_fresh(mode: Mode, steps: &[Step<'_>]) -> Result<Outcome, Error> {
     commit(mode, &open(mode)?, steps, Generation::FRESH)
 }
 
-/// Whether the kernel would take the steps: it checks them as if to make them, and nothing is committed.
+/// Whether the kernel would accept the steps. It checks them as it would before a commit, but nothing is committed.
 pub(crate) fn check(mode: Mode, steps: &[Step<'_>]) -> Result<(), Error> {
     let socket = open(mode)?;
     let batch = step::trial(steps);
@@ -66,8 +67,8 @@ pub(crate) fn check(mode: Mode, steps: &[Step<'_>]) -> Result<(), Error> {
     }
 }
 
-/// Takes the ruleset from what it is to what it should be: `plan` says by which steps, none if it is right. Tells whether
-/// there were any.
+/// Changes the ruleset from what it is to what it should be. `plan` is given the tables and returns the steps, or none
+/// if nothing needs to change. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
     mode: Mode,
     mut plan: impl FnMut(&[Table]) -> Result<Vec<Step<'a>>, Error>,
@@ -75,12 +76,12 @@ pub(crate) fn transact<'a>(
     let mut unanswered: Option<(Generation, Errno)> = None;
     for attempt in 0..TRIES {
         back_off(attempt);
-        // A socket of its own: what an earlier one has not received is gone with it.
+        // A new socket for each attempt: answers that an earlier one has not received are gone with it.
         let socket = open(mode)?;
         let picture = picture(mode, &socket)?;
         let steps = plan(&picture.tables)?;
         match unanswered {
-            // Whatever became of the batch, this is how things should be.
+            // Whatever became of the earlier batch, the ruleset is now as it should be.
             _ if steps.is_empty() => return Ok(attempt > 0),
             Some((generation, errno)) if generation == picture.generation => {
                 return Err(Error::Netlink {
@@ -106,7 +107,7 @@ pub(crate) fn transact<'a>(
     Err(Error::Contended { tries: TRIES })
 }
 
-/// The error for a picture that can't be had, where nothing was to be changed.
+/// The error for rules that can't be read, when the caller only wanted to read.
 pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     refusal::unreadable(mode, error)
 }

@@ -1,5 +1,5 @@
-//! Where things are: fields in packet headers, tables in families, chains in hooks. Each fact once, for writing and for
-//! reading.
+//! The numbers of fields, families and hooks: where a field is in a packet's headers, and how nf_tables numbers
+//! families and hooks. Each fact is here once, for writing and for reading.
 
 use nftnl::ProtoFamily;
 
@@ -7,7 +7,7 @@ use crate::rules::config::Family;
 use crate::rules::found::{Field, TableFamily};
 use crate::rules::hook::Hook;
 
-/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), then offset and length in bytes.
+/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes.
 ///
 /// `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h, `struct tcphdr` in linux/tcp.h.
 pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
@@ -24,10 +24,10 @@ pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
     })
 }
 
-/// The protocol in `struct iphdr`: how some versions of iptables-nft write `-p tcp` for IPv4.
+/// The place of the protocol in `struct iphdr`. Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 pub(crate) const IPV4_PROTOCOL: (i32, u32, u32) = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
 
-/// The fields of headers that may be loaded.
+/// The fields that rules may load from a packet's headers.
 pub(crate) const PAYLOAD_FIELDS: [Field; 6] = [
     Field::Source(Family::V4),
     Field::Destination(Family::V4),

@@ -1,6 +1,6 @@
-//! What both modes over netlink know of nf_tables: where things are in messages and packets, expressions, rules, tables
-//! and sets both ways, reading all of it as one picture, committing a change to just that picture, and what a refusal
-//! means.
+//! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
+//! how to read all of them as one consistent picture, how to commit a change to exactly that picture, and what a
+//! refusal by the kernel means.
 
 pub(crate) mod commit;
 pub(crate) mod expression;
@@ -16,7 +16,7 @@ pub(crate) mod user_data;
 
 use crate::rules::found::TableFamily;
 
-/// A table of proxy-init's or of iptables-nft's.
+/// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TableId {
     pub(crate) family: TableFamily,

@@ -1,4 +1,4 @@
-//! Reading: everything in nf_tables that decides where a connection goes, as of one generation.
+//! Reads everything in nf_tables that decides where a connection goes, as it was at one generation.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{Generation, ReadError, Socket};
 use crate::rules::found::{Name, Set, Table, TableFamily};
 
-/// How long reading is tried again because somebody changed the rules meanwhile. A picture takes a fraction of a
-/// millisecond, or some ten where there are 10,000 rules.
+/// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
+/// millisecond, or about ten milliseconds with 10,000 rules.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What nf_tables holds, and at which generation.
@@ -25,8 +25,8 @@ pub(crate) struct Picture {
     pub(crate) tables: Vec<Table>,
 }
 
-/// Reads everything. The dumps of tables, chains and rules are separate requests, so the picture holds only if the
-/// generation was the same before and after; else it is read again.
+/// Reads everything. The dumps of tables, chains and rules are separate requests, so the picture is consistent only if
+/// the generation was the same before and after; otherwise everything is read again.
 pub(crate) fn picture(socket: &Socket) -> Result<Picture, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
@@ -48,7 +48,8 @@ pub(crate) fn picture(socket: &Socket) -> Result<Picture, ReadError> {
     Err(ReadError::Interrupted)
 }
 
-/// Whether the error may come from a change in the middle of reading: a set is gone when its elements are asked for.
+/// Whether the error may come from a change in the middle of reading: a set that was listed may have been deleted
+/// before its elements are requested.
 fn is_passing(error: &ReadError) -> bool {
     matches!(error, ReadError::Socket(nix::errno::Errno::ENOENT))
 }
@@ -98,7 +99,7 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
             |_| (),
             |message| match header::table_family(message.family()?) {
                 Some(family) => read(family, message.attributes()?),
-                None => Ok(()), // arp's and bridge's
+                None => Ok(()), // arp and bridge tables
             },
         )
     };
@@ -112,11 +113,12 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
         }
         Ok(())
     })?;
-    // A table counts its chains and its sets among its objects.
+    // A table counts its chains and sets as objects: without more objects than chains, no table has sets.
     if tables.iter().any(|table| table.objects as usize > table.chains.len()) {
         read_sets(socket, &mut tables)?;
     }
-    // The chain that rules were last added to: a dump has them chain by chain.
+    // The chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually for it
+    // too.
     let mut last = (0, 0);
     each(libc::NFT_MSG_GETRULE, &mut |family, attributes| {
         let table = string(attributes.get(NFTA_RULE_TABLE)?)?;
@@ -130,7 +132,7 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
         if !is_last {
             let is_table = |found: &Table| found.family == family && found.name.as_bytes() == table;
             let Some((index, found)) = tables.iter().enumerate().find(|(_, found)| is_table(found)) else {
-                return Ok(()); // made meanwhile, so the picture doesn't hold
+                return Ok(()); // made since the tables were listed, so the generation has changed
             };
             let Some(place) = found.chains.iter().position(|found| found.name.as_bytes() == chain) else {
                 return Ok(());
@@ -148,7 +150,8 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
     Ok(tables)
 }
 
-/// The table that an object is in; none: it was made meanwhile, so the picture doesn't hold.
+/// The table that an object is in; none if it was made since the tables were listed, so that the generation has
+/// changed.
 fn of<'a>(
     tables: &'a mut [Table],
     family: TableFamily,
@@ -187,8 +190,8 @@ fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
         },
     )?;
     for (family, table, name, flags, bytes) in kinds {
-        // What the path of packets adds to a set by itself changes without a generation, and several fields at once are
-        // not understood.
+        // Sets that packets add elements to change without a new generation, and elements of several fields are not
+        // understood.
         if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) != 0 || !matches!(bytes, 1..=16) {
             continue;
         }

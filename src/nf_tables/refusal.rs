@@ -27,7 +27,7 @@ pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
 pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     match error {
         ReadError::Socket(Errno::EPERM) => Error::ReadNotPermitted { mode },
-        // What nfnetlink says of requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
+        // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
         ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => Error::NoNfTables {
             mode,
             errno: error::Errno::of(errno),
@@ -42,8 +42,8 @@ pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     }
 }
 
-/// The batch was refused. The kernel says of each bad message that it is bad; the first one is the cause, for the
-/// later ones may only miss what the first should have made.
+/// The batch was refused. The kernel reports every bad message. The first one is the cause: later ones may fail only
+/// because the first did not make what they refer to.
 pub(crate) fn explain(
     mode: Mode,
     socket: &Socket,
@@ -94,8 +94,8 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         TableFamily::Ip(family) => (Some(family), family.to_string()),
         other => (None, other.to_string()),
     };
-    // A process without CAP_NET_ADMIN is refused the whole batch (nfnetlink_rcv), so this is about the table
-    // (nft_table_lookup).
+    // Without CAP_NET_ADMIN the whole batch would have been refused (nfnetlink_rcv), so EPERM for a single message
+    // means that another program owns the table (nft_table_lookup).
     if errno == Errno::EPERM {
         return Error::TableOwned {
             mode,
@@ -109,7 +109,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             families,
             errno: kept,
         },
-        // Newer kernels say that they can't change its type, older ones that it exists.
+        // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Step::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
             Error::OtherBaseChain {
                 family,
@@ -129,7 +129,8 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             what,
             table: table.to_string(),
         },
-        // Nothing can jump to a base chain (nft_verdict_init). Base chains' rules are the jumps.
+        // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
+        // has the name of proxy-init's.
         (Step::Append(_, base, _), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => Error::ChainNameTaken {
             family,
             chain: base.other_end(),
@@ -170,8 +171,8 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     }
 }
 
-/// Whether the process' user namespace knows the id: a line of the map is first id inside, first id outside, count
-/// (user_namespaces(7)). A map that can't be read hides nothing.
+/// Whether the id is mapped in the process's user namespace. Each line of the map has the first id inside, the first id
+/// outside, and their count (user_namespaces(7)). If the map can't be read, the id counts as mapped.
 pub(crate) fn is_mapped(id: u32, map: &str) -> bool {
     let Ok(map) = std::fs::read_to_string(map) else {
         return true;
@@ -207,7 +208,7 @@ mod tests {
         }])
     }
 
-    /// What kernels say that this machine's doesn't; `cargo xtask kernels` has real ones say it.
+    /// Answers that other kernels give and a developer's may not; `cargo xtask kernels` has real kernels give them.
     #[test]
     fn an_error_names_what_is_missing() {
         let nat = TableId {

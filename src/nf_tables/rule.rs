@@ -1,8 +1,8 @@
 //! Rules: the messages that change them, and what their expressions mean.
 //!
-//! What is read is what the kernel will do with a packet, whoever wrote the rule and however: iptables-nft writes the same
-//! condition in several ways, depending on its version. What isn't understood is said to be unknown, by the expressions'
-//! names.
+//! Reading finds out what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes
+//! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
+//! names of its expressions.
 
 use super::TableId;
 use super::expression::{Expression, Verdict};
@@ -20,14 +20,14 @@ pub(crate) const COMMENT: usize = 127;
 
 /// Appends a rule to a chain.
 pub(crate) struct Append<'a> {
-    /// Whose chain.
+    /// The table of the chain.
     pub(crate) table: TableId,
     /// The chain.
     pub(crate) chain: &'a str,
-    /// The protocol that xt extensions in the rule are checked against is TCP: multiport refuses a rule that doesn't say
-    /// so, whatever it compares before (`NFTA_RULE_COMPAT`).
+    /// Declares the rule's protocol as TCP to the xt extensions in it (`NFTA_RULE_COMPAT`). The multiport match refuses
+    /// a rule without that declaration, even if an earlier expression compares the protocol.
     pub(crate) for_tcp: bool,
-    /// For people; cut off at [`COMMENT`] bytes.
+    /// The rule's comment; cut off after [`COMMENT`] bytes.
     pub(crate) comment: &'a [u8],
 }
 
@@ -50,7 +50,7 @@ impl Append<'_> {
     }
 }
 
-/// Deletes a rule of a chain by its handle, or, without one, all of them.
+/// Deletes the rule of a chain that has this handle or, without a handle, all of the chain's rules.
 pub(crate) fn delete(batch: &mut Batch, acknowledge: bool, table: TableId, chain: &[u8], handle: Option<u64>) {
     let family = header::protocol(table.family);
     batch.add(libc::NFT_MSG_DELRULE, Change::Delete, family, acknowledge, |to| {
@@ -83,7 +83,7 @@ pub(crate) fn read(attributes: Attributes<'_>, family: TableFamily, sets: &[Set]
 /// What is in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Loaded {
-    /// A field, or as many of an address' first bytes as were loaded.
+    /// A field, or the first bytes of an address.
     Field {
         field: Field,
         bytes: usize,
@@ -93,30 +93,30 @@ enum Loaded {
     Masked { field: Field, mask: Vec<u8> },
     /// conntrack's state of the connection, under a mask.
     State(u32),
-    /// The protocol behind a network device's header.
+    /// The protocol that the network device's header names.
     EtherType,
-    /// A number of the rule's own.
+    /// A constant of the rule.
     Value(Vec<u8>),
-    /// Something that isn't understood: how it was loaded.
+    /// Something that isn't understood; the text says how it was loaded.
     Other(String),
 }
 
 struct Reader<'a> {
     sets: &'a [Set],
-    /// The family that packets are known to be of at this expression.
+    /// The family of all packets that get as far as the current expression, if it is known.
     family: Option<Family>,
-    /// By the register's first 4 bytes.
+    /// What registers hold, by the [`slot`] of each.
     registers: Vec<(u32, Loaded)>,
     rule: Rule,
-    /// What it does beside deciding.
+    /// What the rule does that doesn't affect the packet's way.
     effects: Vec<String>,
-    /// It does something that may change where the packet goes, by the name of the expression.
+    /// The expression, if any, that changes the packet and so perhaps where it goes.
     changes: Option<String>,
     decided: bool,
 }
 
-/// A register by its place: the 16-byte registers 1 to 4 overlap the 4-byte registers 8 to 23 (`enum nft_registers` in
-/// linux/netfilter/nf_tables.h).
+/// Where a register begins, counted in units of 4 bytes: the 16-byte registers 1 to 4 overlap the 4-byte registers 8 to
+/// 23 (`enum nft_registers` in linux/netfilter/nf_tables.h).
 fn slot(register: u32) -> u32 {
     match register {
         1..=4 => (register - 1) * 4,
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
             (Action::Continue(_), None) if !self.effects.is_empty() => {
                 self.rule.action = Action::Continue(Some(self.effects.join(" ")));
             }
-            // It decides about a packet that it has changed: that it matched is what can be told.
+            // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
             (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
             _ => {}
         }
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
             .map(|(_, loaded)| loaded)
     }
 
-    /// How what is in a register was loaded, for something that isn't understood.
+    /// How the content of a register was loaded, for the text of something that isn't understood.
     fn describe(&self, register: u32) -> String {
         match self.loaded(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
     }
 
     fn expression(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
-        // A packet that has been decided about doesn't get any further.
+        // A verdict ends the rule: no later expression runs.
         if self.decided {
             return Ok(());
         }
@@ -297,8 +297,8 @@ impl<'a> Reader<'a> {
             let Some((known_base, known_offset, known_length)) = header::place(field) else {
                 return false;
             };
-            // Which family's header it is must be known where not the whole of an address is loaded: iptables-nft loads
-            // just as many bytes as the prefix covers, if it ends on a byte.
+            // iptables-nft loads only the bytes that a prefix covers, if it ends on a whole byte. Such a load is
+            // unambiguous only if the packet's family is known.
             let family_fits = match field {
                 Field::Source(family) | Field::Destination(family) => match self.family {
                     Some(known) => known == family && length <= known_length,
@@ -337,7 +337,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Adds a condition. nft writes `80-90` as two, from 80 on and up to 90: those are made one.
+    /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
     fn condition(&mut self, condition: Condition) {
         let conditions = &mut self.rule.conditions;
         if let Condition::In {
@@ -388,7 +388,7 @@ impl<'a> Reader<'a> {
                 };
                 let values: Values = match operation {
                     _ if equality => (first, last).into(),
-                    // Bytes are compared in network order.
+                    // The kernel compares the bytes in network order.
                     _ if host_order => return unknown(),
                     libc::NFT_CMP_LT => match first.checked_sub(1) {
                         Some(last) => (0, last).into(),
@@ -466,7 +466,8 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         let set = self.sets.iter().find(|set| set.name == name);
-        // A set of several fields is looked up by several registers, of which the first is but a part.
+        // A set whose elements have several fields is looked up by several registers; this one is only a part of the
+        // key.
         let set = set.filter(|set| whole.is_some_and(|(field, _)| field.bits() == set.bits));
         let condition = match (whole, set.and_then(|set| set.elements.as_ref())) {
             (Some((field, false)), Some(_)) => Condition::In {
@@ -536,7 +537,7 @@ impl<'a> Reader<'a> {
             b"notrack" => self.decide(Action::Untrack),
             b"queue" | b"synproxy" | b"fwd" => self.decide(Action::Unknown(text)),
             b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effects.push(text),
-            // It writes into the packet, perhaps where it is for.
+            // It writes into the packet, perhaps into the destination.
             b"payload" | b"exthdr" => self.changes = Some(text),
             _ => self.unknown(text),
         }
@@ -556,11 +557,12 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
     }
 }
 
-/// The numbers of a field whose first bytes are these: one, or for part of an address or of a name, an interval.
+/// The numbers of a field whose first bytes are these: a single number or, if only part of an address or a name is
+/// given, an interval.
 fn interval(field: Field, loaded: usize, host_order: bool, value: &[u8]) -> Option<(u128, u128)> {
     let bytes = (field.bits() / 8) as usize;
     if matches!(field, Field::InInterface | Field::OutInterface) {
-        // nft compares all 16 bytes, iptables-nft the name with its NUL; a prefix has none.
+        // For a whole name, nft compares all 16 bytes and iptables-nft the name with its NUL. A prefix has no NUL.
         if value.len() > bytes {
             return None;
         }
@@ -588,7 +590,7 @@ fn interval(field: Field, loaded: usize, host_order: bool, value: &[u8]) -> Opti
     Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
 }
 
-/// The addresses that are this one under a mask (of as many first bytes as were loaded); none if the mask has holes.
+/// The addresses that equal this one under a mask, both as long as what was loaded; none if the mask has holes.
 fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
     if address.len() != mask.len() {
         return None;
@@ -600,7 +602,8 @@ fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
     };
     let (address, mask) = (number(address)?, number(mask)?);
     let hosts = field.largest() & !mask;
-    // What isn't masked must be the last bits; what is compared must be under the mask, or nothing is equal to it.
+    // The bits outside the mask must be the last ones, and those of the address must be zero, or nothing would be
+    // equal.
     let contiguous = hosts & hosts.wrapping_add(1) == 0;
     (contiguous && address & hosts == 0).then_some((address, address | hosts))
 }

@@ -20,8 +20,8 @@ pub(crate) struct NewSet {
     pub(crate) bytes: usize,
 }
 
-/// An element of a set as the kernel has it: a number, and whether it is where an interval has ended rather than where
-/// one begins.
+/// An element of an interval set as the kernel keeps it: a number, and whether it marks the end of an interval, which
+/// is the first number after it, rather than the beginning.
 pub(crate) type Element = (u128, bool);
 
 impl NewSet {
@@ -35,7 +35,7 @@ impl NewSet {
             to.be32(NFTA_SET_KEY_TYPE, self.datatype);
             to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);
             to.be32(NFTA_SET_ID, id);
-            // NFTNL_UDATA_SET_KEYBYTEORDER: BYTEORDER_BIG_ENDIAN, for nft to list it.
+            // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
             to.bytes(NFTA_SET_USERDATA, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
         });
     }
@@ -64,8 +64,8 @@ impl NewSet {
     }
 }
 
-/// Intervals of numbers up to `max` as the kernel's elements: where each begins and where the next gap does, and, as nft
-/// writes it, the end of a gap at 0.
+/// Intervals of numbers up to `max` as the kernel's elements: the beginning and the end of each and, as nft writes it,
+/// an end at 0 if the first interval begins later.
 pub(crate) fn elements(intervals: &Intervals, max: u128) -> Vec<Element> {
     let intervals = intervals.as_slice();
     let mut elements = Vec::with_capacity(2 * intervals.len() + 1);
@@ -84,9 +84,9 @@ pub(crate) fn elements(intervals: &Intervals, max: u128) -> Vec<Element> {
 /// What a set's dump is read into.
 #[derive(Debug, Default)]
 pub(crate) struct Elements {
-    /// Each number, whether it ends an interval, and of a map, what is done.
+    /// Each element's number, whether it ends an interval, and its verdict if the set is a verdict map.
     list: Vec<(u128, bool, Option<Action>)>,
-    /// An element for everything else, which may have a verdict.
+    /// The catch-all element, if there is one, and its verdict.
     everything_else: Option<Option<Action>>,
     /// Something isn't understood.
     unknown: bool,
@@ -112,7 +112,7 @@ impl Elements {
                 continue;
             }
             if element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
-                self.unknown = true; // several fields at once
+                self.unknown = true; // a range in a set whose elements have several fields
                 continue;
             }
             let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
@@ -127,7 +127,8 @@ impl Elements {
         Ok(())
     }
 
-    /// The numbers, and what a map does with which, in a set of intervals or of single numbers up to `max`.
+    /// The set's numbers and, for a verdict map, which of them get which verdict. `intervals` tells whether it is a set
+    /// of intervals; numbers go up to `max`.
     pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
         if self.unknown {
             return (None, Vec::new());

@@ -1,4 +1,4 @@
-//! A transaction, step by step: each step is one netlink message, and the kernel makes them in order.
+//! A transaction as a list of steps: each is one netlink message, and the kernel applies them in order.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,39 +15,39 @@ use crate::rules::ruleset::ChainName;
 
 /// One change.
 pub(crate) enum Step<'a> {
-    /// Make the table, unless it is there.
+    /// Make the table, unless it exists.
     AddTable(TableId),
-    /// Delete the table and whatever is in it.
+    /// Delete the table and everything in it.
     DeleteTable(TableId),
-    /// Make a chain, unless it is there. A base chain that is there keeps its policy.
+    /// Make a chain, unless it exists. An existing base chain keeps its policy.
     AddChain(TableId, ChainName),
     /// Delete all of a chain's rules.
     FlushChain(TableId, ChainName),
-    /// Delete a chain that nothing jumps to any more.
+    /// Delete an empty chain to which no rule jumps.
     DeleteChain(TableId, ChainName),
     /// Append a rule to a chain.
     Append(TableId, ChainName, Box<dyn Body + 'a>),
-    /// Delete the rule with this handle from a chain, whoever's it is.
+    /// Delete the rule that has this handle from a chain, whichever program made it.
     DeleteRule(TableId, Name, u64),
-    /// Make a set; with its number in the batch.
+    /// Make a set, which has this number in the batch.
     AddSet(NewSet, u32),
     /// Add some elements to a set.
     AddElements(NewSet, Vec<Element>),
 }
 
-/// What a rule consists of. Its Display is the rule in the syntax of the tool that shows it.
+/// A rule's content. Its Display is the rule in the syntax of the tool that shows it.
 pub(crate) trait Body: fmt::Display {
     /// Adds its expressions.
     fn write(&self, expressions: &mut Writer);
-    /// Why it is there, for people.
+    /// The rule's comment.
     fn comment(&self) -> Cow<'_, [u8]>;
-    /// xt extensions in it are checked against TCP.
+    /// Whether the rule's protocol is declared as TCP to the xt extensions in it.
     fn for_tcp(&self) -> bool {
         false
     }
-    /// It is a rule on this owner; ids of the kind are mapped in this file.
+    /// The user or group that the rule matches, if it does, and the file with the user namespace's map of such ids.
     fn owner(&self) -> Option<(OwnerId, &'static str)>;
-    /// What the kernel lacks for it, after ENOENT: what, in which module, by which option.
+    /// What the kernel lacks for the rule, once it has answered ENOENT: the thing, its module, and the kernel option.
     fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
 }
 
@@ -89,7 +89,7 @@ impl Step<'_> {
     }
 }
 
-/// The steps as a batch; message n is step n, counted from 1. The last one asks for an acknowledgement.
+/// The steps as a batch: message n is step n, counted from 1. Only the last one asks for an acknowledgement.
 fn written(steps: &[Step<'_>], generation: Option<Generation>) -> Batch {
     let mut batch = Batch::begin(generation);
     for (index, step) in steps.iter().enumerate() {

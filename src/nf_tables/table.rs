@@ -9,12 +9,12 @@ use crate::netlink::{Batch, Change};
 use crate::rules::found::{Base, Chain, Kind, Name, Policy, Subsystem, Table, TableFamily};
 use crate::rules::hook::{Hook, NAT_PRIORITY};
 
-/// What proxy-init writes on the tables and chains that it makes, so that removing them removes nobody else's. nft shows
-/// it as a comment.
+/// The comment that proxy-init puts on the tables and chains that it makes, so that uninstalling removes only those.
+/// nft shows it.
 pub(crate) const MARK: &str = "made by proxy-init";
 
 impl TableId {
-    /// Makes the table, marked, unless it is there.
+    /// Makes the table, with the mark, unless it exists.
     pub(crate) fn add(self, batch: &mut Batch, acknowledge: bool) {
         batch.add(
             libc::NFT_MSG_NEWTABLE,
@@ -29,7 +29,7 @@ impl TableId {
         );
     }
 
-    /// Deletes the table and whatever is in it.
+    /// Deletes the table and everything in it.
     pub(crate) fn delete(self, batch: &mut Batch, acknowledge: bool) {
         let family = header::protocol(self.family);
         batch.add(libc::NFT_MSG_DELTABLE, Change::Delete, family, acknowledge, |to| {
@@ -37,8 +37,8 @@ impl TableId {
         });
     }
 
-    /// Makes a chain, marked, unless it is there; one with a hook is a nat chain where iptables' is. A base chain that
-    /// is there keeps its policy, and a new one's is to accept.
+    /// Makes a chain, with the mark, unless it exists. With a hook, it is a nat chain at the priority of iptables' own.
+    /// An existing base chain keeps its policy; a new one accepts.
     pub(crate) fn add_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str, hook: Option<Hook>) {
         let family = header::protocol(self.family);
         batch.add(libc::NFT_MSG_NEWCHAIN, Change::Add, family, acknowledge, |to| {
@@ -55,7 +55,7 @@ impl TableId {
         });
     }
 
-    /// Deletes a chain that nothing jumps to any more.
+    /// Deletes an empty chain to which no rule jumps.
     pub(crate) fn delete_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str) {
         let family = header::protocol(self.family);
         batch.add(libc::NFT_MSG_DELCHAIN, Change::Delete, family, acknowledge, |to| {
@@ -114,7 +114,7 @@ pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Res
     })
 }
 
-/// A table of nothing but this chain.
+/// A table that has only this chain.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn with_chain(family: TableFamily, chain: Chain) -> Table {
     Table {

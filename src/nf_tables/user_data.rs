@@ -1,4 +1,5 @@
-//! User data: what whoever made a rule, a chain or a table wrote on it. The kernel keeps it and doesn't look at it.
+//! User data: bytes that a program attaches to a rule, a chain or a table. The kernel keeps them and doesn't interpret
+//! them.
 //!
 //! It is a list of type (1 byte), length (1 byte) and value (`struct nftnl_udata` in libnftnl). In rules, chains and tables
 //! alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`, `NFTNL_UDATA_CHAIN_COMMENT`,
@@ -42,7 +43,7 @@ mod tests {
         ] {
             assert_eq!(read_comment(&comment(text.as_bytes(), limit)).unwrap(), *want);
         }
-        // Behind something else, and cut off.
+        // A comment after something else, and one that is cut off.
         let behind = [&[7, 1, 9][..], &comment(b"why", 127)].concat();
         assert_eq!(read_comment(&behind).unwrap(), *"why");
         assert_eq!(read_comment(&behind[..6]), None);
