@@ -10,15 +10,15 @@ use super::Generation;
 use super::message::{Header, Writer, u32_at};
 use super::uapi::NFNL_BATCH_GENID;
 
-/// Room for the batch of a usual run (5 KB for Linkerd's defaults), so that it never moves.
+/// Room for the batch of a usual run (5 KB for Linkerd's defaults), so that it is never reallocated.
 const USUAL: usize = 8 * 1024;
 
 /// A batch that is being written. Its messages are numbered from 1; the kernel's answers carry those numbers.
 ///
-/// nftnl has a `Batch` of its own, but one whose first message can't carry a generation, that asks for an answer to
-/// each message, and that lies in several pieces; this one lies in one piece. libnftnl writes how it begins and ends.
-/// The messages between are written by safe code, because libnftnl's objects took half of the encoding's time, and can't
-/// say all that is needed (a rule's compat protocol, a table's user data, a set's intervals).
+/// nftnl has a `Batch` of its own, but its first message can't carry a generation, it asks for an answer to each
+/// message, and it consists of several pieces, while this one is in one piece. libnftnl writes its first and its last
+/// message. The messages between are written by safe code, because libnftnl's objects took half of the time for
+/// encoding, and can't express all that is needed (a rule's compat protocol, a table's user data, a set's intervals).
 pub(crate) struct Batch {
     writer: Writer,
     sequence: u32,
@@ -27,9 +27,9 @@ pub(crate) struct Batch {
 /// What a message of a batch asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Make it, unless it is there.
+    /// Make it, unless it exists.
     Add,
-    /// Make it, behind what is there: a rule.
+    /// Make a rule, after the existing ones.
     Append,
     /// Delete it.
     Delete,
@@ -46,7 +46,8 @@ impl Change {
 }
 
 impl Batch {
-    /// Starts a batch. With a generation, the kernel refuses it with `ERESTART` in a namespace at any other one.
+    /// Starts a batch. If a generation is given, the kernel refuses the batch with `ERESTART` unless the ruleset is at
+    /// it.
     pub(crate) fn begin(generation: Option<Generation>) -> Self {
         let mut batch = Self {
             writer: Writer::with_capacity(USUAL),
@@ -63,8 +64,8 @@ impl Batch {
         batch
     }
 
-    /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, and `write` adds its attributes. Only one that asks
-    /// for an acknowledgement gets an answer when it is good; a bad one always does.
+    /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, and `write` adds its attributes. The kernel always
+    /// answers a bad message; a good one only if it asks for an acknowledgement.
     pub(crate) fn add(
         &mut self,
         message: i32,
@@ -94,15 +95,15 @@ impl Batch {
         FinishedBatch(self.writer.finish())
     }
 
-    /// Leaves the batch without an end: the kernel checks its messages, answers as ever, and forgets them
-    /// (nfnetlink_rcv_batch() commits at the end message only; `nft --check` works so too).
+    /// Leaves out the message that ends a batch: the kernel checks the messages, answers as usual, and discards them
+    /// (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
     pub(crate) fn without_end(self) -> FinishedBatch {
         FinishedBatch(self.writer.finish())
     }
 
     /// Has libnftnl write the batch's first or last message.
     fn delimiter(&mut self, write: impl FnOnce(*mut c_char)) {
-        // Numbers, so that the buffer is aligned for a netlink header.
+        // An array of u32, so that the buffer is aligned for a netlink header.
         let mut buffer = [0u32; 16];
         write(buffer.as_mut_ptr().cast());
         let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -1,6 +1,6 @@
 //! Netlink messages as bytes: small requests going out, answers coming in.
 //!
-//! Every read is bounds-checked, and a message that doesn't add up is a [`Malformed`] error, never a panic.
+//! Every read is bounds-checked, and an invalid message is a [`Malformed`] error, never a panic.
 
 use std::ffi::CStr;
 
@@ -24,7 +24,7 @@ pub(crate) struct Malformed;
 pub(crate) struct Message<'a> {
     /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
     pub(crate) kind: u16,
-    /// `nlmsg_flags`: `NLM_F_DUMP_INTR` says that a dump was cut by a change.
+    /// `nlmsg_flags`: `NLM_F_DUMP_INTR` says that the rules changed during a dump.
     pub(crate) flags: u16,
     /// `nlmsg_seq`: which request it answers.
     pub(crate) sequence: u32,
@@ -80,12 +80,12 @@ fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The value of the first attribute of this type, which must be there.
+    /// The value of the first attribute of this type; without one, the message is invalid.
     pub(crate) fn get(self, kind: u16) -> Result<&'a [u8], Malformed> {
         self.find(kind)?.ok_or(Malformed)
     }
 
-    /// The value of the first attribute of this type.
+    /// The value of the first attribute of this type, if there is one.
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
         for attribute in self {
             let (found, value) = attribute?;
@@ -120,7 +120,7 @@ fn first_attribute(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), Malformed> {
     Ok((kind, value, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The number that is all of an attribute's value, in network byte order, as nf_tables writes numbers.
+/// An attribute's value as a number, in network byte order, as nf_tables has numbers.
 pub(crate) fn be32(value: &[u8]) -> Result<u32, Malformed> {
     value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
 }
@@ -130,7 +130,7 @@ pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
     value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
 }
 
-/// An attribute that holds a C string; without its NUL. Whoever chose it need not have chosen text.
+/// An attribute's value as a C string, without its NUL. It need not be UTF-8.
 pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
     CStr::from_bytes_until_nul(value)
         .map(CStr::to_bytes)
@@ -160,7 +160,7 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Nothing yet, with room for as many bytes as expected.
+    /// An empty writer, with room for this many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
@@ -168,13 +168,13 @@ impl Writer {
     /// Adds a message to nfnetlink; `write` adds its attributes.
     pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
         let start = self.0.len();
-        self.0.extend([0; 4]); // the length, when it is known
+        self.0.extend([0; 4]); // the length, set below
         self.0
             .extend(((header.subsystem << 8 | header.message) as u16).to_ne_bytes());
         self.0
             .extend(((libc::NLM_F_REQUEST | header.flags) as u16).to_ne_bytes());
         self.0.extend(header.sequence.to_ne_bytes());
-        self.0.extend([0; 4]); // the port: the kernel's
+        self.0.extend([0; 4]); // the port, which stands for the kernel
         self.0.extend([header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
         write(self);
         let length = ((self.0.len() - start) as u32).to_ne_bytes();
@@ -183,7 +183,7 @@ impl Writer {
         }
     }
 
-    /// Adds whole messages that somebody else has written.
+    /// Adds whole messages that were written elsewhere.
     pub(crate) fn messages(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -218,7 +218,7 @@ impl Writer {
         self.end(start);
     }
 
-    /// What has been written.
+    /// The bytes that were written.
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -231,7 +231,7 @@ impl Writer {
 
     fn begin(&mut self, kind: u16) -> usize {
         let start = self.0.len();
-        self.0.extend([0; 2]); // the length, when it is known
+        self.0.extend([0; 2]); // the length, which end() sets
         self.0.extend(kind.to_ne_bytes());
         start
     }
@@ -256,11 +256,11 @@ pub(crate) struct Header {
     pub(crate) subsystem: i32,
     /// Which of the subsystem's messages.
     pub(crate) message: i32,
-    /// Those of netlink(7), beside `NLM_F_REQUEST`.
+    /// Flags of netlink(7); `NLM_F_REQUEST` is added.
     pub(crate) flags: i32,
     /// The message's number, which the answer carries.
     pub(crate) sequence: u32,
-    /// Whose tables it is about.
+    /// The family of the tables that it is about.
     pub(crate) family: ProtoFamily,
 }
 

@@ -1,8 +1,8 @@
-//! Netlink as bytes: requests and batches go out, answers come in. All of the crate's `unsafe` is here.
+//! Netlink at the level of bytes: sends requests and batches, receives answers. All of the library's `unsafe` is here.
 //!
-//! libmnl opens the socket, and libnftnl writes how a batch begins and ends. Everything between is written, and answers
-//! are read, by safe Rust that checks every bound ([`message`]): whoever answers may be a damaged kernel, a sandbox or a
-//! fuzzer.
+//! libmnl opens the socket, and libnftnl writes the messages that begin and end a batch. Everything between is written,
+//! and answers are read, by safe Rust that checks every bound ([`message`]), because what answers may be a damaged
+//! kernel, a sandbox or a fuzzer.
 
 #![allow(unsafe_code)] // the one place for it: see the module's text
 
@@ -15,12 +15,12 @@ pub(crate) mod uapi;
 pub(crate) use batch::{Batch, Change, FinishedBatch};
 pub(crate) use socket::{CommitError, Failure, ReadError, Socket};
 
-/// The generation of a network namespace's ruleset: 1 in a fresh one, and another after each commit
+/// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
 /// (`nft_net->base_seq` in net/netfilter/nf_tables_api.c).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Generation(pub(crate) u32);
 
 impl Generation {
-    /// The generation of a namespace in which nobody has committed anything yet.
+    /// The generation of a namespace in which nothing has been committed yet.
     pub(crate) const FRESH: Self = Self(1);
 }

@@ -1,4 +1,4 @@
-//! The socket to nfnetlink: sends a batch or a request, reads what the kernel answers.
+//! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
 
 use std::cell::RefCell;
 use std::os::fd::AsRawFd as _;
@@ -12,24 +12,24 @@ use super::FinishedBatch;
 use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
 use super::uapi::NLMSGERR_ATTR_MSG;
 
-/// Room for any datagram of a dump: the kernel builds them of up to 32 KiB (`NLMSG_GOODSIZE`, netlink_dump()).
+/// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (`NLMSG_GOODSIZE`, netlink_dump()).
 const ANSWER: usize = 64 * 1024;
 
-/// A netlink socket of the thread's network namespace.
+/// A netlink socket in the network namespace of the thread that opened it.
 pub(crate) struct Socket {
     socket: mnl::Socket,
-    /// Where answers to requests go; made with the first one.
+    /// The buffer for answers to requests; made with the first one.
     answer: RefCell<Vec<u8>>,
 }
 
 /// Why a batch was not committed, or may not have been.
 #[derive(Debug)]
 pub(crate) enum CommitError {
-    /// The kernel didn't take the batch: nothing has changed.
+    /// The batch could not be sent: nothing has changed.
     NotSent(Errno),
-    /// The kernel took the batch, but its answer could not be received. That says nothing about the commit.
+    /// The batch was sent, but the kernel's answer could not be received: the batch may be committed or not.
     Unanswered(Errno),
-    /// The kernel took the batch and answered something that isn't an answer: it may be committed or not.
+    /// The batch was sent, but the kernel's answer makes no sense: the batch may be committed or not.
     Malformed(Malformed),
     /// The ruleset is not at the generation that the batch is for.
     OtherGeneration,
@@ -45,11 +45,10 @@ pub(crate) enum ReadError {
     /// The kernel refused, or didn't answer.
     #[error("{0}")]
     Socket(#[from] Errno),
-    /// The kernel answered something that isn't an answer.
+    /// The kernel's answer makes no sense.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Somebody changed the rules in the middle of a dump, which may lack some and have others twice
-    /// (`NLM_F_DUMP_INTR`).
+    /// Another program changed the rules during a dump, which may lack some and have others twice (`NLM_F_DUMP_INTR`).
     #[error("the rules changed while they were read")]
     Interrupted,
 }
@@ -61,17 +60,17 @@ pub(crate) struct Failure {
     pub(crate) sequence: u32,
     /// What is wrong with it.
     pub(crate) errno: Errno,
-    /// What the kernel says about it beside the errno; often empty.
+    /// The kernel's explanation (its extended acknowledgement); often empty.
     pub(crate) text: String,
 }
 
 impl Socket {
-    /// Opens a socket. It isn't bound: the kernel does that with the first message.
+    /// Opens a socket. It isn't bound to an address: the kernel does that when the first message is sent.
     pub(crate) fn open() -> Result<Self, Errno> {
         let socket =
             mnl::Socket::open(Bus::Netfilter).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
-        // Errors without a copy of the message that caused them, and with the kernel's words where it has any. Kernels
-        // too old for these (before 4.12) answer without.
+        // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
+        // that are too old for these options (before 4.12) answer in the old form.
         for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
             let on: libc::c_int = 1;
             // SAFETY: the socket is open, and the option's value is an int that outlives the call.
@@ -90,10 +89,10 @@ impl Socket {
         })
     }
 
-    /// Sends a batch whose last message asks for an acknowledgement, and reads the kernel's verdict on it.
+    /// Sends a batch whose last message asks for an acknowledgement, and receives the outcome.
     ///
-    /// The kernel has answered before `sendmsg` returns: an error for each bad message, in their order, and the
-    /// acknowledgement last. So when the first answer is the acknowledgement, the batch is committed.
+    /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
+    /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub(crate) fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
         self.send(&batch.0).map_err(CommitError::NotSent)?;
         let mut failures = Vec::new();
@@ -101,7 +100,7 @@ impl Socket {
         loop {
             let answer = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => buffer.get(..length).unwrap_or_default(),
-                // More errors than the socket can hold: those that fit follow.
+                // There were more errors than the socket's buffer can hold; those that fit follow.
                 Err(Errno::ENOBUFS) => continue,
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) if !failures.is_empty() => return Err(CommitError::Messages(failures)),
@@ -122,8 +121,8 @@ impl Socket {
         }
     }
 
-    /// Sends it all in one datagram. One larger than the send buffer is refused with `EMSGSIZE`;
-    /// then the buffer is made larger, as far as the namespace's privileges go, and it is sent again.
+    /// Sends all bytes in one datagram. If it doesn't fit into the send buffer (`EMSGSIZE`), the buffer is enlarged as
+    /// far as the process's privileges allow, and the datagram is sent again.
     fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
         let send = || send(self.socket.as_raw_fd(), bytes, MsgFlags::empty());
         match send() {
@@ -139,8 +138,8 @@ impl Socket {
 
     fn grow_send_buffer(&self, bytes: usize) {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-        // FORCE goes beyond net.core.wmem_max, and is refused in a user namespace. When both don't suffice, sendmsg
-        // says so.
+        // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
+        // the buffer large enough, sendmsg fails.
         for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
             // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
             let result = unsafe {
@@ -158,7 +157,7 @@ impl Socket {
         }
     }
 
-    /// Asks, and hands each message of the answer to `read`; `write` adds the request's attributes.
+    /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
     pub(crate) fn ask(
         &self,
         request: Header,
@@ -180,7 +179,7 @@ impl Socket {
                 let message = message?;
                 interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
                 match i32::from(message.kind) {
-                    // The rest of an interrupted dump is read all the same, to be gone before the next request.
+                    // The rest of an interrupted dump is still received, so that it isn't taken for the next answer.
                     libc::NLMSG_DONE if interrupted => return Err(ReadError::Interrupted),
                     libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => {
@@ -194,15 +193,15 @@ impl Socket {
     }
 }
 
-/// What an `NLMSG_ERROR` message says: of which message it speaks, what is wrong (nothing: an acknowledgement), and
-/// the kernel's words.
+/// The content of an `NLMSG_ERROR` message: which message it answers, the error (none for an acknowledgement), and the
+/// kernel's explanation.
 pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
     if i32::from(message.kind) != libc::NLMSG_ERROR {
         return Err(Malformed);
     }
     let code = u32_at(message.payload, 0)? as i32;
-    // Behind the code come the header of the message that it speaks of (20 bytes together) and, with
-    // NETLINK_EXT_ACK, attributes.
+    // The error code is followed by the header of the message that it answers (20 bytes together) and, with
+    // NETLINK_EXT_ACK, by attributes.
     let text = Attributes(message.payload.get(20..).unwrap_or_default())
         .find(NLMSGERR_ATTR_MSG)
         .ok()

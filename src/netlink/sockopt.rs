@@ -1,4 +1,4 @@
-//! The older way to ask the kernel about rules: ip_tables' socket options. Here because this is where `unsafe` is.
+//! Reads legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -22,15 +22,15 @@ const ENTRIES: usize = NAME + 8;
 /// A legacy table as the kernel holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Entries {
-    /// Of each base chain: its hook's number, and where in the bytes its first rule and its policy are.
+    /// For each base chain: the number of its hook, and the offsets of its first rule and its policy in the entries.
     pub(crate) base_chains: Vec<(usize, usize, usize)>,
-    /// The `struct ipt_entry`s, or `ip6t_entry`s, one behind another.
+    /// The `struct ipt_entry`s, or `ip6t_entry`s, one after another.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads a table. Makes it if there is none yet: see that there is one first.
+/// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
 pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
-    /// The table may change between the question for its size and that for its entries, which must name it.
+    /// How often to try: the entries must be requested with the table's size, which may change in between.
     const TRIES: usize = 100;
     let (level, address) = match family {
         Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
@@ -67,7 +67,7 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
     Err(Errno::EAGAIN)
 }
 
-/// Asks about a table: its name goes to the front of the structure.
+/// Gets one of ip_tables' socket options; the structure begins with the table's name.
 fn get(
     socket: &OwnedFd,
     level: libc::c_int,
