@@ -1,4 +1,4 @@
-//! All backends together: reading what all of them hold, and installing in one of those over netlink beside the other.
+//! All backends together: reads what all of them hold, and installs in nft or native mode with regard to the other one.
 
 use std::path::PathBuf;
 
@@ -25,14 +25,14 @@ pub(crate) fn backend(mode: Mode, folder: Option<PathBuf>, wait: bool) -> Box<dy
     }
 }
 
-/// The modes that hold rules of proxy-init's in nf_tables.
+/// The modes in which nf_tables holds proxy-init's rules.
 ///
 /// # Errors
-/// nf_tables could not be seen, for another reason than that this kernel has none.
+/// nf_tables could not be read, although the kernel has it.
 pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
     let found = nf_tables()?;
     match found.unseen(Subsystem::NfTables) {
-        // Without the privilege to read, there is none to change legacy tables either, and changing them says so.
+        // A process that may not read nf_tables may not change legacy tables either; that attempt explains it better.
         Some(unseen) if !unseen.not_permitted => Err(Error::Unseen {
             mode: Mode::Legacy,
             reason: format!("nf_tables: {}", unseen.reason),
@@ -44,7 +44,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
     }
 }
 
-/// The tables that hold just these rulesets, once a mode has installed them.
+/// The tables that a mode makes to hold exactly these rulesets.
 pub(crate) fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
     match mode {
         Mode::Nft | Mode::Legacy => xtables(mode.subsystem(), rulesets),
@@ -52,11 +52,11 @@ pub(crate) fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
     }
 }
 
-/// Everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing and
-/// starts no process; what can't be seen is said in [`Found::not_known`].
+/// Reads everything in the thread's network namespace that decides where a TCP connection goes. Reading changes nothing
+/// and starts no process; what could not be read is listed in [`Found::not_known`].
 ///
 /// # Errors
-/// The kernel answers, but something else than the protocol allows, or the rules change faster than they can be read.
+/// The kernel's answer makes no sense, or the rules change faster than they can be read.
 pub fn read() -> Result<Found, Error> {
     let mut found = nf_tables()?;
     let legacy = legacy::read::read()?;
@@ -84,7 +84,7 @@ fn nf_tables() -> Result<Found, Error> {
     };
     let socket = match Socket::open() {
         Ok(socket) => socket,
-        // No nfnetlink in this kernel, so no nf_tables (netlink_create in net/netlink/af_netlink.c).
+        // The kernel has no nfnetlink, and so no nf_tables (netlink_create in net/netlink/af_netlink.c).
         Err(Errno::EPROTONOSUPPORT) => return Ok(Found::default()),
         Err(errno) => return Ok(not_known(errno)),
     };
@@ -93,14 +93,14 @@ fn nf_tables() -> Result<Found, Error> {
             tables: picture.tables,
             not_known: Vec::new(),
         }),
-        // nfnetlink has no such subsystem (nfnetlink_rcv_msg).
+        // The kernel has nfnetlink, but no nf_tables (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Ok(Found::default()),
         Err(ReadError::Socket(errno)) => Ok(not_known(errno)),
         Err(error) => Err(commit::unreadable(Mode::Nft, error)),
     }
 }
 
-/// One of the modes over netlink, beside the other one.
+/// A mode that works over netlink. There are two, and each has to consider the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     /// nft mode.
@@ -110,7 +110,7 @@ pub(crate) enum Over {
 }
 
 impl Over {
-    /// The mode that works over netlink, if this one does.
+    /// The same mode, if it works over netlink.
     pub(crate) fn of(mode: Mode) -> Option<Self> {
         match mode {
             Mode::Nft => Some(Self::Nft),
@@ -154,19 +154,19 @@ impl Over {
         }
     }
 
-    /// Installs the rulesets if nobody has programmed this namespace's nf_tables yet, and tells whether it did. There,
-    /// the other mode can't hold rules either.
+    /// Installs the rulesets if nothing has been committed to this namespace's nf_tables yet, so that the other mode
+    /// can't have rules there either. Returns whether it did.
     pub(crate) fn install_if_fresh(self, rulesets: &[Ruleset]) -> Result<bool, Error> {
         match commit_fresh(self.mode(), &self.fresh(rulesets)?)? {
             Outcome::Committed => Ok(true),
-            // What came of it is seen when the namespace is looked at next.
+            // The caller then reads what the namespace holds, which shows what became of the batch.
             Outcome::OtherGeneration | Outcome::Unanswered(_) => Ok(false),
         }
     }
 
-    /// Installs the rulesets at just the generation at which the other mode was looked at too. Where that one holds rules
-    /// of proxy-init's, they are removed in the same transaction, if `replace` says so, or else it is an error. Tells
-    /// whether there were any.
+    /// Installs the rulesets in a transaction that is valid only for the generation at which the other mode was
+    /// checked. If proxy-init has rules in the other mode, the same transaction removes them if `replace` is set;
+    /// otherwise that is an error. Returns whether there were any.
     pub(crate) fn install(self, rulesets: &[Ruleset], replace: bool) -> Result<bool, Error> {
         let mut replaced = false;
         transact(self.mode(), |tables| {
@@ -184,7 +184,8 @@ impl Over {
         Ok(replaced)
     }
 
-    /// Whether the kernel would take the rulesets: it checks them as if to install, and nothing is committed.
+    /// Whether the kernel would accept the rulesets. It checks them as it would before a commit, but nothing is
+    /// committed.
     pub(crate) fn check(self, rulesets: &[Ruleset]) -> Result<(), Error> {
         commit::check(self.mode(), &self.fresh(rulesets)?)
     }

@@ -1,4 +1,4 @@
-//! How a [`Ruleset`] reaches the kernel and is read back: one folder per backend.
+//! How rules are installed in the kernel, removed, and read back: one folder per backend.
 
 pub mod all;
 pub mod legacy;
@@ -14,17 +14,18 @@ pub trait Backend: Send {
     /// Its name.
     fn mode(&self) -> Mode;
 
-    /// Installs the rulesets, all of them or, on an error, nothing. Afterwards the families that are given hold exactly
-    /// these rules of proxy-init's, each once, whatever was there before, and the others hold none. Other rules and chains
-    /// stay where they are. Rules of proxy-init's in other backends are not looked at.
+    /// Installs the rulesets: all of them or, on an error, none. Whatever was found before, afterwards proxy-init has
+    /// exactly these rules, each once, in the families that have a ruleset, and none in the others. Rules and chains of
+    /// other programs stay as they are. proxy-init's rules in other backends are not considered.
     ///
     /// # Errors
-    /// What is missing or refused, with the rule that it is about.
+    /// What is missing or was refused, and for which rule.
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error>;
 
-    /// Removes proxy-init's jumps, rules and chains, in both families, and nothing else. Tells whether there was anything.
+    /// Removes proxy-init's rules and chains in both families, and every rule that leads to them. Base chains and
+    /// tables go only if proxy-init made them and nothing else is in them. Returns whether anything was removed.
     ///
     /// # Errors
-    /// What is missing or refused.
+    /// What is missing or was refused.
     fn remove(&self) -> Result<bool, Error>;
 }

@@ -1,4 +1,4 @@
-//! Rules in nftables' own terms, as nft writes them.
+//! Rules as nft writes them, without xtables' extensions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ impl fmt::Display for NativeRule {
 }
 
 impl NativeRule {
-    /// The one number that a field is compared with.
+    /// The number that a field is compared with, if it is compared with a list; of several, the first.
     fn number(&self, wanted: Field) -> Option<u128> {
         self.0.conditions.iter().find_map(|condition| match condition {
             Condition::In {
@@ -38,7 +38,7 @@ impl NativeRule {
 impl Body for NativeRule {
     fn write(&self, list: &mut Writer) {
         for condition in &self.0.conditions {
-            // Native mode plans no others.
+            // Native mode plans no other conditions.
             if let Condition::In { field, values, .. } = condition {
                 write_condition(list, *field, values);
             }
@@ -60,7 +60,7 @@ impl Body for NativeRule {
                 }
                 .write(list);
             }
-            // Likewise.
+            // Native mode plans no other actions.
             _ => {}
         }
     }

@@ -1,7 +1,8 @@
-//! native mode: nftables' own way, one inet table with sets, for kernels without xtables.
+//! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
-//! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), and no
-//! xt module and no nft_compat. Where the table isn't as it should be, one batch deletes it and adds it anew.
+//! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
+//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch deletes it and makes it
+//! again.
 
 mod body;
 mod table;
@@ -21,7 +22,7 @@ use crate::rules::mode::Mode;
 use crate::rules::nftables::{self, datatype};
 use crate::rules::ruleset::{ChainName, Ruleset};
 
-/// The most elements in one message: their list is one attribute, whose length is 16 bits.
+/// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
 
 /// The backend.
@@ -47,12 +48,12 @@ impl Backend for Native {
     }
 }
 
-/// The table that holds just these rulesets, once they are installed.
+/// The table that installing these rulesets makes.
 pub(super) fn expected(rulesets: &[Ruleset]) -> Table {
     table::table(rulesets)
 }
 
-/// An nft script that makes the table that installing makes.
+/// An nft script that makes the same table as installing does.
 pub fn script(rulesets: &[Ruleset]) -> String {
     nftables::script(&table::table(rulesets))
 }
@@ -65,7 +66,7 @@ pub fn batch(rulesets: &[Ruleset]) -> Vec<u8> {
     bytes
 }
 
-/// The steps in a namespace that holds nothing.
+/// The steps that install the rulesets in a namespace that holds nothing.
 pub(super) fn fresh(rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     let mut steps = Vec::with_capacity(32);
     add(table::table(rulesets), &mut steps);
@@ -73,7 +74,7 @@ pub(super) fn fresh(rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     Ok(steps)
 }
 
-/// The steps from what the namespace holds to exactly the rulesets; none if that is what it holds.
+/// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
 pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     let wanted = table::table(rulesets);
     let mut steps = Vec::new();
@@ -105,7 +106,7 @@ fn held(tables: &[Table]) -> Option<&Table> {
     })
 }
 
-/// Whether somebody else has chains in the table.
+/// Whether the table has chains of another program.
 fn holds_others(table: &Table) -> bool {
     table
         .chains
@@ -113,7 +114,8 @@ fn holds_others(table: &Table) -> bool {
         .any(|chain| ChainName::from_name(chain.name.as_bytes()).is_none())
 }
 
-/// nf_tables takes an id as it is, so that in a user namespace one that isn't mapped would silently mean another user.
+/// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
+/// would silently mean another user.
 fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
     for step in steps {
         if let Step::Append(_, _, body) = step

@@ -1,5 +1,5 @@
-//! Native mode's table as plain data, made from rulesets: rules on ports and on subnets become one rule each on a set, and
-//! what both families have, one rule for both.
+//! Native mode's table as plain data, made from rulesets. Rules on ports become one rule on a set, and so do rules on
+//! subnets; a rule that both families have becomes one rule for both.
 
 use crate::nf_tables::TableId;
 use crate::nf_tables::rule::COMMENT;
@@ -39,7 +39,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
                 }
             }
         }
-        // Each family has its redirections last; here they come after both families' exceptions.
+        // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
         merged.sort_by_key(|rule| rule.target != Target::Return);
         let mut rules: Vec<Rule> = merged.into_iter().map(Merged::rule).collect();
         if let [only] = rulesets
@@ -64,7 +64,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
     }
 }
 
-/// A rule that stands for several.
+/// A rule that stands for several planned ones.
 struct Merged {
     conditions: Vec<Condition>,
     target: Target,
@@ -83,8 +83,8 @@ impl Merged {
     }
 }
 
-/// The comment of a rule with these purposes: the first one's, or, where several rules became one on a set, what all of
-/// them name, as far as there is room.
+/// The comment of a rule with these purposes: that of the first or, if several rules became one on a set, a comment
+/// that lists the ports or subnets of all of them, as far as there is room.
 fn comment(purposes: &[Purpose]) -> String {
     let named = |purpose: &Purpose| match purpose {
         Purpose::IgnorePorts(ports) => Some(ports.to_string()),
@@ -105,7 +105,7 @@ fn comment(purposes: &[Purpose]) -> String {
     let mut names = String::new();
     for name in purposes.iter().filter_map(named) {
         let comma = if names.is_empty() { "" } else { "," };
-        // Room for the dots that say that there are more.
+        // Leaves room for the dots that say that there are more.
         if before.len() + names.len() + comma.len() + name.len() + after.len() > COMMENT - ",...".len()
             && !names.is_empty()
         {
@@ -118,11 +118,11 @@ fn comment(purposes: &[Purpose]) -> String {
     format!("{before}{names}{after}")
 }
 
-/// The sets so far.
+/// The sets that were made so far.
 struct Sets(Vec<Set>);
 
 impl Sets {
-    /// Adds numbers to the set of this name, and makes a condition on it.
+    /// Adds numbers to the set of this name, which it makes if necessary, and returns the condition on that set.
     fn add(&mut self, name: &str, field: Field, intervals: &[(u128, u128)]) -> Condition {
         let name = Name::from(name);
         match self.0.iter_mut().find(|set| set.name == name) {
@@ -142,7 +142,7 @@ impl Sets {
     }
 }
 
-/// What a rule's matches are in nftables' own terms, each with what it depends on before it.
+/// A planned rule's matches as conditions on the packet and on sets, each after those that it depends on.
 fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Planned) -> Vec<Condition> {
     let direction = match chain {
         ChainName::Prerouting | ChainName::ProxyInitRedirect => "inbound",
@@ -175,7 +175,7 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Planned)
             Match::Tcp | Match::OutLoopback | Match::UidOwner(_) | Match::GidOwner(_) => conditions.push(condition(of)),
         }
     }
-    // An exception for every address: of its own family.
+    // An exception for every address has no condition, but is for its own family only.
     if conditions.is_empty() && rule.target == Target::Return {
         conditions.push(is_of(family));
     }

@@ -1,4 +1,4 @@
-//! Rules as iptables-nft writes them: xtables' matches and targets in nf_tables' rules.
+//! Rules as iptables-nft writes them: nf_tables expressions, some of which are xtables' matches and targets.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub(super) struct XtRule<'a> {
     pub(super) rule: &'a Rule,
 }
 
-/// As linkerd-init logs it.
+/// In the form in which linkerd-init logs it.
 impl fmt::Display for XtRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.rule)
@@ -81,27 +81,28 @@ fn write_match(list: &mut Writer, condition: &Match) {
     let mut xt_match = |extension, info: &[u8]| Expression::Match(written(extension, info)).write(list);
     match condition {
         Match::Tcp => compare(list, libc::NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]),
-        // Not payload and cmp, as iptables-nft since 1.8.9 writes it: 1.8.7 reads that back without the port.
+        // iptables-nft since 1.8.9 writes a payload load and a comparison instead, but 1.8.7 reads that back without
+        // the port.
         Match::DestinationPort(port) => xt_match(Extension::Tcp, &xt::tcp(*port)),
         Match::DestinationPorts(ports) => xt_match(Extension::Multiport, &xt::multiport(ports)),
         Match::Source(net) => write_address(list, *net, Field::Source),
         Match::Destination(net) => write_address(list, *net, Field::Destination),
-        // The name with its NUL: the whole name and not a prefix.
+        // Comparing the NUL too makes it the whole name and not a prefix.
         Match::OutLoopback => compare(list, libc::NFT_META_OIFNAME, &[LOOPBACK, &[0]].concat()),
         Match::UidOwner(id) => xt_match(Extension::Owner, &xt::uid_owner(*id)),
         Match::GidOwner(id) => xt_match(Extension::Owner, &xt::gid_owner(*id)),
     }
 }
 
-/// Loads something and compares it.
+/// Loads a meta key and compares it with a value.
 fn compare(list: &mut Writer, key: i32, value: &[u8]) {
     let register = REGISTER;
     Expression::Meta { key, register }.write(list);
     Expression::equals(value).write(list);
 }
 
-/// The whole address, masked: the one form that every version of iptables-nft reads. (Since 1.8.7 it shortens the
-/// load itself where the prefix ends on a byte.)
+/// Loads the whole address, masks it and compares it: the one form that every version of iptables-nft reads. (Since
+/// 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
 fn write_address(list: &mut Writer, net: IpNet, side: fn(Family) -> Field) {
     let (family, address, mask) = match net {
         IpNet::V4(net) => (
@@ -132,7 +133,7 @@ fn write_address(list: &mut Writer, net: IpNet, side: fn(Family) -> Field) {
     Expression::equals(&address).write(list);
 }
 
-/// The xt extensions in a rule.
+/// The xt extensions that a rule uses.
 fn extensions(rule: &Rule) -> impl Iterator<Item = Extension> {
     let target = match rule.target {
         Target::Redirect(_) => Some(Extension::Redirect),
@@ -149,8 +150,8 @@ fn extensions(rule: &Rule) -> impl Iterator<Item = Extension> {
         .chain(target)
 }
 
-/// What the kernel lacks for this extension, if it does: asks nft_compat, as iptables-nft does for each revision.
-/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c; without nft_compat, nfnetlink itself says EINVAL.)
+/// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
+/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(String, &'static str, &'static str)> {
     let protocol: ProtoFamily = header::protocol(TableFamily::Ip(family));
     let request = Header {

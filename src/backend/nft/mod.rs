@@ -1,8 +1,9 @@
-//! nft mode: xtables-compatible nat chains in nf_tables, written as iptables-nft would write them.
+//! nft mode: nat chains in nf_tables, written as iptables-nft would write them.
 //!
-//! One netlink batch for both families, which the kernel commits whole or not at all. In a namespace that nobody has
-//! programmed yet, nothing is read first: the batch says that it is for the first generation, and is refused anywhere
-//! else. Then, and only then, everything is read, and a batch for just that generation puts it right.
+//! One netlink batch holds the rules of both families, and the kernel commits it as a whole or not at all. Nothing is
+//! read at first: the batch is valid only for the first generation, so the kernel refuses it unless the namespace is
+//! untouched. Only if it is refused is everything read, and a batch that is valid only for that generation makes the
+//! changes.
 
 mod body;
 
@@ -61,7 +62,7 @@ fn append(family: Family, chain: ChainName, rule: &Rule) -> Step<'_> {
     Step::Append(nat(family), chain, Box::new(XtRule { family, rule }))
 }
 
-/// The steps in a namespace that holds nothing.
+/// The steps that install the rulesets in a namespace that holds nothing.
 pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'_>> {
     let mut steps = Vec::with_capacity(32);
     for ruleset in rulesets {
@@ -73,7 +74,7 @@ pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'_>> {
     steps
 }
 
-/// The steps from what the namespace holds to exactly the rulesets; none if that is what it holds.
+/// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
 pub(super) fn install_steps<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Step<'a>>, Error> {
     let mut steps = Vec::new();
     for family in Family::ALL {
@@ -86,7 +87,7 @@ pub(super) fn install_steps<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Re
     Ok(steps)
 }
 
-/// The steps that remove everything of proxy-init's.
+/// The steps that remove proxy-init's rules and chains.
 pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
     let mut steps = Vec::new();
     for family in Family::ALL {
@@ -101,7 +102,7 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
     })
 }
 
-/// Makes each of proxy-init's chains hold its rules, and leaves one right jump to each.
+/// Adds the steps after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
 fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) -> Result<(), Error> {
     let (family, id) = (ruleset.family, nat(ruleset.family));
     if table.is_some_and(|table| table.dormant) {
@@ -120,7 +121,7 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
     for name in ChainName::ALL {
         let place = |base: Base| (base.kind, base.hook, base.priority);
         let held = chain_of(name).map(|chain| chain.base.map(place));
-        // One that is hooked elsewhere is for the kernel to refuse.
+        // If a chain of this name is hooked elsewhere, the kernel refuses the step, and the error names the chain.
         if held != Some(name.hook().map(expected::base).map(place)) {
             steps.push(Step::AddChain(id, name));
         }
@@ -145,8 +146,7 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
             for held in held {
                 match wanted.iter().position(|rule| is(rule, held)) {
                     Some(kept) => drop(wanted.remove(kept)),
-                    // Another copy of the jump would have every connection looked at twice. A jump that isn't
-                    // proxy-init's stays.
+                    // A second copy of the jump is deleted. A jump that another program added stays.
                     None if chain.rules.iter().any(|rule| is(rule, held)) => {
                         steps.push(Step::DeleteRule(id, Name::from(chain.name.as_str()), held.handle));
                     }
@@ -159,8 +159,8 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
     Ok(())
 }
 
-/// Removes proxy-init's chains and everything that leads to them, and the base chains and the table if proxy-init made
-/// them and they hold nothing else.
+/// Adds the steps that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
+/// table if proxy-init made them and they hold nothing else.
 fn remove(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
     let Some(table) = table else {
         return;
@@ -200,7 +200,7 @@ fn remove(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
     }
 }
 
-/// A rule written as a message and read as if the kernel had dumped it.
+/// Writes a rule as a message, and reads it back as if the kernel had dumped it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn written_and_read(family: Family, rule: &Rule) -> Result<Rule, String> {
     use crate::netlink::message::Messages;
