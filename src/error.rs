@@ -283,8 +283,8 @@ pub enum Error {
 
     /// The kernel took the change, but its answer was lost.
     #[error(
-        "{mode} mode: the kernel's answer could not be received ({errno}), and somebody else has changed the rules since, \
-         so it is not known whether the rules are installed: check with `proxy-init verify`"
+        "{mode} mode: the kernel took the rules, but its answer could not be received ({errno}), so it is not known \
+         whether the rules are installed: check with `proxy-init verify`"
     )]
     Unanswered {
         /// The mode in use.

@@ -166,10 +166,12 @@ impl Over {
 
     /// Installs the rulesets in a transaction that is valid only for the generation at which the other mode was
     /// checked. If proxy-init has rules in the other mode, the same transaction removes them if `replace` is set;
-    /// otherwise that is an error. Returns whether there were any.
-    pub(crate) fn install(self, rulesets: &[Ruleset], replace: bool) -> Result<bool, Error> {
+    /// otherwise that is an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether there
+    /// were any.
+    pub(crate) fn install(self, rulesets: &[Ruleset], replace: bool, try_fresh: bool) -> Result<bool, Error> {
         let mut replaced = false;
-        transact(self.mode(), |tables| {
+        let fresh = try_fresh.then(|| self.fresh(rulesets)).transpose()?;
+        transact(self.mode(), fresh.as_deref(), |tables| {
             let mut steps = self.other().remove_steps(tables);
             if !steps.is_empty() && !replace {
                 return Err(Error::OtherBackend {

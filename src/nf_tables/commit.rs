@@ -67,22 +67,36 @@ pub(crate) fn check(mode: Mode, steps: &[Step<'_>]) -> Result<(), Error> {
     }
 }
 
-/// Changes the ruleset from what it is to what it should be. `plan` is given the tables and returns the steps, or none
-/// if nothing needs to change. Returns whether anything was changed.
+/// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the steps for a namespace in
+/// which nothing has ever been committed, and are tried first, without reading anything. Otherwise `plan` is given the tables
+/// and returns the steps, or none if nothing needs to change. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
     mode: Mode,
+    fresh: Option<&[Step<'_>]>,
     mut plan: impl FnMut(&[Table]) -> Result<Vec<Step<'a>>, Error>,
 ) -> Result<bool, Error> {
-    let mut unanswered: Option<(Generation, Errno)> = None;
+    // A batch of which it isn't known whether it was committed, and the generation that it was for.
+    let mut unanswered = None;
+    if let Some(steps) = fresh {
+        match commit_fresh(mode, steps)? {
+            Outcome::Committed => return Ok(true),
+            Outcome::OtherGeneration => {}
+            Outcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
+        }
+    }
     for attempt in 0..TRIES {
         back_off(attempt);
         // A new socket for each attempt: answers that an earlier one has not received are gone with it.
         let socket = open(mode)?;
-        let picture = picture(mode, &socket)?;
+        let picture = match (picture(mode, &socket), unanswered) {
+            (Ok(picture), _) => picture,
+            (Err(error), None) => return Err(error),
+            (Err(_), Some((_, errno))) => return Err(not_known(mode, errno)),
+        };
         let steps = plan(&picture.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
-            _ if steps.is_empty() => return Ok(attempt > 0),
+            _ if steps.is_empty() => return Ok(unanswered.is_some()),
             Some((generation, errno)) if generation == picture.generation => {
                 return Err(Error::Netlink {
                     mode,
@@ -90,12 +104,7 @@ pub(crate) fn transact<'a>(
                     errno: error::Errno::of(errno),
                 });
             }
-            Some((_, errno)) => {
-                return Err(Error::Unanswered {
-                    mode,
-                    errno: error::Errno::of(errno),
-                });
-            }
+            Some((_, errno)) => return Err(not_known(mode, errno)),
             None => {}
         }
         match commit(mode, &socket, &steps, picture.generation)? {
@@ -105,6 +114,13 @@ pub(crate) fn transact<'a>(
         }
     }
     Err(Error::Contended { tries: TRIES })
+}
+
+fn not_known(mode: Mode, errno: Errno) -> Error {
+    Error::Unanswered {
+        mode,
+        errno: error::Errno::of(errno),
+    }
 }
 
 /// The error for rules that can't be read, when the caller only wanted to read.

@@ -32,10 +32,9 @@ pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
             mode,
             errno: error::Errno::of(errno),
         },
-        ReadError::Socket(errno) => Error::Netlink {
+        ReadError::Socket(errno) => Error::Unseen {
             mode,
-            call: "recv",
-            errno: error::Errno::of(errno),
+            reason: error::Errno::of(errno).to_string(),
         },
         ReadError::Malformed(_) => Error::GarbledDump { mode },
         ReadError::Interrupted => Error::KeepsChanging { mode },

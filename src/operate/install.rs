@@ -242,7 +242,7 @@ impl Install {
         // In a fresh namespace, this only looks at which legacy tables there are.
         let lists = Lists::open();
         let in_legacy = legacy_rules(&lists)?;
-        match in_legacy {
+        match &in_legacy {
             LegacyRules::Some if !self.replace_other_backend => {
                 return Err(Error::OtherBackend {
                     mode,
@@ -250,14 +250,14 @@ impl Install {
                 });
             }
             LegacyRules::Unseen(unseen) => {
-                warnings.push(Warning::LegacyUnseen(unseen));
+                warnings.push(Warning::LegacyUnseen(unseen.clone()));
                 warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
             }
             _ => {}
         }
         // Auto has tried that already.
-        let fresh = self.choice != Choice::Auto && over.install_if_fresh(rulesets)?;
-        if !fresh && over.install(rulesets, self.replace_other_backend)? {
+        let try_fresh = self.choice != Choice::Auto && in_legacy != LegacyRules::Some;
+        if over.install(rulesets, self.replace_other_backend, try_fresh)? {
             replaced.extend(
                 Mode::ALL
                     .into_iter()
@@ -325,6 +325,15 @@ impl Install {
         let rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
+        if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
+            && !matches!(self.choice, Choice::Mode(_))
+        {
+            // It can't even be told which mode to look at.
+            return Err(Error::Unseen {
+                mode: Mode::Nft,
+                reason: unseen.reason.clone(),
+            });
+        }
         let mode = match (self.choice, holder) {
             (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
             // If choosing fails, installing would go on in nft mode.

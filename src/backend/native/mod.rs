@@ -12,7 +12,7 @@ use self::table::{TABLE, kind};
 use super::Backend;
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
-use crate::nf_tables::commit::{Outcome, commit_fresh, transact};
+use crate::nf_tables::commit::transact;
 use crate::nf_tables::refusal::is_mapped;
 use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, Step};
@@ -35,16 +35,14 @@ impl Backend for Native {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        match commit_fresh(Mode::Native, &fresh(rulesets)?)? {
-            Outcome::Committed => Ok(()),
-            Outcome::OtherGeneration | Outcome::Unanswered(_) => {
-                transact(Mode::Native, |tables| install_steps(tables, rulesets)).map(drop)
-            }
-        }
+        transact(Mode::Native, Some(&fresh(rulesets)?), |tables| {
+            install_steps(tables, rulesets)
+        })
+        .map(drop)
     }
 
     fn remove(&self) -> Result<bool, Error> {
-        transact(Mode::Native, |tables| Ok(remove_steps(tables)))
+        transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))
     }
 }
 

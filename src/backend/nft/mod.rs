@@ -12,7 +12,7 @@ use super::Backend;
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
-use crate::nf_tables::commit::{Outcome, commit_fresh, transact};
+use crate::nf_tables::commit::transact;
 use crate::nf_tables::step::{self, Step};
 use crate::nf_tables::table::MARK;
 use crate::rules::config::Family;
@@ -31,16 +31,14 @@ impl Backend for Nft {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        match commit_fresh(Mode::Nft, &fresh(rulesets))? {
-            Outcome::Committed => Ok(()),
-            Outcome::OtherGeneration | Outcome::Unanswered(_) => {
-                transact(Mode::Nft, |tables| install_steps(tables, rulesets)).map(drop)
-            }
-        }
+        transact(Mode::Nft, Some(&fresh(rulesets)), |tables| {
+            install_steps(tables, rulesets)
+        })
+        .map(drop)
     }
 
     fn remove(&self) -> Result<bool, Error> {
-        transact(Mode::Nft, |tables| Ok(remove_steps(tables)))
+        transact(Mode::Nft, None, |tables| Ok(remove_steps(tables)))
     }
 }
 
