@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 
 use xtask::apt;
 use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
 
-use crate::install;
+use crate::support::install;
 
 /// A release's program, with its own libraries, C's among them.
 struct Foreign {
@@ -147,17 +148,17 @@ fn what_every_version_writes_is_in_place() {
     for release in ["bullseye", "bookworm", "trixie", "sid"] {
         let iptables = Foreign::iptables(release);
         let namespace = Namespace::new();
-        let flags = crate::linkerd::Flags {
+        let flags = Flags {
             redirect: vec![80],
             gid: Some(7),
             inbound_subnets: vec!["10.1.2.3/8".into(), "10.1.2.3/30".into(), "fd00:1::/45".into()],
-            ..crate::linkerd::Flags::default()
+            ..Flags::default()
         };
-        for (program, command) in flags.commands_of("nft") {
+        for (program, command) in flags.commands("nft") {
             let family = program.trim_end_matches("-nft");
             iptables.stdout(&namespace, &format!("{family} -t nat {command}"));
         }
-        let verdict = install(&namespace, &format!("verify {}", flags.arguments().join(" ")));
+        let verdict = install(&namespace, &format!("verify {}", flags.line()));
         assert!(verdict.starts_with("in place"), "{release}: {verdict}");
     }
 }
