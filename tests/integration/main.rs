@@ -14,5 +14,6 @@ mod nft;
 mod operate;
 mod support;
 mod traffic;
+mod valgrind;
 mod versions;
 mod xtables;

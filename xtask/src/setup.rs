@@ -36,7 +36,7 @@ const BUILD: [Need; 4] = [
     ),
 ];
 
-const TESTS: [Need; 7] = [
+const TESTS: [Need; 8] = [
     (
         Sign::Program("iptables-nft"),
         ["iptables", "iptables-nft", "iptables", "iptables"],
@@ -48,6 +48,10 @@ const TESTS: [Need; 7] = [
     (Sign::Program("nft"), ["nftables", "nftables", "nftables", "nftables"]),
     (Sign::Program("ip"), ["iproute2", "iproute", "iproute2", "iproute2"]),
     (Sign::Program("strace"), ["strace", "strace", "strace", "strace"]),
+    (
+        Sign::Program("valgrind"),
+        ["valgrind", "valgrind", "valgrind", "valgrind"],
+    ),
     (
         Sign::Program("setpriv"),
         ["util-linux", "util-linux", "setpriv", "util-linux"],
