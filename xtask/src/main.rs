@@ -5,7 +5,6 @@ use std::process::ExitCode;
 mod bench;
 mod build;
 mod demo;
-mod guest;
 mod image;
 mod kernels;
 mod rootfs;
@@ -26,7 +25,8 @@ Commands:
   image   Build the Dockerfile's scratch image from the binary here, and run it with runc as Kubernetes
           would (needs root); --layout FOLDER only puts there what the Dockerfile's targets copy
   kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
-          docs/kernels.md
+          docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
+          --only 6.12 nft_compat
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
           --seconds N (needs a nightly toolchain)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
@@ -34,8 +34,8 @@ Commands:
 Example: cargo xtask demo";
 
 fn main() -> ExitCode {
-    if guest::is_guest() {
-        guest::run();
+    if kernels::guest::is_guest() {
+        kernels::guest::run();
         return ExitCode::SUCCESS;
     }
     let mut arguments = std::env::args().skip(1);
@@ -54,6 +54,9 @@ fn main() -> ExitCode {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref()))
         }
         ("kernels", []) => setup::for_tests().and_then(|()| kernels::run()),
+        ("kernels", [flag, words @ ..]) if flag == "--only" && !words.is_empty() => {
+            setup::for_tests().and_then(|()| kernels::run_only(words))
+        }
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
@@ -105,7 +108,7 @@ fn test() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     cargo(&["test", "--locked", "--benches"]).run()?;
-    if let kernels::Outcome::Skipped(reason) = kernels::check()? {
+    if let kernels::Outcome::Skipped(reason) = kernels::check(&[])? {
         skipped.push(format!("kernels: {reason}"));
     }
     for what in skipped {
