@@ -7,6 +7,7 @@ mod build;
 mod demo;
 mod image;
 mod kernels;
+mod mutants;
 mod rootfs;
 mod setup;
 
@@ -29,6 +30,8 @@ Commands:
           --only 6.12 nft_compat
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
           --seconds N (needs a nightly toolchain)
+  mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
+          that need no root miss more than one in twenty (cargo-mutants)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         ("kernels", [flag, words @ ..]) if flag == "--only" && !words.is_empty() => {
             setup::for_tests().and_then(|()| kernels::run_only(words))
         }
+        ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
@@ -124,9 +128,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
         [flag, seconds] if flag == "--seconds" => seconds.parse::<u32>()?,
         _ => return Err("usage: cargo xtask fuzz [--seconds N]".into()),
     };
-    if setup::find("cargo-fuzz").is_none() {
-        cargo(&["install", "--locked", "cargo-fuzz"]).run()?;
-    }
+    setup::cargo_tool("cargo-fuzz")?;
     let found = shell::target("fuzz-corpus");
     std::fs::create_dir_all(&found)?;
     let mut command = std::process::Command::new("rustup");
@@ -141,9 +143,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
 
 /// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.
 fn audit() -> Result<()> {
-    if setup::find("cargo-deny").is_none() {
-        cargo(&["install", "--locked", "cargo-deny"]).run()?;
-    }
+    setup::cargo_tool("cargo-deny")?;
     cargo(&["deny", "check", "licenses", "bans", "sources"]).run()?;
     if cargo(&["deny", "check", "advisories"]).run().is_err() {
         println!("NOT CHECKED, or not passed: advisories; see above");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-use xtask::shell::{Result, Run as _};
+use xtask::shell::{Result, Run as _, cargo};
 
 /// How to tell that a thing is there.
 enum Sign {
@@ -127,6 +127,14 @@ pub(crate) fn programs(needs: &[(&str, &str)]) -> Result<()> {
         return Ok(());
     }
     apt(&packages(missing.iter().map(|(_, package)| *package)))
+}
+
+/// Installs a tool of cargo's that isn't there.
+pub(crate) fn cargo_tool(name: &str) -> Result<()> {
+    if find(name).is_some() {
+        return Ok(());
+    }
+    cargo(&["install", "--locked", name]).run()
 }
 
 /// Installs Debian packages, by sudo if need be.
