@@ -53,7 +53,7 @@ fn auto() {
 }
 
 #[test]
-fn what_only_prints() {
+fn what_changes_nothing() {
     let namespace = Namespace::new();
     for mode in ["nft", "native"] {
         check(&namespace, &format!("{} --simulate", chart_in(mode)));
