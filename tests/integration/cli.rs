@@ -1,11 +1,8 @@
 //! The command line as users write it: Linkerd's chart, Go's ways, and mistakes.
 
-use std::process::Command;
-
 use xtask::lab::Namespace;
-use xtask::linkerd::CHART_ARGUMENTS;
 
-use crate::{assert_success, install, last_line, proxy_init, run, saved_by_nft};
+use crate::support::{Run, chart, chart_in, install, saved};
 
 #[test]
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
@@ -86,11 +83,11 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
         } else {
             format!("--iptables-mode nft {arguments}")
         };
-        let output = run(&namespace, &arguments);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        let output = Run::new(&arguments).output(&namespace);
+        let stderr = output.stderr();
+        assert_eq!(output.code(), Some(2), "{arguments}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
-        assert_eq!(output.stdout, b"", "{arguments}");
+        assert_eq!(output.stdout(), "", "{arguments}");
         for word in words {
             assert!(stderr.contains(word), "{word:?} in {stderr:?}");
         }
@@ -101,14 +98,11 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
 #[test]
 fn the_charts_arguments_run_unchanged() {
     let namespace = Namespace::new();
-    let chart = "--firewall-bin-path iptables-nft --firewall-save-bin-path iptables-nft-save";
-    let log = install(&namespace, &format!("{chart} {}", CHART_ARGUMENTS.join(" ")));
+    let names = "--firewall-bin-path iptables-nft --firewall-save-bin-path iptables-nft-save";
+    let log = install(&namespace, &format!("{names} {}", chart()));
     assert!(log.contains("in nft mode for IPv4 and IPv6"), "{log}");
-    let chart = "--iptables-mode nft --ipv6=false --timeout-close-wait-secs 3600 --log-format json --log-level info";
-    install(
-        &namespace,
-        &format!("{chart} {} --proxy-gid 2102", CHART_ARGUMENTS.join(" ")),
-    );
+    let others = "--ipv6=false --timeout-close-wait-secs 3600 --log-format json --log-level info --proxy-gid 2102";
+    install(&namespace, &format!("{} {others}", chart_in("nft")));
 }
 
 #[test]
@@ -119,7 +113,7 @@ fn every_way_of_writing_the_same_gives_the_same() {
         "--iptables-mode nft -p 4143 -o 4140 -u 2102 -r 80,443 --inbound-ports-to-ignore 25,26-27 \
          --outbound-ports-to-ignore 99 --inbound-subnets-to-ignore 10.0.0.0/8,fd00::/8",
     );
-    let want = saved_by_nft(&plain);
+    let want = saved(&plain, "nft");
     for arguments in [
         &[
             "--iptables-mode=nft",
@@ -185,9 +179,8 @@ fn every_way_of_writing_the_same_gives_the_same() {
         ],
     ] {
         let namespace = Namespace::new();
-        let output = namespace.output(proxy_init().args(arguments));
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        assert_eq!(saved_by_nft(&namespace), want, "{arguments:?}");
+        Run::new("").arguments(arguments).output(&namespace).success();
+        assert_eq!(saved(&namespace, "nft"), want, "{arguments:?}");
     }
 }
 
@@ -213,10 +206,9 @@ fn netns_is_where_everything_happens() {
         ("/etc/passwd", "EINVAL"),
         ("/proc/self/ns/mnt", "EINVAL"),
     ] {
-        let line = last_line(&run(
-            &here,
-            &format!("--iptables-mode nft -p 4143 -o 4140 --netns {path}"),
-        ));
+        let line = Run::new(&format!("--iptables-mode nft -p 4143 -o 4140 --netns {path}"))
+            .output(&here)
+            .last_line();
         assert!(
             line.contains(word) && line.contains(path) && line.contains("/var/run/netns"),
             "{line}"
@@ -227,13 +219,10 @@ fn netns_is_where_everything_happens() {
 #[test]
 fn a_timeout_that_cannot_be_written_stops_everything() {
     let namespace = Namespace::new();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-ec"]);
-    command.arg(format!(
-        "mount -o bind,ro /proc/sys /proc/sys && exec {} --iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9",
-        env!("CARGO_BIN_EXE_proxy-init")
-    ));
-    let line = last_line(&namespace.output(&mut command));
+    let line = Run::new("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9")
+        .after_mounting("mount -o bind,ro /proc/sys /proc/sys")
+        .output(&namespace)
+        .last_line();
     assert!(line.contains("EROFS") && line.contains("privileged"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), "");
 }
@@ -245,17 +234,15 @@ fn a_failed_install_takes_the_timeout_back() {
     let before = namespace.sh(file);
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    last_line(&run(
-        &namespace,
-        "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9",
-    ));
+    Run::new("--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 9")
+        .output(&namespace)
+        .last_line();
     assert_eq!(namespace.sh(file), before);
 }
 
 #[test]
 fn the_log_is_what_was_done() {
-    let arguments = CHART_ARGUMENTS.join(" ");
-    let plain = install(&Namespace::new(), &format!("--iptables-mode nft {arguments}"));
+    let plain = install(&Namespace::new(), &chart_in("nft"));
     for line in plain.lines() {
         assert!(
             line.starts_with("time=\"20") && line.contains("Z\" level=info msg=\""),
@@ -272,30 +259,20 @@ fn the_log_is_what_was_done() {
         "{summary}"
     );
 
-    let json = install(
-        &Namespace::new(),
-        &format!("--iptables-mode nft --log-format json {arguments}"),
-    );
+    let json = install(&Namespace::new(), &format!("{} --log-format json", chart_in("nft")));
     for line in json.lines() {
         assert!(
             line.starts_with("{\"level\":\"info\",\"msg\":\"") && line.ends_with("Z\"}"),
             "{line}"
         );
     }
-    let quiet = install(
-        &Namespace::new(),
-        &format!("--iptables-mode nft --log-level error {arguments}"),
-    );
+    let quiet = install(&Namespace::new(), &format!("{} --log-level error", chart_in("nft")));
     assert_eq!(quiet, "");
 }
 
 #[test]
 fn help_and_version_tell() {
-    let stdout = |argument: &str| {
-        let output = proxy_init().arg(argument).output().unwrap();
-        assert_success(&output);
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let stdout = |line: &str| install(&Namespace::new(), line);
     let help = stdout("--help");
     for flag in [
         "--incoming-proxy-port",
@@ -329,22 +306,18 @@ fn help_and_version_tell() {
 
 #[test]
 fn the_man_page_and_completions_know_the_flags() {
-    let stdout = |arguments: &[&str]| {
-        let output = proxy_init().args(arguments).output().unwrap();
-        assert_success(&output);
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let page = stdout(&["man"]);
+    let stdout = |line: &str| install(&Namespace::new(), line);
+    let page = stdout("man");
     assert!(
         page.contains(".TH proxy-init 1") && page.contains("inbound\\-ports\\-to\\-ignore"),
         "{page}"
     );
     for shell in ["bash", "zsh", "fish"] {
         assert!(
-            stdout(&["completions", shell]).contains("outbound-subnets-to-ignore"),
+            stdout(&format!("completions {shell}")).contains("outbound-subnets-to-ignore"),
             "{shell}"
         );
     }
-    let output = proxy_init().args(["completions", "cmd.exe"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let output = Run::new("completions cmd.exe").output(&Namespace::new());
+    assert_eq!(output.code(), Some(2));
 }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use xtask::lab::Namespace;
 
-use crate::{install, saved_by_nft};
+use crate::support::{install, saved};
 
 const MANIFEST: &str = include_str!("../../deploy/pod.yaml");
 
@@ -24,7 +24,7 @@ fn the_manifests_arguments_install_what_it_says() {
     let arguments = containers[0].args.clone().unwrap().join(" ");
     let namespace = Namespace::new();
     install(&namespace, &arguments);
-    let rules = saved_by_nft(&namespace);
+    let rules = saved(&namespace, "nft");
     for part in [
         "--to-ports 4143",
         "--to-ports 4140",

@@ -7,15 +7,7 @@ use std::time::Duration;
 
 use xtask::lab::Namespace;
 
-use crate::legacy::Folder;
-use crate::{Calls, install, last_line, proxy_init, run, saved_by_nft};
-
-const PORTS: &str = "-p 4143 -o 4140";
-
-/// Runs with a PATH of its own.
-fn run_with_path(namespace: &Namespace, path: &str, arguments: &str) -> std::process::Output {
-    namespace.output(proxy_init().env("PATH", path).args(arguments.split_whitespace()))
-}
+use crate::support::{Folder, PORTS, Run, install, saved};
 
 #[test]
 fn a_namespace_of_another_user_namespace() {
@@ -30,10 +22,9 @@ fn a_namespace_of_another_user_namespace() {
     let mut ready = [0; 6];
     std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut ready).unwrap();
     let netns = format!("/proc/{}/ns/net", other.id());
-    let line = last_line(&run(
-        &namespace,
-        &format!("--iptables-mode nft {PORTS} -u 2102 --netns {netns}"),
-    ));
+    let line = Run::new(&format!("--iptables-mode nft {PORTS} -u 2102 --netns {netns}"))
+        .output(&namespace)
+        .last_line();
     other.kill().unwrap();
     other.wait().unwrap();
     assert!(
@@ -62,7 +53,9 @@ fn a_table_with_an_owner() {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        let line = last_line(&run(&namespace, &format!("--iptables-mode {mode} {PORTS}")));
+        let line = Run::new(&format!("--iptables-mode {mode} {PORTS}"))
+            .output(&namespace)
+            .last_line();
         owner.kill().unwrap();
         owner.wait().unwrap();
         let words = format!("the table {table} belongs to another program");
@@ -84,7 +77,9 @@ fn a_base_chain_with_the_name_of_a_chain_of_proxy_inits() {
             "nft add chain {family} nat {chain} {{ type nat hook output priority -100 ; }}"
         ));
         let before = namespace.sh("nft list ruleset");
-        let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
+        let line = Run::new(&format!("--iptables-mode nft {PORTS}"))
+            .output(&namespace)
+            .last_line();
         assert!(
             line.contains(&format!("the {word} nat table has a base chain {chain}")),
             "{line}"
@@ -104,17 +99,17 @@ fn a_chain_that_another_programs_map_leads_to() {
     install(&namespace, &format!("--iptables-mode nft {PORTS}"));
     namespace.sh("nft add map ip nat ports { type inet_service : verdict ; }");
     namespace.sh("nft add element ip nat ports { 80 : jump PROXY_INIT_REDIRECT }");
-    let before = saved_by_nft(&namespace);
-    let line = last_line(&run(&namespace, "uninstall"));
+    let before = saved(&namespace, "nft");
+    let line = Run::new("uninstall").output(&namespace).last_line();
     assert!(line.contains("EBUSY") && line.contains("PROXY_INIT_REDIRECT"), "{line}");
     assert!(
         line.contains("`nft list table ip nat`") && !line.contains("report"),
         "{line}"
     );
-    assert_eq!(saved_by_nft(&namespace), before);
+    assert_eq!(saved(&namespace, "nft"), before);
     namespace.sh("nft delete element ip nat ports { 80 }");
     install(&namespace, "uninstall");
-    assert!(!saved_by_nft(&namespace).contains("PROXY_INIT"));
+    assert!(!saved(&namespace, "nft").contains("PROXY_INIT"));
 }
 
 #[test]
@@ -123,13 +118,19 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
     let namespace = Namespace::new();
     install(&namespace, &format!("--iptables-mode legacy {PORTS}"));
     let arguments = format!("--iptables-mode nft --replace-other-backend {PORTS}");
-    let line = last_line(&run_with_path(&namespace, empty.path(), &arguments));
+    let line = Run::new(&arguments)
+        .only_commands_of(&empty)
+        .output(&namespace)
+        .last_line();
     assert!(
         line.contains("the rules are installed, but those of legacy mode are still there too"),
         "{line}"
     );
     assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
-    let line = last_line(&run_with_path(&namespace, empty.path(), "uninstall"));
+    let line = Run::new("uninstall")
+        .only_commands_of(&empty)
+        .output(&namespace)
+        .last_line();
     assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
 }
 
@@ -137,9 +138,12 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
 fn a_command_that_cannot_be_executed() {
     let folder = Folder::new("not-executable");
     folder.script("iptables-legacy-restore", "");
-    std::fs::write(format!("{}/iptables-legacy-restore", folder.path()), [0; 64]).unwrap();
+    std::fs::write(folder.join("iptables-legacy-restore"), [0; 64]).unwrap();
     folder.link("ip6tables-legacy-restore", "ip6tables-legacy-restore");
-    let line = last_line(&run_with_path(&Namespace::new(), folder.path(), PORTS));
+    let line = Run::new(PORTS)
+        .only_commands_of(&folder)
+        .output(&Namespace::new())
+        .last_line();
     assert!(
         line.contains("cannot run") && line.contains("iptables-legacy-restore"),
         "{line}"
@@ -150,14 +154,10 @@ fn a_command_that_cannot_be_executed() {
 fn legacy_tables_that_may_be_listed_but_not_read() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--bounding-set=-net_admin",
-        env!("CARGO_BIN_EXE_proxy-init"),
-        "--iptables-mode",
-        "auto",
-    ]);
-    let line = last_line(&namespace.output(command.args(PORTS.split_whitespace())));
+    let line = Run::new(&format!("--iptables-mode auto {PORTS}"))
+        .root_without("net_admin")
+        .output(&namespace)
+        .last_line();
     assert!(line.contains("EPERM") && line.contains("CAP_NET_ADMIN"), "{line}");
 }
 
@@ -168,23 +168,20 @@ fn somebody_who_commits_before_every_batch() {
     let flags = format!("--iptables-mode nft {PORTS} -r");
     install(&namespace, &format!("{flags} 80"));
     // A try asks for the generation, then for the rules, and sends a batch; this is how a run without a rival ends.
-    let calls = Calls::of(&namespace, &format!("{flags} 81"));
+    let calls = Run::new(&format!("{flags} 81")).calls(&namespace);
     let sends: Vec<_> = calls.0.lines().filter(|line| line.contains(" sendto(")).collect();
     let a_try = sends.iter().rev().position(|line| line.contains("GETGEN")).unwrap() + 1;
-    let before = saved_by_nft(&namespace);
+    let before = saved(&namespace, "nft");
     // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
     // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
     let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
-    let mut command = Command::new("strace");
-    command
-        .args(["-o", "/dev/null", "--trace=sendto"])
-        .arg(format!(
-            "--inject=sendto:poke_enter=@arg2={begin}:when={}+{a_try}",
-            sends.len()
-        ))
-        .arg(env!("CARGO_BIN_EXE_proxy-init"))
-        .args(format!("{flags} 82").split_whitespace());
-    let line = last_line(&namespace.output(&mut command));
+    let line = Run::new(&format!("{flags} 82"))
+        .inject(
+            "sendto",
+            &format!("poke_enter=@arg2={begin}:when={}+{a_try}", sends.len()),
+        )
+        .output(&namespace)
+        .last_line();
     assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");
-    assert_eq!(saved_by_nft(&namespace), before);
+    assert_eq!(saved(&namespace, "nft"), before);
 }

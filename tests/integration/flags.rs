@@ -1,36 +1,31 @@
 //! What the flags promise: which subcommand takes which, what is refused and in which words, what completes, and what
 //! --simulate prints.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::ffi::OsStrExt as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use xtask::lab::Namespace;
 
-use crate::legacy::Folder;
-use crate::{assert_success, install, last_line, proxy_init, run, run_without_privileges, saved, saved_by_nft};
+use crate::support::{Finished, Folder, Run, feed, install, saved};
 
 const PORTS: &str = "-p 4143 -o 4140 -u 2102";
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
+/// What a run prints that needs no namespace.
 fn stdout(arguments: &[&str]) -> String {
-    let output = proxy_init().args(arguments).output().unwrap();
-    assert_success(&output);
-    String::from_utf8(output.stdout).unwrap()
+    Finished(Run::new("").arguments(arguments).command().output().unwrap()).success()
 }
 
 /// What a run with these arguments is refused with; nothing may be touched.
 fn refusal(namespace: &Namespace, arguments: &[&str]) -> String {
     let before = namespace.sh("nft list ruleset");
-    let output = namespace.output(proxy_init().env_remove("IPTABLES_MODE").args(arguments));
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+    let finished = Run::new("").arguments(arguments).output(namespace);
+    let text = finished.stderr();
+    assert_eq!(finished.code(), Some(2), "{arguments:?}: {text}");
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert_eq!(output.stdout, b"", "{arguments:?}");
+    assert_eq!(finished.stdout(), "", "{arguments:?}");
     assert_eq!(namespace.sh("nft list ruleset"), before, "{arguments:?}");
     text
 }
@@ -178,34 +173,32 @@ fn a_mistake_is_named_with_what_to_write_instead() {
 fn a_value_that_is_not_text_names_its_flag_and_cannot_steer_a_terminal() {
     let namespace = Namespace::new();
     for (joined, flag) in [(false, "--proxy-uid"), (true, "--inbound-ports-to-ignore")] {
-        let mut command = proxy_init();
-        command.args(PORTS.split(' '));
-        let bytes = std::ffi::OsStr::from_bytes(b"\xff\x1b[31m\n7");
-        if joined {
-            let mut argument = std::ffi::OsString::from(format!("{flag}="));
+        let bytes = OsStr::from_bytes(b"\xff\x1b[31m\n7");
+        let arguments = if joined {
+            let mut argument = OsString::from(format!("{flag}="));
             argument.push(bytes);
-            command.arg(argument);
+            vec![argument]
         } else {
-            command.arg(flag).arg(bytes);
-        }
-        let output = namespace.output(&mut command);
-        let text = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+            vec![flag.into(), bytes.to_owned()]
+        };
+        let finished = Run::new(PORTS).arguments(arguments).output(&namespace);
+        let text = finished.stderr();
+        assert_eq!(finished.code(), Some(2), "{text}");
         assert!(text.contains(flag) && text.contains("is not UTF-8 text"), "{text}");
         assert!(text.contains("\\u{1b}[31m\\n7") && text.lines().count() == 1, "{text}");
     }
     // A path need not be text.
-    let output = namespace.output(
-        proxy_init()
-            .args(["detect", "--netns"])
-            .arg(std::ffi::OsStr::from_bytes(b"/run/\xff")),
-    );
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains("ENOENT"), "{output:?}");
+    let finished = Run::new("detect --netns")
+        .arguments([OsStr::from_bytes(b"/run/\xff")])
+        .output(&namespace);
+    assert_eq!(finished.code(), Some(1), "{finished:?}");
+    assert!(finished.stderr().contains("ENOENT"), "{finished:?}");
     let path = "/run/\u{1b}]0;title\u{7}\nsecond line";
-    let output = namespace.output(proxy_init().args(["verify", "-p", "1", "-o", "2", "--netns", path]));
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let finished = Run::new("verify -p 1 -o 2 --netns")
+        .arguments([path])
+        .output(&namespace);
+    let text = finished.stderr();
+    assert_eq!(finished.code(), Some(1), "{text}");
     assert!(text.contains("\\u{1b}]0;title\\u{7}\\nsecond line"), "{text}");
     assert_eq!(
         text.trim_end().chars().filter(|it| it.is_control()).count(),
@@ -218,13 +211,11 @@ fn a_value_that_is_not_text_names_its_flag_and_cannot_steer_a_terminal() {
 fn linkerds_word_for_legacy_mode_is_understood() {
     for (environment, arguments) in [("", "--iptables-mode iptables"), ("iptables", "")] {
         let namespace = Namespace::new();
-        let mut command = proxy_init();
-        command
-            .env("IPTABLES_MODE", environment)
-            .args(PORTS.split(' '))
-            .args(arguments.split_whitespace());
-        assert_success(&namespace.output(&mut command));
-        assert!(saved(&namespace, "iptables-legacy-save").contains("-j PROXY_INIT_OUTPUT"));
+        Run::new(&format!("{PORTS} {arguments}"))
+            .environment("IPTABLES_MODE", environment)
+            .output(&namespace)
+            .success();
+        assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
     }
 }
 
@@ -257,65 +248,42 @@ fn what_is_probably_a_mistake_is_one_warning_each() {
     }
 }
 
-/// Runs a command in a namespace and feeds it a text.
-fn feed(namespace: &Namespace, command: &str, text: &str) -> Output {
-    let mut words = command.split_whitespace();
-    namespace.run(|| {
-        let mut child = Command::new(words.next().unwrap())
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A command that stops reading early has an error to tell, which is looked at.
-        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
-        child.wait_with_output().unwrap()
-    })
-}
-
-fn saved_by(namespace: &Namespace, variant: &str) -> [String; 2] {
-    ["iptables", "ip6tables"].map(|family| saved(namespace, &format!("{family}-{variant}-save")))
-}
-
 #[test]
 fn one_familys_text_restores_to_what_installing_makes() {
     let flags = "-p 4143 -o 4140 -u 2102 -g 7 -r 80 --inbound-ports-to-ignore 1-9,25 --subnets-to-ignore \
                  10.1.2.3/8,fd00::/8 --outbound-subnets-to-ignore 192.0.2.0/24,2001:db8::/32";
     let nowhere = Namespace::new();
     let text = |family: &str| {
-        let output = run_without_privileges(&nowhere, &format!("--simulate={family} {flags}"));
-        assert_success(&output);
-        String::from_utf8(output.stdout).unwrap()
+        Run::new(&format!("--simulate={family} {flags}"))
+            .nobody(&[])
+            .output(&nowhere)
+            .success()
     };
     let (v4, v6) = (text("ipv4"), text("ipv6"));
     assert_eq!(nowhere.sh("nft list ruleset"), "");
     for variant in ["nft", "legacy"] {
         let (restored, installed) = (Namespace::new(), Namespace::new());
         for (command, text) in [("iptables", &v4), ("ip6tables", &v6)] {
-            let output = feed(&restored, &format!("{command}-{variant}-restore --noflush"), text);
-            assert!(output.status.success(), "{command}-{variant}: {output:?}");
+            feed(&restored, &format!("{command}-{variant}-restore --noflush"), text).success();
         }
         install(&installed, &format!("--iptables-mode {variant} {flags}"));
-        let saved = saved_by(&restored, variant);
-        assert!(
-            saved.iter().all(|text| text.contains("-j PROXY_INIT_OUTPUT")),
-            "{saved:?}"
-        );
-        assert_eq!(saved, saved_by(&installed, variant), "{variant}");
+        let restored = saved(&restored, variant);
+        assert_eq!(restored.matches("-j PROXY_INIT_OUTPUT").count(), 2, "{restored}");
+        assert_eq!(restored, saved(&installed, variant), "{variant}");
     }
     // A rule on a subnet is not passed over by the other family's command.
-    let output = feed(&nowhere, "iptables-nft-restore --noflush", &v6);
-    assert!(!output.status.success(), "{output:?}");
+    let finished = feed(&nowhere, "iptables-nft-restore --noflush", &v6);
+    assert_ne!(finished.code(), Some(0), "{finished:?}");
 }
 
 #[test]
 fn the_text_of_both_families_is_refused_as_a_whole() {
     let nowhere = Namespace::new();
     for simulate in ["--simulate", "--simulate=true"] {
-        let output = run_without_privileges(&nowhere, &format!("{simulate} {PORTS}"));
-        assert_success(&output);
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = Run::new(&format!("{simulate} {PORTS}"))
+            .nobody(&[])
+            .output(&nowhere)
+            .success();
         assert!(text.contains("# IPv4: iptables-restore --noflush") && text.contains("# IPv6: ip6tables-restore"));
         for variant in ["nft", "legacy"] {
             for family in ["iptables", "ip6tables"] {
@@ -328,15 +296,14 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
                 ] {
                     let namespace = Namespace::new();
                     let command = format!("{family}-{variant}-restore {options}");
-                    let output = feed(&namespace, &command, &text);
-                    assert!(!output.status.success(), "{command}: {output:?}");
+                    let finished = feed(&namespace, &command, &text);
+                    assert_ne!(finished.code(), Some(0), "{command}: {finished:?}");
                     assert!(
-                        stderr(&output).contains("text-of-both-families"),
-                        "{command}: {output:?}"
+                        finished.stderr().contains("text-of-both-families"),
+                        "{command}: {finished:?}"
                     );
-                    for saved in saved_by(&namespace, variant) {
-                        assert!(!saved.contains("PROXY_INIT"), "{command}: {saved}");
-                    }
+                    let saved = saved(&namespace, variant);
+                    assert!(!saved.contains("PROXY_INIT"), "{command}: {saved}");
                 }
             }
         }
@@ -344,19 +311,17 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
         for (family, heading) in [("ipv4", "# IPv4"), ("ipv6", "# IPv6")] {
             let part = &text[text.find(heading).unwrap()..];
             let part = &part[..part.find("COMMIT\n").unwrap() + "COMMIT\n".len()];
-            let output = run_without_privileges(&nowhere, &format!("--simulate={family} {PORTS}"));
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), part);
+            let one = Run::new(&format!("--simulate={family} {PORTS}"))
+                .nobody(&[])
+                .output(&nowhere);
+            assert_eq!(one.success(), part);
         }
     }
     // One family's rules are nothing that could be mixed up.
     let only = install(&nowhere, &format!("--simulate --ipv6=false {PORTS}"));
-    assert!(
-        feed(&Namespace::new(), "iptables-nft-restore --noflush", &only)
-            .status
-            .success()
-    );
+    feed(&Namespace::new(), "iptables-nft-restore --noflush", &only).success();
     install(&nowhere, &format!("--simulate=false --iptables-mode nft {PORTS}"));
-    assert!(saved_by_nft(&nowhere).contains("PROXY_INIT_OUTPUT"));
+    assert!(saved(&nowhere, "nft").contains("PROXY_INIT_OUTPUT"));
 }
 
 #[test]
@@ -379,10 +344,9 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
 /// What man(1) makes of a page, in plain text; nothing in the page may be amiss.
 fn formatted(page: &str) -> String {
     let command = "groff -man -Tascii -ww -rLL=200n -P-c -P-b -P-u";
-    let output = feed(&Namespace::new(), command, page);
-    assert_success(&output);
-    assert_eq!(stderr(&output), "");
-    String::from_utf8(output.stdout).unwrap()
+    let finished = feed(&Namespace::new(), command, page);
+    assert_eq!(finished.stderr(), "");
+    finished.success()
 }
 
 #[test]
@@ -419,7 +383,7 @@ fn every_subcommand_has_a_man_page() {
 /// What bash offers for the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let folder = Folder::new("completions");
-    let script = format!("{}/script", folder.path());
+    let script = folder.join("script");
     std::fs::write(&script, stdout(&["completions", "bash"])).unwrap();
     // The function is found as bash would find it: it is the one registered for the program.
     let bash = r#"
@@ -431,7 +395,9 @@ fn completed(words: &[&str]) -> Vec<String> {
     "#;
     let mut command = Command::new("bash");
     command
-        .args(["--norc", "-c", bash, "bash", &script, "proxy-init"])
+        .args(["--norc", "-c", bash, "bash"])
+        .arg(&script)
+        .arg("proxy-init")
         .args(words);
     let output = command.output().unwrap();
     let offered = String::from_utf8(output.stdout).unwrap();
@@ -512,16 +478,16 @@ fn errors_are_json_where_that_is_asked_for() {
         ("verify --output json --simulate -p 4143", 2),
         ("detect --output=json stray", 2),
     ] {
-        let output = run(&namespace, arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments}");
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let finished = Run::new(arguments).output(&namespace);
+        assert_eq!(finished.code(), Some(code), "{arguments}");
+        let report: Value = serde_json::from_str(&finished.stdout()).unwrap();
         assert_eq!(report["schema"], 1);
         assert_eq!(report["error"]["exit_code"], code);
         let message = report["error"]["message"].as_str().unwrap();
-        assert_eq!(stderr(&output), format!("error: {message}\n"));
+        assert_eq!(finished.stderr(), format!("error: {message}\n"));
     }
-    let output = run(&namespace, "detect --output text stray");
-    assert_eq!(output.stdout, b"");
+    let finished = Run::new("detect --output text stray").output(&namespace);
+    assert_eq!(finished.stdout(), "");
 }
 
 #[test]
@@ -531,9 +497,13 @@ fn an_error_of_a_run_is_in_the_log_and_on_stderr() {
         format!("{PORTS} --iptables-mode nft --netns /nonexistent"),
         "uninstall --netns /nonexistent".to_owned(),
     ] {
-        let output = run(&namespace, &arguments);
-        assert!(last_line(&output).contains("cannot enter the network namespace /nonexistent"));
-        let text = stderr(&output);
+        let finished = Run::new(&arguments).output(&namespace);
+        assert!(
+            finished
+                .last_line()
+                .contains("cannot enter the network namespace /nonexistent")
+        );
+        let text = finished.stderr();
         assert!(
             text.starts_with("error: ") && text.contains("cannot enter the network namespace /nonexistent"),
             "{text}"
@@ -546,26 +516,19 @@ fn an_error_of_a_run_is_in_the_log_and_on_stderr() {
 #[test]
 fn the_log_does_not_wait_for_what_the_run_waits_for() {
     let folder = Folder::new("slow");
-    let gate = format!("{}/gate", folder.path());
+    let gate = folder.join("gate");
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
     // It starts by reading a line from the test.
     let real = "PATH=/usr/sbin:/usr/bin:/sbin:/bin; exec iptables-legacy-restore \"$@\"";
-    folder.script("iptables-legacy-restore", &format!("read line <{gate}; {real}"));
-    let path = format!("{}:{}", folder.path(), std::env::var("PATH").unwrap());
+    folder.script(
+        "iptables-legacy-restore",
+        &format!("read line <{}; {real}", gate.display()),
+    );
     let namespace = Namespace::new();
-    let mut child = namespace.run(|| {
-        let mut command = proxy_init();
-        let lock = format!("{}/lock", folder.path());
-        command
-            .env("PATH", &path)
-            .env("XTABLES_LOCKFILE", lock)
-            .stdout(Stdio::piped());
-        command
-            .args(["--ipv6=false", "-w"])
-            .args(PORTS.split(' '))
-            .spawn()
-            .unwrap()
-    });
+    let mut child = Run::new(&format!("--ipv6=false -w {PORTS}"))
+        .commands_of(&folder)
+        .lock_in(&folder)
+        .spawn(&namespace, Stdio::piped());
     let mut log = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     log.read_line(&mut first).unwrap();

@@ -17,8 +17,7 @@ use xtask::lab::Namespace;
 #[path = "../../examples/embed.rs"]
 mod embed;
 
-use crate::legacy::Folder;
-use crate::{last_line, proxy_init, run_with_failing, run_without_privileges};
+use crate::support::{Folder, PORTS, Run};
 
 /// The network namespace of the calling thread, as the kernel names it.
 fn here() -> String {
@@ -66,10 +65,10 @@ fn a_namespace_outlives_its_name() {
 fn what_is_not_a_network_namespace_is_an_error_at_once() {
     let folder = Folder::new("netns");
     let safe = Namespace::new();
-    let fifo = format!("{}/fifo", folder.path());
+    let fifo = folder.join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for (path, name) in [
-        (fifo.as_str(), "EINVAL"),
+        (fifo.to_str().unwrap(), "EINVAL"),
         ("/proc/self/stat", "EINVAL"),
         ("/dev/null", "EINVAL"),
         (folder.path(), "EINVAL"),
@@ -83,11 +82,12 @@ fn what_is_not_a_network_namespace_is_an_error_at_once() {
         assert!(errno.to_string().starts_with(&format!("{name}: ")), "{path}: {errno}");
 
         for arguments in ["-p 4143 -o 4140", "uninstall", "verify -p 4143 -o 4140", "detect"] {
-            let mut command = Command::new("timeout");
-            command.arg("10").arg(proxy_init().get_program());
-            let output = safe.output(command.args(arguments.split_whitespace()).args(["--netns", path]));
-            let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
+            let finished = Run::new(arguments)
+                .arguments(["--netns", path])
+                .under(["timeout", "10"])
+                .output(&safe);
+            let said = finished.said();
+            assert_eq!(finished.code(), Some(1), "{arguments}: {said}");
             assert!(
                 said.contains(path) && said.contains("/var/run/netns"),
                 "{arguments}: {said}"
@@ -100,9 +100,12 @@ fn what_is_not_a_network_namespace_is_an_error_at_once() {
 #[test]
 fn where_no_thread_can_be_started_it_says_so() {
     let (here, there) = (Namespace::new(), Namespace::new());
-    let arguments = format!("--iptables-mode nft -p 4143 -o 4140 --netns {}", there.path().display());
     // What the kernel says at the limit on processes (clone(2)).
-    let line = last_line(&run_with_failing(&here, "clone,clone3", "EAGAIN", &arguments));
+    let line = Run::new(&format!("--iptables-mode nft {PORTS} --netns"))
+        .arguments([there.path()])
+        .failing("clone,clone3", "EAGAIN")
+        .output(&here)
+        .last_line();
     assert!(
         line.contains("EAGAIN") && line.contains("no thread can be started"),
         "{line}"
@@ -147,8 +150,8 @@ fn a_report_has_every_feature_of_both_families() {
 #[test]
 fn a_feature_that_cannot_be_tried_does_not_pass_for_one_that_works() {
     let namespace = Namespace::new();
-    let output = run_without_privileges(&namespace, "detect --output json");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let finished = Run::new("detect --output json").nobody(&[]).output(&namespace);
+    let report: serde_json::Value = serde_json::from_str(&finished.stdout()).unwrap();
     let features = report["features"].as_array().unwrap();
     assert_eq!(features.len(), 11);
     for feature in features {

@@ -1,30 +1,18 @@
 //! Choosing a mode: the flag, the environment, the binaries, the kernel, and what a namespace already holds.
 
-use std::process::Output;
-
 use xtask::lab::Namespace;
 
-use crate::legacy::Folder;
-use crate::{Calls, assert_success, install, last_line, proxy_init, run};
+use crate::support::{Folder, PORTS, Run, install};
 
-const PORTS: &str = "-p 4143 -o 4140";
-
-fn run_with(namespace: &Namespace, environment: &[(&str, &str)], arguments: &str) -> Output {
-    let mut command = proxy_init();
-    command.env_remove("IPTABLES_MODE").envs(environment.iter().copied());
-    namespace.output(
-        command
-            .args(PORTS.split_whitespace())
-            .args(arguments.split_whitespace()),
-    )
+fn run(arguments: &str) -> Run {
+    Run::new(&format!("{PORTS} {arguments}"))
 }
 
-/// In which backend rules of ours are, and what the run said.
-fn mode_of(environment: &[(&str, &str)], arguments: &str) -> (String, String) {
+/// In which backend rules of ours are afterwards, and what the run said.
+fn mode_of(run: &Run) -> (String, String) {
     let namespace = Namespace::new();
-    let output = run_with(&namespace, environment, arguments);
-    assert_success(&output);
-    (holders(&namespace), String::from_utf8(output.stdout).unwrap())
+    let log = run.output(&namespace).success();
+    (holders(&namespace), log)
 }
 
 fn holders(namespace: &Namespace) -> String {
@@ -58,12 +46,17 @@ fn the_flag_beats_the_environment_beats_the_binary() {
         (Some("legacy"), "--firewall-bin-path iptables-nft", "legacy"),
         (None, "--firewall-bin-path iptables-legacy --iptables-mode nft", "nft"),
     ] {
-        let environment: Vec<_> = environment.iter().map(|mode| ("IPTABLES_MODE", *mode)).collect();
-        assert_eq!(mode_of(&environment, arguments).0, want, "{environment:?} {arguments}");
+        let run = match environment {
+            Some(mode) => run(arguments).environment("IPTABLES_MODE", mode),
+            None => run(arguments),
+        };
+        assert_eq!(mode_of(&run).0, want, "{environment:?} {arguments}");
     }
-    let output = run_with(&Namespace::new(), &[("IPTABLES_MODE", "ebtables")], "");
-    assert_eq!(output.status.code(), Some(2));
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let output = run("")
+        .environment("IPTABLES_MODE", "ebtables")
+        .output(&Namespace::new());
+    assert_eq!(output.code(), Some(2));
+    let stderr = output.stderr();
     assert!(
         stderr.contains("IPTABLES_MODE") && stderr.contains("ebtables"),
         "{stderr}"
@@ -74,13 +67,13 @@ fn the_flag_beats_the_environment_beats_the_binary() {
 fn plain_is_what_iptables_restore_is() {
     for variant in ["legacy", "nft"] {
         let folder = Folder::new(&format!("plain-{variant}"));
-        for family in ["iptables", "ip6tables"] {
-            for suffix in ["-restore", "-save"] {
-                folder.link(&format!("{family}{suffix}"), &format!("{family}-{variant}{suffix}"));
-            }
-        }
+        folder.link_plain(variant);
         for arguments in ["--iptables-mode plain", "--firewall-bin-path iptables"] {
-            assert_eq!(mode_of(&[("PATH", folder.path())], arguments).0, variant, "{arguments}");
+            assert_eq!(
+                mode_of(&run(arguments).only_commands_of(&folder)).0,
+                variant,
+                "{arguments}"
+            );
         }
     }
 }
@@ -95,7 +88,7 @@ fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
         (&nft, "legacy", "iptables-legacy-restore"),
         (&empty, "plain", "iptables-restore"),
     ] {
-        let (holder, log) = mode_of(&[("PATH", folder.path())], &format!("--iptables-mode {mode}"));
+        let (holder, log) = mode_of(&run(&format!("--iptables-mode {mode}")).only_commands_of(folder));
         assert_eq!(holder, "nft");
         let warning = log.lines().find(|line| line.contains("going on in nft mode")).unwrap();
         assert!(warning.contains(&format!("{missing} is not on PATH")), "{warning}");
@@ -105,8 +98,8 @@ fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
     // Only IPv6's command is missing: needed or not.
     let v4 = Folder::new("v4-only");
     v4.link("iptables-legacy-restore", "iptables-legacy-restore");
-    assert_eq!(mode_of(&[("PATH", v4.path())], "").0, "nft");
-    assert_eq!(mode_of(&[("PATH", v4.path())], "--ipv6=false").0, "legacy");
+    assert_eq!(mode_of(&run("").only_commands_of(&v4)).0, "nft");
+    assert_eq!(mode_of(&run("--ipv6=false").only_commands_of(&v4)).0, "legacy");
 }
 
 #[test]
@@ -115,7 +108,7 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     let namespace = Namespace::new();
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    let line = last_line(&run_with(&namespace, &[("PATH", empty.path())], ""));
+    let line = run("").only_commands_of(&empty).output(&namespace).last_line();
     assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
     assert!(
         line.contains("falling back to nft mode also failed: nft mode") && line.contains("chain OUTPUT"),
@@ -128,7 +121,9 @@ fn nft_mode_never_falls_back() {
     let namespace = Namespace::new();
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");
-    let line = last_line(&run(&namespace, &format!("--iptables-mode nft {PORTS}")));
+    let line = Run::new(&format!("--iptables-mode nft {PORTS}"))
+        .output(&namespace)
+        .last_line();
     assert!(!line.contains("legacy mode"), "{line}");
     assert_eq!(holders(&namespace), "");
 }
@@ -206,7 +201,7 @@ fn auto_stays_where_an_earlier_run_was() {
 #[test]
 fn deciding_starts_no_process_and_makes_no_tables() {
     let namespace = Namespace::new();
-    let calls = Calls::of(&namespace, &format!("--iptables-mode auto {PORTS}"));
+    let calls = Run::new(&format!("--iptables-mode auto {PORTS}")).calls(&namespace);
     assert_eq!(calls.count(&["execve"]), 1, "{}", calls.0);
     assert_eq!(calls.count(&["fork", "vfork", "clone", "clone3"]), 0, "{}", calls.0);
     // What installs is what tells whether it can be: nothing is tried first.
@@ -221,7 +216,9 @@ fn rules_in_the_other_backend_are_refused_or_replaced() {
     for (first, second) in [("legacy", "nft"), ("nft", "legacy")] {
         let namespace = Namespace::new();
         install(&namespace, &format!("--iptables-mode {first} {PORTS}"));
-        let line = last_line(&run(&namespace, &format!("--iptables-mode {second} {PORTS}")));
+        let line = Run::new(&format!("--iptables-mode {second} {PORTS}"))
+            .output(&namespace)
+            .last_line();
         assert!(
             line.contains(&format!("{first} mode holds proxy-init's rules already")),
             "{line}"

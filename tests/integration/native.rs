@@ -1,15 +1,14 @@
 //! native mode: its table, as nft sees it.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
 use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
 
-use crate::linkerd::{Flags, for_any_flags};
-use crate::{Calls, assert_success, install, last_line, proxy_init, run, run_with_failing};
+use crate::any_flags::for_any_flags;
+use crate::support::{Run, chart_in, feed, install};
 
-const CHART: &str = "--iptables-mode native -p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
-                     --outbound-ports-to-ignore 4567,4568";
+fn chart() -> String {
+    chart_in("native")
+}
 
 fn json(namespace: &Namespace) -> serde_json::Value {
     let text = namespace.sh("nft -j list table inet proxy-init");
@@ -30,32 +29,10 @@ fn forget_handles(value: &mut serde_json::Value) {
     }
 }
 
-fn nft_f(namespace: &Namespace, script: &str) {
-    let output = namespace.run(|| {
-        let mut child = Command::new("nft")
-            .args(["-f", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    });
-    assert!(output.status.success(), "{output:?}\n{script}");
-}
-
 /// What is installed, what the simulated script makes, what nft makes of its own listing, and what verify says.
 fn check(flags: &Flags) {
-    let arguments = flags.arguments();
     let with = |namespace: &Namespace, more: &str| {
-        let mut command = proxy_init();
-        command
-            .args(more.split_whitespace())
-            .arg("--iptables-mode=native")
-            .args(&arguments);
-        let output = namespace.output(&mut command);
-        assert_success(&output);
-        String::from_utf8(output.stdout).unwrap()
+        install(namespace, &format!("{more} --iptables-mode=native {}", flags.line()))
     };
     let ours = Namespace::new();
     let script = with(&ours, "--simulate");
@@ -69,11 +46,11 @@ fn check(flags: &Flags) {
 
     let scripted = Namespace::new();
     for _ in 0..2 {
-        nft_f(&scripted, &script);
+        feed(&scripted, "nft -f -", &script).success();
         assert_eq!(json(&scripted), want);
     }
     let listed = Namespace::new();
-    nft_f(&listed, &ours.sh("nft list ruleset"));
+    feed(&listed, "nft -f -", &ours.sh("nft list ruleset")).success();
     assert_eq!(json(&listed), want);
     // Over an earlier table, whatever it was.
     with(&listed, "");
@@ -89,7 +66,7 @@ fn the_script_makes_the_same_table() {
 #[test]
 fn somebody_who_knows_linkerd_finds_the_rules() {
     let namespace = Namespace::new();
-    install(&namespace, CHART);
+    install(&namespace, &chart());
     let table = namespace.sh("nft list table inet proxy-init");
     for words in [
         "chain PROXY_INIT_REDIRECT",
@@ -106,7 +83,7 @@ fn somebody_who_knows_linkerd_finds_the_rules() {
 #[test]
 fn a_fresh_namespace_takes_one_process_and_one_send() {
     let namespace = Namespace::new();
-    let calls = Calls::of(&namespace, CHART);
+    let calls = Run::new(&chart()).calls(&namespace);
     for call in ["execve", "sendto", "recvfrom"] {
         assert_eq!(calls.count(&[call]), 1, "{}", calls.0);
     }
@@ -126,13 +103,12 @@ fn all_ports_in_both_lists_work() {
     // The chart's 4568 makes one of 4567 and 4569.
     for (list, elements) in [(odd, 32_767), (list, 1)] {
         // Longer than one argument may be: in several.
-        let mut command = proxy_init();
-        command.args(CHART.split_whitespace());
-        for chunk in list.split(',').collect::<Vec<_>>().chunks(10_000) {
-            command.arg(format!("--inbound-ports-to-ignore={}", chunk.join(",")));
-            command.arg(format!("--outbound-ports-to-ignore={}", chunk.join(",")));
-        }
-        assert_success(&namespace.output(&mut command));
+        let chunks = list.split(',').collect::<Vec<_>>();
+        let arguments = chunks.chunks(10_000).flat_map(|chunk| {
+            let chunk = chunk.join(",");
+            ["inbound", "outbound"].map(|way| format!("--{way}-ports-to-ignore={chunk}"))
+        });
+        Run::new(&chart()).arguments(arguments).output(&namespace).success();
         let set = namespace.sh("nft list set inet proxy-init outbound-ports");
         let found = set
             .split_once('{')
@@ -151,14 +127,12 @@ fn all_ports_in_both_lists_work() {
 #[test]
 fn a_failed_replacement_leaves_the_old_table() {
     let namespace = Namespace::new();
-    install(&namespace, CHART);
+    install(&namespace, &chart());
     let before = namespace.sh("nft list ruleset");
-    let line = last_line(&run_with_failing(
-        &namespace,
-        "sendto",
-        "ENOBUFS",
-        &format!("{CHART} -r 80"),
-    ));
+    let line = Run::new(&format!("{} -r 80", chart()))
+        .failing("sendto", "ENOBUFS")
+        .output(&namespace)
+        .last_line();
     assert!(line.contains("native mode") && line.contains("ENOBUFS"), "{line}");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 }
@@ -190,11 +164,11 @@ fn drift_is_reported() {
         ),
     ] {
         let namespace = Namespace::new();
-        install(&namespace, CHART);
+        install(&namespace, &chart());
         namespace.sh(drift);
-        let output = run(&namespace, &format!("verify {CHART}"));
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{drift}: {text}");
+        let output = Run::new(&format!("verify {}", chart())).output(&namespace);
+        let text = output.stdout();
+        assert_eq!(output.code(), Some(3), "{drift}: {text}");
         assert!(text.contains(want), "{drift}: {text}");
     }
 }
@@ -205,14 +179,14 @@ fn it_gives_way_to_no_other_backend_unasked() {
         let namespace = Namespace::new();
         let other = format!("--iptables-mode {other} -p 4143 -o 4140");
         install(&namespace, &other);
-        let line = last_line(&run(&namespace, CHART));
+        let line = Run::new(&chart()).output(&namespace).last_line();
         assert!(
             line.contains("holds proxy-init's rules already") && line.contains("proxy-init uninstall"),
             "{line}"
         );
-        install(&namespace, &format!("{CHART} --replace-other-backend"));
+        install(&namespace, &format!("{} --replace-other-backend", chart()));
         assert!(namespace.sh("nft list ruleset").starts_with("table inet proxy-init"));
-        let line = last_line(&run(&namespace, &other));
+        let line = Run::new(&other).output(&namespace).last_line();
         assert!(line.contains("native mode holds proxy-init's rules already"), "{line}");
         let log = install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
         assert!(
@@ -223,7 +197,7 @@ fn it_gives_way_to_no_other_backend_unasked() {
         assert!(!namespace.sh("nft list ruleset").contains("inet proxy-init"));
     }
     let namespace = Namespace::new();
-    install(&namespace, CHART);
+    install(&namespace, &chart());
     install(&namespace, "uninstall");
     assert_eq!(namespace.sh("nft list ruleset"), "");
 }

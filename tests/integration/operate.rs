@@ -1,18 +1,16 @@
 //! verify, uninstall and detect, on rules that drifted and beside strangers.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
 
-use crate::linkerd::Flags;
-use crate::{assert_success, install, proxy_init, run, run_without_privileges, saved, saved_by_nft};
-
-const CHART: &str = "-p 4143 -o 4140 -u 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \
-                     --outbound-ports-to-ignore 4567,4568";
+use crate::support::{Finished, Run, chart, chart_in, install, saved, saved_by};
 
 fn verify(namespace: &Namespace, flags: &str) -> (i32, String) {
-    let output = run(namespace, &format!("verify {flags}"));
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (output.status.code().unwrap(), text.into_owned())
+    let output = Run::new(&format!("verify {flags}")).output(namespace);
+    (output.code().unwrap(), output.said())
 }
 
 /// The kinds of findings, in order.
@@ -29,11 +27,11 @@ fn findings(namespace: &Namespace, flags: &str) -> Vec<String> {
 fn what_was_installed_is_in_place() {
     for mode in ["nft", "legacy"] {
         let namespace = Namespace::new();
-        let flags = format!("--iptables-mode {mode} {CHART}");
+        let flags = chart_in(mode);
         let (code, text) = verify(&namespace, &flags);
         assert_eq!(code, 3, "nothing is there yet: {text}");
         install(&namespace, &flags);
-        for flags in [flags, CHART.to_owned(), format!("--iptables-mode auto {CHART}")] {
+        for flags in [flags, chart(), chart_in("auto")] {
             let (code, text) = verify(&namespace, &flags);
             assert_eq!(
                 (code, text),
@@ -41,9 +39,9 @@ fn what_was_installed_is_in_place() {
                 "{flags}"
             );
         }
-        assert_eq!(verify(&namespace, &format!("{CHART} -r 80")).0, 3);
+        assert_eq!(verify(&namespace, &format!("{} -r 80", chart())).0, 3);
         assert_eq!(
-            findings(&namespace, &format!("{CHART} --ipv6=false")),
+            findings(&namespace, &format!("{} --ipv6=false", chart())),
             ["unexpected"; 8]
         );
     }
@@ -61,7 +59,7 @@ fn what_iptables_made_is_in_place() {
             ..Flags::default()
         };
         flags.add_with_iptables(&namespace, backend);
-        let (code, text) = verify(&namespace, &flags.arguments().join(" "));
+        let (code, text) = verify(&namespace, &flags.line());
         assert_eq!(code, 0, "{text}");
     }
 }
@@ -117,7 +115,7 @@ fn each_way_to_drift_is_reported_as_itself() {
             ),
         ] {
             let namespace = Namespace::new();
-            let flags = format!("--iptables-mode {mode} {CHART}");
+            let flags = chart_in(mode);
             install(&namespace, &flags);
             for line in &drift {
                 namespace.sh(line);
@@ -148,21 +146,17 @@ fn drift_by_nft_is_reported() {
         ),
     ] {
         let namespace = Namespace::new();
-        install(&namespace, &format!("--iptables-mode nft {CHART}"));
+        install(&namespace, &chart_in("nft"));
         namespace.sh(drift);
-        assert_eq!(
-            findings(&namespace, &format!("--iptables-mode nft {CHART}")),
-            want,
-            "{drift}"
-        );
+        assert_eq!(findings(&namespace, &chart_in("nft")), want, "{drift}");
     }
 }
 
 #[test]
 fn the_difference_is_shown_in_iptables_syntax() {
     let namespace = Namespace::new();
-    install(&namespace, &format!("--iptables-mode nft {CHART}"));
-    let (code, text) = verify(&namespace, &format!("--iptables-mode nft {CHART} -u 2103"));
+    install(&namespace, &chart_in("nft"));
+    let (code, text) = verify(&namespace, &format!("{} -u 2103", chart_in("nft")));
     assert_eq!(code, 3);
     let owner = |sign: &str, uid: u32| {
         format!(
@@ -181,16 +175,16 @@ fn the_difference_is_shown_in_iptables_syntax() {
 #[test]
 fn rules_in_another_backend_are_reported() {
     let namespace = Namespace::new();
-    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    install(&namespace, &chart_in("nft"));
     Flags::default().add_with_iptables(&namespace, "legacy");
-    let (code, text) = verify(&namespace, &format!("--iptables-mode nft {CHART}"));
+    let (code, text) = verify(&namespace, &chart_in("nft"));
     assert_eq!(code, 3);
     assert!(text.contains("rules of ours are in legacy mode too"), "{text}");
 
     install(&namespace, "uninstall");
-    assert!(!saved_by_nft(&namespace).contains("PROXY_INIT"));
-    assert!(!saved(&namespace, "iptables-legacy-save").contains("PROXY_INIT"));
-    assert!(!saved(&namespace, "ip6tables-legacy-save").contains("PROXY_INIT"));
+    assert!(!saved(&namespace, "nft").contains("PROXY_INIT"));
+    assert!(!saved_by(&namespace, "iptables-legacy-save").contains("PROXY_INIT"));
+    assert!(!saved_by(&namespace, "ip6tables-legacy-save").contains("PROXY_INIT"));
 }
 
 #[test]
@@ -202,7 +196,7 @@ fn uninstall_leaves_nothing_of_ours_and_all_of_strangers() {
         "",
         "nothing there is success, and makes nothing"
     );
-    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    install(&namespace, &chart_in("nft"));
     install(&namespace, "uninstall");
     assert_eq!(namespace.sh("nft list ruleset"), "", "no empty leftovers");
     install(&namespace, "uninstall");
@@ -220,52 +214,43 @@ fn uninstall_leaves_nothing_of_ours_and_all_of_strangers() {
         namespace.sh(line);
     }
     let before = namespace.sh("nft list ruleset");
-    install(&namespace, &format!("--iptables-mode nft {CHART}"));
+    install(&namespace, &chart_in("nft"));
     install(&namespace, "uninstall");
     assert_eq!(namespace.sh("nft list ruleset"), before);
 
     let legacy = Namespace::new();
     legacy.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
-    let before = saved(&legacy, "iptables-legacy-save");
-    install(&legacy, &format!("--iptables-mode legacy {CHART}"));
+    let before = saved_by(&legacy, "iptables-legacy-save");
+    install(&legacy, &chart_in("legacy"));
     install(&legacy, "uninstall -w");
-    assert_eq!(saved(&legacy, "iptables-legacy-save"), before);
-    assert_eq!(saved(&legacy, "ip6tables-legacy-save").matches("-A").count(), 0);
+    assert_eq!(saved_by(&legacy, "iptables-legacy-save"), before);
+    assert_eq!(saved_by(&legacy, "ip6tables-legacy-save").matches("-A").count(), 0);
 }
 
 #[test]
 fn installing_and_uninstalling_at_once_leaves_all_or_nothing() {
     let namespace = Namespace::new();
     let whole = Namespace::new();
-    let flags = format!("--iptables-mode nft {CHART}");
+    let flags = chart_in("nft");
     install(&whole, &flags);
-    let children: Vec<_> = namespace.run(|| {
-        let start = |index| {
-            let arguments = if index % 2 == 0 { flags.as_str() } else { "uninstall" };
-            let mut command = proxy_init();
-            command
-                .args(arguments.split_whitespace())
-                .stdout(std::process::Stdio::piped());
-            command.spawn().unwrap()
-        };
-        (0..24).map(start).collect()
-    });
+    let start = |index| {
+        let run = Run::new(if index % 2 == 0 { &flags } else { "uninstall" });
+        run.spawn(&namespace, Stdio::piped())
+    };
+    let children: Vec<_> = (0..24).map(start).collect();
     for child in children {
-        assert_success(&child.wait_with_output().unwrap());
+        Finished(child.wait_with_output().unwrap()).success();
     }
-    let saved = saved_by_nft(&namespace);
-    assert!(
-        !saved.contains("PROXY_INIT") || saved == saved_by_nft(&whole),
-        "{saved}"
-    );
+    let left = saved(&namespace, "nft");
+    assert!(!left.contains("PROXY_INIT") || left == saved(&whole, "nft"), "{left}");
 }
 
 #[test]
 fn all_three_work_in_another_namespace() {
     let (here, there) = (Namespace::new(), Namespace::new());
     let netns = format!("--netns {}", there.path().display());
-    install(&there, &format!("--iptables-mode nft {CHART}"));
-    assert_eq!(verify(&here, &format!("{CHART} {netns}")).0, 0);
+    install(&there, &chart_in("nft"));
+    assert_eq!(verify(&here, &format!("{} {netns}", chart())).0, 0);
     assert!(install(&here, &format!("detect {netns}")).contains("ip nat 8, ip6 nat 8"));
     install(&here, &format!("uninstall {netns}"));
     assert_eq!(there.sh("nft list ruleset"), "");
@@ -341,23 +326,21 @@ fn detect_tells_what_is_there_and_makes_nothing() {
 fn without_privileges_they_say_what_they_cannot_see() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A OUTPUT -j ACCEPT");
-    let output = run_without_privileges(&namespace, "detect");
-    assert_success(&output);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = Run::new("detect").nobody(&[]).output(&namespace).success();
     assert!(
         text.contains("nft rules   cannot be read") && text.contains("legacy      cannot be read"),
         "{text}"
     );
     assert!(text.contains("auto        cannot choose"), "{text}");
     for arguments in [
-        format!("verify {CHART}"),
-        format!("verify --iptables-mode nft {CHART}"),
-        format!("verify --iptables-mode legacy {CHART}"),
+        format!("verify {}", chart()),
+        format!("verify {}", chart_in("nft")),
+        format!("verify {}", chart_in("legacy")),
         "uninstall".to_owned(),
     ] {
-        let output = run_without_privileges(&namespace, &arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let output = Run::new(&arguments).nobody(&[]).output(&namespace);
+        assert_eq!(output.code(), Some(1), "{output:?}");
+        let said = output.said();
         assert!(said.contains("CAP_NET_ADMIN"), "{said}");
     }
 }

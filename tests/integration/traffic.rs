@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect};
 
-use crate::install;
+use crate::support::install;
 
 const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
 const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };

@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 
 use xtask::apt;
 use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
 
-use crate::install;
+use crate::support::{Folder, install};
 
 /// A release's program, with its own libraries, C's among them.
 struct Foreign {
@@ -150,7 +151,7 @@ fn every_version_saves_checks_and_deletes_alike() {
 #[test]
 fn every_version_restores_one_familys_text_and_refuses_both() {
     let flags = "-p 4143 -o 4140 -u 2102 -r 80 --inbound-ports-to-ignore 4190 --subnets-to-ignore 10.0.0.0/8,fd00::/8";
-    let folder = crate::legacy::Folder::new("simulated");
+    let folder = Folder::new("simulated");
     let simulated = |simulate: &str| {
         let path = format!("{}/{simulate}", folder.path());
         let text = install(&Namespace::new(), &format!("--simulate={simulate} {flags}"));
@@ -196,17 +197,17 @@ fn what_every_version_writes_is_in_place() {
     for release in ["bullseye", "bookworm", "trixie", "sid"] {
         let iptables = Foreign::iptables(release);
         let namespace = Namespace::new();
-        let flags = crate::linkerd::Flags {
+        let flags = Flags {
             redirect: vec![80],
             gid: Some(7),
             inbound_subnets: vec!["10.1.2.3/8".into(), "10.1.2.3/30".into(), "fd00:1::/45".into()],
-            ..crate::linkerd::Flags::default()
+            ..Flags::default()
         };
-        for (program, command) in flags.commands_of("nft") {
+        for (program, command) in flags.commands("nft") {
             let family = program.trim_end_matches("-nft");
             iptables.stdout(&namespace, &format!("{family} -t nat {command}"));
         }
-        let verdict = install(&namespace, &format!("verify {}", flags.arguments().join(" ")));
+        let verdict = install(&namespace, &format!("verify {}", flags.line()));
         assert!(verdict.starts_with("in place"), "{release}: {verdict}");
     }
 }

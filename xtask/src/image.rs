@@ -96,11 +96,32 @@ pub(crate) fn run() -> Result<()> {
             }
         }
     }
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("failed: {}", failed.join("; ")).into())
+    if !failed.is_empty() {
+        return Err(format!("failed: {}", failed.join("; ")).into());
     }
+    println!("\nThe image is in {}, an OCI archive. To push it:", archive().display());
+    let mut push = buildah("push");
+    push.args([
+        Image::NAME,
+        concat!("docker://REGISTRY/proxy-init:", env!("CARGO_PKG_VERSION")),
+    ]);
+    println!("\n  {}\n", shell_line(&push));
+    Ok(())
+}
+
+/// Where the image's archive is.
+fn archive() -> PathBuf {
+    target("image/proxy-init.tar")
+}
+
+/// A command as a shell takes it, given that none of its words needs quoting but for spaces.
+fn shell_line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words = words.map(|word| match word.to_string_lossy() {
+        word if word.contains(' ') => format!("'{word}'"),
+        word => word.into_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// An image in a store of our own.
@@ -124,7 +145,7 @@ impl Image {
             .arg(format!("build={}", build_stage.display()))
             .arg(root())
             .read()?;
-        let archive = target("image/proxy-init.tar");
+        let archive = archive();
         buildah("push --quiet")
             .arg(Self::NAME)
             .arg(format!("oci-archive:{}", archive.display()))

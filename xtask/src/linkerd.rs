@@ -1,4 +1,7 @@
-//! What Linkerd itself runs.
+//! What Linkerd itself runs: its chart's arguments, and the iptables commands that linkerd-init runs for any flags,
+//! written from its own source (pkg/iptables/iptables.go of linkerd2-proxy-init) and not from ours.
+
+use crate::lab::Namespace;
 
 /// The arguments of Linkerd's chart with its default values (charts/partials/templates/_proxy-init.tpl).
 pub const CHART_ARGUMENTS: [&str; 10] = [
@@ -14,33 +17,231 @@ pub const CHART_ARGUMENTS: [&str; 10] = [
     "4567,4568",
 ];
 
-/// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order (pkg/iptables/iptables.go), where `mode`
-/// is `nft` or `legacy`: twelve a family.
+/// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family. `mode`
+/// is `nft` or `legacy`.
 pub fn commands(mode: &str) -> Vec<Vec<String>> {
-    const RULES: [&str; 10] = [
-        "-t nat -N PROXY_INIT_REDIRECT",
-        "-t nat -A PROXY_INIT_REDIRECT -p tcp --match multiport --dports 4190,4191,4567,4568 -j RETURN -m comment \
-         --comment proxy-init/ignore-port-4190,4191,4567,4568",
-        "-t nat -A PROXY_INIT_REDIRECT -p tcp -j REDIRECT --to-port 4143 -m comment --comment \
-         proxy-init/redirect-all-incoming-to-proxy-port",
-        "-t nat -A PREROUTING -j PROXY_INIT_REDIRECT -m comment --comment proxy-init/install-proxy-init-prerouting",
-        "-t nat -N PROXY_INIT_OUTPUT",
-        "-t nat -A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -j RETURN -m comment --comment \
-         proxy-init/ignore-proxy-user-id",
-        "-t nat -A PROXY_INIT_OUTPUT -o lo -j RETURN -m comment --comment proxy-init/ignore-loopback",
-        "-t nat -A PROXY_INIT_OUTPUT -p tcp --match multiport --dports 4567,4568 -j RETURN -m comment --comment \
-         proxy-init/ignore-port-4567,4568",
-        "-t nat -A PROXY_INIT_OUTPUT -p tcp -j REDIRECT --to-port 4140 -m comment --comment \
-         proxy-init/redirect-all-outgoing-to-proxy-port",
-        "-t nat -A OUTPUT -j PROXY_INIT_OUTPUT -m comment --comment proxy-init/install-proxy-init-output",
-    ];
-    ["iptables", "ip6tables"]
-        .iter()
-        .flat_map(|family| {
-            let save = format!("{family}-{mode}-save -t nat");
-            let rules = RULES.iter().map(move |rule| format!("{family}-{mode} {rule}"));
-            std::iter::once(save.clone()).chain(rules).chain(std::iter::once(save))
-        })
-        .map(|line| line.split_whitespace().map(ToOwned::to_owned).collect())
-        .collect()
+    let flags = Flags::default();
+    let mut lines = Vec::new();
+    for (family, v6) in FAMILIES {
+        let program = format!("{family}-{mode}");
+        // It lists the rules before and after.
+        let save = format!("{program}-save -t nat");
+        let rules = flags.rules(v6).into_iter();
+        lines.push(save.clone());
+        lines.extend(rules.map(|rule| format!("{program} -t nat {rule}")));
+        lines.push(save);
+    }
+    let words = |line: String| line.split_whitespace().map(ToOwned::to_owned).collect();
+    lines.into_iter().map(words).collect()
+}
+
+/// Each family's iptables, and whether it is IPv6's.
+const FAMILIES: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
+
+/// One set of linkerd-init's flags, and the outbound subnets that only proxy-init has.
+#[derive(Debug, Clone)]
+pub struct Flags {
+    /// `--incoming-proxy-port`
+    pub inbound_port: u16,
+    /// `--outgoing-proxy-port`
+    pub outbound_port: u16,
+    /// `--proxy-uid`
+    pub uid: Option<u32>,
+    /// `--proxy-gid`
+    pub gid: Option<u32>,
+    /// `--ports-to-redirect`
+    pub redirect: Vec<u16>,
+    /// `--inbound-ports-to-ignore`, each the first and the last port of a range.
+    pub inbound: Vec<(u16, u16)>,
+    /// `--outbound-ports-to-ignore`, as above.
+    pub outbound: Vec<(u16, u16)>,
+    /// `--subnets-to-ignore`
+    pub inbound_subnets: Vec<String>,
+    /// `--outbound-subnets-to-ignore`
+    pub outbound_subnets: Vec<String>,
+    /// `--ipv6`
+    pub ipv6: bool,
+}
+
+impl Default for Flags {
+    /// What [`CHART_ARGUMENTS`] say.
+    fn default() -> Self {
+        let ports = |ports: &[u16]| ports.iter().map(|&port| (port, port)).collect();
+        Self {
+            inbound_port: 4143,
+            outbound_port: 4140,
+            uid: Some(2102),
+            gid: None,
+            redirect: vec![],
+            inbound: ports(&[4190, 4191, 4567, 4568]),
+            outbound: ports(&[4567, 4568]),
+            inbound_subnets: vec![],
+            outbound_subnets: vec![],
+            ipv6: true,
+        }
+    }
+}
+
+impl Flags {
+    /// As one line of arguments.
+    pub fn line(&self) -> String {
+        let ranges = |ranges: &[(u16, u16)]| {
+            let items = ranges.iter().map(|(low, high)| {
+                if low == high {
+                    low.to_string()
+                } else {
+                    format!("{low}-{high}")
+                }
+            });
+            items.collect::<Vec<_>>().join(",")
+        };
+        let ports: Vec<_> = self.redirect.iter().map(ToString::to_string).collect();
+        let mut arguments = vec![
+            format!("--incoming-proxy-port={}", self.inbound_port),
+            format!("--outgoing-proxy-port={}", self.outbound_port),
+            format!("--inbound-ports-to-ignore={}", ranges(&self.inbound)),
+            format!("--outbound-ports-to-ignore={}", ranges(&self.outbound)),
+            format!("--subnets-to-ignore={}", self.inbound_subnets.join(",")),
+            format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
+            format!("--ipv6={}", self.ipv6),
+        ];
+        // Without ports, the flag is left out: an empty list is refused.
+        arguments.extend((!ports.is_empty()).then(|| format!("--ports-to-redirect={}", ports.join(","))));
+        arguments.extend(self.uid.map(|uid| format!("--proxy-uid={uid}")));
+        arguments.extend(self.gid.map(|gid| format!("--proxy-gid={gid}")));
+        arguments.join(" ")
+    }
+
+    /// Each family's chains and rules, in order: the program, and its arguments behind `-t nat`. `mode` is `nft` or
+    /// `legacy`.
+    pub fn commands(&self, mode: &str) -> Vec<(String, String)> {
+        let families = FAMILIES.iter().take(if self.ipv6 { 2 } else { 1 });
+        families
+            .flat_map(|&(family, v6)| {
+                let program = format!("{family}-{mode}");
+                let rules = self.rules(v6).into_iter();
+                rules.map(move |rule| (program.clone(), rule))
+            })
+            .collect()
+    }
+
+    /// Adds the rules as linkerd-init does: by one process each.
+    ///
+    /// # Panics
+    /// When iptables refuses one.
+    pub fn add_with_iptables(&self, namespace: &Namespace, mode: &str) {
+        for (program, rule) in self.commands(mode) {
+            namespace.sh(&format!("{program} -t nat {rule}"));
+        }
+    }
+
+    /// One family's chains and rules.
+    fn rules(&self, v6: bool) -> Vec<String> {
+        let of_family = |subnets: &[String]| -> Vec<String> {
+            let subnets = subnets.iter().filter(|subnet| subnet.contains(':') == v6);
+            subnets.cloned().collect()
+        };
+        let mut rules = self.inbound_rules(&of_family(&self.inbound_subnets));
+        rules.extend(self.outbound_rules(&of_family(&self.outbound_subnets)));
+        rules
+    }
+
+    fn inbound_rules(&self, subnets: &[String]) -> Vec<String> {
+        let to = self.inbound_port;
+        let mut rules = vec!["-N PROXY_INIT_REDIRECT".to_owned()];
+        rules.extend(ignored_ports("PROXY_INIT_REDIRECT", &self.inbound));
+        rules.extend(subnets.iter().map(|subnet| {
+            rule(
+                &format!("-A PROXY_INIT_REDIRECT -p all -j RETURN -s {subnet}"),
+                &format!("ignore-subnet-{subnet}"),
+            )
+        }));
+        if self.redirect.is_empty() {
+            rules.push(rule(
+                &format!("-A PROXY_INIT_REDIRECT -p tcp -j REDIRECT --to-port {to}"),
+                "redirect-all-incoming-to-proxy-port",
+            ));
+        }
+        rules.extend(self.redirect.iter().map(|port| {
+            rule(
+                &format!("-A PROXY_INIT_REDIRECT -p tcp --destination-port {port} -j REDIRECT --to-port {to}"),
+                &format!("redirect-port-{port}-to-proxy-port"),
+            )
+        }));
+        rules.push(rule(
+            "-A PREROUTING -j PROXY_INIT_REDIRECT",
+            "install-proxy-init-prerouting",
+        ));
+        rules
+    }
+
+    fn outbound_rules(&self, subnets: &[String]) -> Vec<String> {
+        let to = self.outbound_port;
+        let mut rules = vec!["-N PROXY_INIT_OUTPUT".to_owned()];
+        for (id, option, what) in [(self.uid, "--uid-owner", "user"), (self.gid, "--gid-owner", "group")] {
+            rules.extend(id.map(|id| {
+                rule(
+                    &format!("-A PROXY_INIT_OUTPUT -m owner {option} {id} -j RETURN"),
+                    &format!("ignore-proxy-{what}-id"),
+                )
+            }));
+        }
+        rules.push(rule("-A PROXY_INIT_OUTPUT -o lo -j RETURN", "ignore-loopback"));
+        rules.extend(ignored_ports("PROXY_INIT_OUTPUT", &self.outbound));
+        rules.extend(subnets.iter().map(|subnet| {
+            rule(
+                &format!("-A PROXY_INIT_OUTPUT -j RETURN -d {subnet}"),
+                &format!("ignore-subnet-{subnet}"),
+            )
+        }));
+        rules.push(rule(
+            &format!("-A PROXY_INIT_OUTPUT -p tcp -j REDIRECT --to-port {to}"),
+            "redirect-all-outgoing-to-proxy-port",
+        ));
+        rules.push(rule("-A OUTPUT -j PROXY_INIT_OUTPUT", "install-proxy-init-output"));
+        rules
+    }
+}
+
+/// A rule with its comment behind it.
+fn rule(text: &str, purpose: &str) -> String {
+    format!("{text} -m comment --comment proxy-init/{purpose}")
+}
+
+/// A rule for each piece of a list of ports.
+fn ignored_ports(chain: &str, ranges: &[(u16, u16)]) -> Vec<String> {
+    let one = |piece: &String| {
+        rule(
+            &format!("-A {chain} -p tcp --match multiport --dports {piece} -j RETURN"),
+            &format!("ignore-port-{piece}"),
+        )
+    };
+    pieces(ranges).iter().map(one).collect()
+}
+
+/// At most 15 references a rule, of which a range takes two (`makeMultiportDestinations`).
+fn pieces(ranges: &[(u16, u16)]) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut piece = String::new();
+    let mut count = 0;
+    for &(low, high) in ranges {
+        let (text, references) = if low == high {
+            (low.to_string(), 1)
+        } else {
+            (format!("{low}:{high}"), 2)
+        };
+        if count + references > 15 {
+            pieces.push(std::mem::take(&mut piece));
+            count = 0;
+        }
+        if !piece.is_empty() {
+            piece.push(',');
+        }
+        piece += &text;
+        count += references;
+    }
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+    pieces
 }

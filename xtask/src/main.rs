@@ -5,9 +5,9 @@ use std::process::ExitCode;
 mod bench;
 mod build;
 mod demo;
-mod guest;
 mod image;
 mod kernels;
+mod mutants;
 mod rootfs;
 mod setup;
 
@@ -26,16 +26,19 @@ Commands:
   image   Build the Dockerfile's scratch image from the binary here, and run it with runc as Kubernetes
           would (needs root); --layout FOLDER only puts there what the Dockerfile's targets copy
   kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
-          docs/kernels.md
+          docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
+          --only 6.12 nft_compat
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
           --seconds N (needs a nightly toolchain)
+  mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
+          that need no root miss more than one in twenty (cargo-mutants)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
 
 fn main() -> ExitCode {
-    if guest::is_guest() {
-        guest::run();
+    if kernels::guest::is_guest() {
+        kernels::guest::run();
         return ExitCode::SUCCESS;
     }
     let mut arguments = std::env::args().skip(1);
@@ -54,6 +57,10 @@ fn main() -> ExitCode {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref()))
         }
         ("kernels", []) => setup::for_tests().and_then(|()| kernels::run()),
+        ("kernels", [flag, words @ ..]) if flag == "--only" && !words.is_empty() => {
+            setup::for_tests().and_then(|()| kernels::run_only(words))
+        }
+        ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
@@ -101,7 +108,7 @@ fn test() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     cargo(&["test", "--locked", "--benches"]).run()?;
-    if let kernels::Outcome::Skipped(reason) = kernels::check()? {
+    if let kernels::Outcome::Skipped(reason) = kernels::check(&[])? {
         skipped.push(format!("kernels: {reason}"));
     }
     for what in skipped {
@@ -117,9 +124,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
         [flag, seconds] if flag == "--seconds" => seconds.parse::<u32>()?,
         _ => return Err("usage: cargo xtask fuzz [--seconds N]".into()),
     };
-    if setup::find("cargo-fuzz").is_none() {
-        cargo(&["install", "--locked", "cargo-fuzz"]).run()?;
-    }
+    setup::cargo_tool("cargo-fuzz")?;
     let found = shell::target("fuzz-corpus");
     std::fs::create_dir_all(&found)?;
     let mut command = std::process::Command::new("rustup");
@@ -134,9 +139,7 @@ fn fuzz(arguments: &[String]) -> Result<()> {
 
 /// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.
 fn audit() -> Result<()> {
-    if setup::find("cargo-deny").is_none() {
-        cargo(&["install", "--locked", "cargo-deny"]).run()?;
-    }
+    setup::cargo_tool("cargo-deny")?;
     cargo(&["deny", "check", "licenses", "bans", "sources"]).run()?;
     if cargo(&["deny", "check", "advisories"]).run().is_err() {
         println!("NOT CHECKED, or not passed: advisories; see above");

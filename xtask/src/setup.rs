@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-use xtask::shell::{Result, Run as _};
+use xtask::shell::{Result, Run as _, cargo};
 
 /// How to tell that a thing is there.
 enum Sign {
@@ -36,7 +36,7 @@ const BUILD: [Need; 4] = [
     ),
 ];
 
-const TESTS: [Need; 9] = [
+const TESTS: [Need; 10] = [
     (
         Sign::Program("iptables-nft"),
         ["iptables", "iptables-nft", "iptables", "iptables"],
@@ -48,6 +48,10 @@ const TESTS: [Need; 9] = [
     (Sign::Program("nft"), ["nftables", "nftables", "nftables", "nftables"]),
     (Sign::Program("ip"), ["iproute2", "iproute", "iproute2", "iproute2"]),
     (Sign::Program("strace"), ["strace", "strace", "strace", "strace"]),
+    (
+        Sign::Program("valgrind"),
+        ["valgrind", "valgrind", "valgrind", "valgrind"],
+    ),
     (
         Sign::Program("setpriv"),
         ["util-linux", "util-linux", "setpriv", "util-linux"],
@@ -125,6 +129,14 @@ pub(crate) fn programs(needs: &[(&str, &str)]) -> Result<()> {
         return Ok(());
     }
     apt(&packages(missing.iter().map(|(_, package)| *package)))
+}
+
+/// Installs a tool of cargo's that isn't there.
+pub(crate) fn cargo_tool(name: &str) -> Result<()> {
+    if find(name).is_some() {
+        return Ok(());
+    }
+    cargo(&["install", "--locked", name]).run()
 }
 
 /// Installs Debian packages, by sudo if need be.

@@ -10,14 +10,7 @@ use nix::sys::reboot::{RebootMode, reboot};
 use xtask::lab::{Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect};
 use xtask::linkerd;
 
-use crate::kernels::VARIANTS;
-
-/// The kernel's parameter that says which variant this is.
-pub(crate) const PARAMETER: &str = "proxy_init_without";
-/// What a result says in which a failed run left something.
-pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
-/// What stands before a result.
-pub(crate) const RESULT: &str = "RESULT:";
+use super::variant::{LEFT_BEHIND, MODES, PARAMETER, RESULT, VARIANTS};
 
 /// Whether this is a guest: the first process of a kernel that was started for it.
 pub(crate) fn is_guest() -> bool {
@@ -51,7 +44,7 @@ pub(crate) fn run() {
     for module in ["ip_tables", "ip6_tables"] {
         let _ = Command::new("/sbin/modprobe").arg(module).output();
     }
-    for mode in ["nft", "native", "legacy", "auto"] {
+    for mode in MODES {
         println!("{RESULT} {}", try_mode(mode));
     }
     let _ = reboot(RebootMode::RB_POWER_OFF);

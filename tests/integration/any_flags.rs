@@ -1,0 +1,65 @@
+//! Flags that a user might give, at random.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use xtask::linkerd::Flags;
+
+fn any_flags() -> impl Strategy<Value = Flags> {
+    let port = 1..=u16::MAX;
+    let id = || proptest::option::of(1..u32::MAX - 1);
+    let ranges = || proptest::collection::vec((0..=u16::MAX, prop_oneof![Just(0), 0..200u16]), 0..40);
+    let subnets = || proptest::collection::vec(prop_oneof![any_v4_subnet(), any_v6_subnet()], 0..5);
+    (
+        (port.clone(), port.clone(), id(), id()),
+        proptest::collection::vec(port, 0..4),
+        (ranges(), ranges()),
+        (subnets(), subnets()),
+        prop::bool::weighted(0.8),
+    )
+        .prop_map(
+            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ipv6)| {
+                let bounds = |ranges: Vec<(u16, u16)>| {
+                    ranges
+                        .into_iter()
+                        .map(|(low, more)| (low, low.saturating_add(more)))
+                        .collect()
+                };
+                Flags {
+                    inbound_port,
+                    outbound_port,
+                    uid,
+                    gid,
+                    redirect,
+                    inbound: bounds(ranges.0),
+                    outbound: bounds(ranges.1),
+                    inbound_subnets: subnets.0,
+                    outbound_subnets: subnets.1,
+                    ipv6,
+                }
+            },
+        )
+}
+
+fn any_v4_subnet() -> impl Strategy<Value = String> {
+    (any::<[u8; 4]>(), 0..=32).prop_map(|(address, prefix)| format!("{}/{prefix}", std::net::Ipv4Addr::from(address)))
+}
+
+fn any_v6_subnet() -> impl Strategy<Value = String> {
+    (any::<[u16; 8]>(), 0..=128).prop_map(|(address, prefix)| format!("{}/{prefix}", std::net::Ipv6Addr::from(address)))
+}
+
+/// Checks as many random sets of flags.
+pub(crate) fn for_any_flags(cases: u32, check: impl Fn(&Flags)) {
+    let mut runner = TestRunner::new(Config {
+        cases,
+        // A case takes dozens of processes.
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let checked = runner.run(&any_flags(), |flags| {
+        check(&flags);
+        Ok(())
+    });
+    checked.unwrap();
+}

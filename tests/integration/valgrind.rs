@@ -1,0 +1,80 @@
+//! Every command once under valgrind: what goes to the kernel is initialised, and no memory is misused.
+
+use xtask::lab::Namespace;
+
+use crate::support::{Run, chart, chart_in};
+
+/// What valgrind exits with when it has found something, whatever the program would have.
+const FOUND: &str = "--error-exitcode=99";
+
+/// Runs it under valgrind, which must find nothing, and checks the program's own exit code.
+fn check(namespace: &Namespace, line: &str) {
+    let finished = Run::new(line)
+        .under(["valgrind", "--quiet", "--track-origins=no", FOUND])
+        .output(namespace);
+    let stderr = finished.stderr();
+    assert!(!stderr.contains("uninitialised byte(s)"), "{line}: {stderr}");
+    assert_eq!(finished.code(), Some(0), "{line}: {stderr}");
+}
+
+/// Installs, installs something else, verifies that, and removes it.
+fn check_mode(mode: &str) {
+    let namespace = Namespace::new();
+    let chart = chart_in(mode);
+    let other = format!("{chart} -r 80,443 -g 7 --subnets-to-ignore 10.0.0.0/8,fd00::/8 --timeout-close-wait-secs 99");
+    for line in [&chart, &other, &format!("verify {other}"), "uninstall"] {
+        check(&namespace, line);
+    }
+}
+
+#[test]
+fn nft() {
+    check_mode("nft");
+}
+
+#[test]
+fn native() {
+    check_mode("native");
+}
+
+#[test]
+fn legacy() {
+    check_mode("legacy");
+}
+
+#[test]
+fn plain() {
+    check_mode("plain");
+}
+
+#[test]
+fn auto() {
+    check_mode("auto");
+}
+
+#[test]
+fn what_changes_nothing() {
+    let namespace = Namespace::new();
+    for mode in ["nft", "native"] {
+        check(&namespace, &format!("{} --simulate", chart_in(mode)));
+    }
+    for line in [
+        "detect",
+        "detect --output json",
+        "--help",
+        "--version",
+        "man",
+        "completions bash",
+    ] {
+        check(&namespace, line);
+    }
+}
+
+#[test]
+fn another_namespace() {
+    let (here, there) = (Namespace::new(), Namespace::new());
+    check(
+        &here,
+        &format!("--iptables-mode nft --netns {} {}", there.path().display(), chart()),
+    );
+}

@@ -1,0 +1,217 @@
+//! One of Debian's kernels: its packages, an initramfs for it, and a boot under qemu.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use xtask::apt;
+use xtask::shell::{Result, Run as _, target};
+
+use super::variant::{PARAMETER, RESULT, Variant};
+use crate::rootfs;
+
+/// Modules that the modes may ask for; those that they depend on come with them.
+const MODULES: [&str; 17] = [
+    "nf_tables",
+    "nft_compat",
+    "nft_chain_nat",
+    "nft_redir",
+    "nft_nat",
+    "nft_counter",
+    "nf_conntrack",
+    "xt_owner",
+    "xt_multiport",
+    "xt_REDIRECT",
+    "xt_tcpudp",
+    "xt_comment",
+    "iptable_nat",
+    "ip6table_nat",
+    "ip_tables",
+    "ip6_tables",
+    "veth",
+];
+
+/// What the names of kernels' packages begin with.
+const PACKAGE: &str = "linux-image-";
+
+/// The version of a release's cloud kernel, which its metapackage names.
+pub(crate) fn version(release: &str) -> Result<String> {
+    let package = apt::dependency(release, "linux-image-cloud-amd64", PACKAGE)?;
+    Ok(package.trim_start_matches(PACKAGE).to_owned())
+}
+
+pub(crate) struct Kernel {
+    /// The unpacked package, or, since Debian has split it, packages.
+    folders: Vec<PathBuf>,
+    pub(crate) version: String,
+    /// What the guest runs, an archive for cpio.
+    initramfs: PathBuf,
+}
+
+impl Kernel {
+    /// Unpacks a release's kernel of this version, and makes what it boots with: proxy-init and the guest's init.
+    pub(crate) fn prepare(release: &str, version: String, binary: &Path, init: &Path) -> Result<Self> {
+        let package = format!("{PACKAGE}{version}");
+        let mut folders = vec![apt::unpack(release, &package)?];
+        for part in ["linux-binary-", "linux-modules-"] {
+            if let Ok(part) = apt::dependency(release, &package, part) {
+                folders.push(apt::unpack(release, &part)?);
+            }
+        }
+        let initramfs = target("kernels").join(&version).join("root.cpio");
+        let kernel = Self {
+            folders,
+            version,
+            initramfs,
+        };
+        kernel.make_initramfs(binary, init)?;
+        Ok(kernel)
+    }
+
+    /// A path of the packages', of these the one that there is.
+    fn find(&self, paths: &[String]) -> Result<PathBuf> {
+        let in_all = |path: &String| {
+            self.folders
+                .iter()
+                .map(|folder| folder.join(path))
+                .find(|path| path.exists())
+        };
+        let found = paths.iter().find_map(in_all);
+        found.ok_or_else(|| format!("{}: none of {paths:?}", self.version).into())
+    }
+
+    fn make_initramfs(&self, binary: &Path, init: &Path) -> Result<()> {
+        let root = self.initramfs.with_extension("");
+        if root.exists() {
+            fs::remove_dir_all(&root)?;
+        }
+        for folder in ["bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc"] {
+            fs::create_dir_all(root.join(folder))?;
+        }
+        fs::copy(binary, root.join("bin/proxy-init"))?;
+        fs::copy(init, root.join("init"))?;
+        fs::copy(rootfs::which("busybox")?, root.join("bin/busybox"))?;
+        for applet in ["sh", "cat", "modprobe"] {
+            symlink("/bin/busybox", root.join("bin").join(applet))?;
+        }
+        symlink("/bin/busybox", root.join("sbin/modprobe"))?;
+        let ip = rootfs::which("ip")?;
+        rootfs::copy_with_libraries(&ip, &root)?;
+        symlink(&ip, root.join("bin/ip"))?;
+        rootfs::add_iptables_legacy(&root)?;
+        self.copy_modules(&root)?;
+        let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
+        Command::new("sh").current_dir(&root).args(["-c", &script]).run()
+    }
+
+    /// The modules and what they need, uncompressed, for busybox's modprobe.
+    fn copy_modules(&self, root: &Path) -> Result<()> {
+        let version = &self.version;
+        let from = self.find(&[
+            format!("lib/modules/{version}/kernel"),
+            format!("usr/lib/modules/{version}/kernel"),
+        ])?;
+        let from = from.parent().unwrap_or(&from);
+        // Newer packages leave this to their installation.
+        if !from.join("modules.dep").exists() {
+            let base = from.ancestors().nth(3).unwrap_or(from);
+            // It warns of lists that the split packages have elsewhere.
+            Command::new("depmod")
+                .arg("-b")
+                .arg(base)
+                .arg(version)
+                .stderr(Stdio::null())
+                .run()?;
+        }
+        let dependencies = fs::read_to_string(from.join("modules.dep"))?;
+        let mut files = BTreeSet::new();
+        for line in dependencies.lines() {
+            let (file, needs) = line.split_once(':').unwrap_or_default();
+            if MODULES.contains(&module_name(file).as_str()) {
+                files.insert(file);
+                files.extend(needs.split_whitespace());
+            }
+        }
+        // What the kernel asks for by checksum, not by name.
+        files.extend(
+            dependencies
+                .lines()
+                .filter_map(|line| line.split_once(':'))
+                .map(|(file, _)| file)
+                .filter(|file| {
+                    let name = module_name(file);
+                    name.contains("crc32c")
+                }),
+        );
+        let to = root.join("lib/modules").join(&self.version);
+        for file in files {
+            let target = to.join(file.trim_end_matches(".xz"));
+            fs::create_dir_all(target.parent().unwrap_or(&to))?;
+            if file.ends_with(".xz") {
+                let unpacked = Command::new("xz")
+                    .arg("--decompress")
+                    .arg("--stdout")
+                    .arg(from.join(file))
+                    .output()?;
+                fs::write(&target, unpacked.stdout)?;
+            } else {
+                fs::copy(from.join(file), &target)?;
+            }
+        }
+        for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
+            // Without them depmod only warns.
+            let _ = fs::copy(from.join(list), to.join(list));
+        }
+        Command::new("depmod")
+            .arg("-b")
+            .arg(root)
+            .arg(&self.version)
+            .stderr(Stdio::null())
+            .run()
+    }
+
+    /// Boots it, and returns what the guest said of each mode.
+    pub(crate) fn boot(&self, variant: &Variant) -> Result<Vec<String>> {
+        let version = &self.version;
+        let image = self.find(&[
+            format!("boot/vmlinuz-{version}"),
+            format!("usr/lib/modules/{version}/vmlinuz"),
+            format!("usr/lib/linux/vmlinuz-{version}"),
+        ])?;
+        // Plain emulation: where /dev/kvm is there but nested, it may not work. Without cmpxchg16b: qemu 7.2 loses the
+        // flags at it now and then, and the guest panics.
+        let output = Command::new("timeout")
+            .args("180 qemu-system-x86_64 -accel tcg -cpu max,cx16=off -m 512".split(' '))
+            .args("-nographic -no-reboot -nodefaults -serial stdio".split(' '))
+            .arg("-kernel")
+            .arg(image)
+            .arg("-initrd")
+            .arg(&self.initramfs)
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 quiet panic=-1 {}={}",
+                PARAMETER,
+                variant.parameter()
+            ))
+            .stdin(Stdio::null())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let results: Vec<String> = text
+            .lines()
+            .filter_map(|line| line.split_once(RESULT))
+            .map(|(_, result)| result.trim().to_owned())
+            .collect();
+        if results.is_empty() {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("the guest said nothing: {}\n{text}{stderr}", output.status).into());
+        }
+        Ok(results)
+    }
+}
+
+fn module_name(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    name.split('.').next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,221 @@
+//! `cargo xtask kernels`: every mode on Debian's kernels, whole and with modules removed.
+//!
+//! Each kernel boots under qemu with an initramfs of the static binary, what legacy mode needs, that kernel's netfilter
+//! modules, and this program as init: guest.rs is what happens in there. Downloads are kept in target/.
+
+pub(crate) mod guest;
+mod kernel;
+mod variant;
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread;
+
+use xtask::apt;
+use xtask::shell::{Result, Run as _, cargo, root, target};
+
+use crate::{build, setup};
+use kernel::Kernel;
+use variant::Expected::Fails;
+use variant::{MODES, VARIANTS, Variant};
+
+/// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
+const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
+
+/// What trying all of it came to.
+pub(crate) enum Outcome {
+    /// Each kernel did in each mode what was expected. With the table of what that was.
+    AsExpected(String),
+    /// Nothing was tried, because of this.
+    Skipped(String),
+}
+
+/// `cargo xtask kernels`: tries everything, and makes docs/kernels.md.
+pub(crate) fn run() -> Result<()> {
+    match check(&[])? {
+        Outcome::AsExpected(table) => Ok(fs::write(
+            root().join("docs/kernels.md"),
+            format!(
+                "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules \
+                 removed. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over \
+                 IPv4 and IPv6. Otherwise the table has what the error names; nothing was left behind. For auto it has the \
+                 mode that was chosen, which then worked.\n\n{table}"
+            ),
+        )?),
+        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
+    }
+}
+
+/// `cargo xtask kernels --only WORD...`: tries the kernels and variants whose name has all of these words.
+pub(crate) fn run_only(words: &[String]) -> Result<()> {
+    match check(words)? {
+        Outcome::AsExpected(_) => Ok(()),
+        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
+    }
+}
+
+/// Boots everything whose name has all of these words. An error names what went otherwise than expected.
+pub(crate) fn check(words: &[String]) -> Result<Outcome> {
+    if env::consts::ARCH != "x86_64" {
+        return Ok(Outcome::Skipped(format!(
+            "the kernels are x86_64's, and this machine is {}",
+            env::consts::ARCH
+        )));
+    }
+    if let Err(error) = apt::mirror() {
+        return Ok(Outcome::Skipped(format!(
+            "the kernels are Debian's packages, and {error}"
+        )));
+    }
+    setup::programs(&[
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
+        ("depmod", "kmod"),
+        ("cpio", "cpio"),
+        ("xz", "xz-utils"),
+    ])?;
+    let binary = build::run()?;
+    let init = guest_binary()?;
+    let is_wanted = |version: &str, variant: &Variant| {
+        let name = name(version, variant);
+        words.iter().all(|word| name.contains(word))
+    };
+    let mut kernels = Vec::new();
+    for release in RELEASES {
+        let version = kernel::version(release)?;
+        if VARIANTS.iter().any(|variant| is_wanted(&version, variant)) {
+            kernels.push(Kernel::prepare(release, version, &binary, &init)?);
+        }
+    }
+    let mut trials = Vec::new();
+    for kernel in &kernels {
+        let variants = VARIANTS.iter().filter(|variant| is_wanted(&kernel.version, variant));
+        trials.extend(variants.map(|variant| Trial { kernel, variant }));
+    }
+    if trials.is_empty() {
+        return Err(format!("no kernel's name has {}", words.join(" and ")).into());
+    }
+    println!("Booting {} guests", trials.len());
+    let results = try_all(&trials);
+    let mut table = String::from("| kernel | without | nft | native | legacy | auto |\n|---|---|---|---|---|---|\n");
+    let mut wrong = Vec::new();
+    for (trial, results) in trials.iter().zip(&results) {
+        let _ = writeln!(table, "| {} |", trial.row(results).join(" | "));
+        if !trial.is_as_expected(results) {
+            wrong.push(format!("{}: {}", trial.name(), results.join(" | ")));
+        }
+    }
+    println!(
+        "\n{table}\n{} passed, {} failed",
+        trials.len() - wrong.len(),
+        wrong.len()
+    );
+    if wrong.is_empty() {
+        Ok(Outcome::AsExpected(table))
+    } else {
+        Err(format!("not as expected:\n{}", wrong.join("\n")).into())
+    }
+}
+
+/// What each came to, in their order. A guest has one processor and half a GiB: as many run at a time as there are
+/// processors, up to eight.
+fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
+    let queue = Mutex::new(trials.iter().enumerate());
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some((number, trial)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
+            let results = trial.results();
+            println!("{}", trial.row(&results).join(" | "));
+            done.push((number, results));
+        }
+        done
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(8);
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        workers.into_iter().flat_map(join).collect()
+    });
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, results)| results).collect()
+}
+
+/// What a kernel without something is called.
+fn name(version: &str, variant: &Variant) -> String {
+    format!("{version} without {}", variant.without)
+}
+
+/// One boot.
+struct Trial<'a> {
+    kernel: &'a Kernel,
+    variant: &'static Variant,
+}
+
+impl Trial<'_> {
+    fn name(&self) -> String {
+        name(&self.kernel.version, self.variant)
+    }
+
+    /// What each mode did; or, alone, why there is nothing to tell. A guest that doesn't get to its end, of which qemu's
+    /// emulation may be the reason, is booted again, and that is said.
+    fn results(&self) -> Vec<String> {
+        let mut reason = String::new();
+        for _ in 0..3 {
+            reason = match self.kernel.boot(self.variant) {
+                Ok(results) if results.len() == MODES.len() => return results,
+                Ok(results) => format!("the guest got no further than: {}", results.join(" | ")),
+                Err(error) => error.to_string(),
+            };
+            println!("{}: {reason}", self.name());
+        }
+        vec![reason]
+    }
+
+    fn is_as_expected(&self, results: &[String]) -> bool {
+        let expected = self.variant.expected;
+        results.len() == expected.len()
+            && results
+                .iter()
+                .zip(expected)
+                .all(|(result, expected)| expected.is(result))
+    }
+
+    /// The cells of the table: an error that was expected in short, what wasn't in full.
+    fn row(&self, results: &[String]) -> Vec<String> {
+        let cells = results
+            .iter()
+            .zip(self.variant.expected)
+            .map(|(result, expected)| match expected {
+                Fails(words) if expected.is(result) => format!("error: {words}"),
+                _ => result.clone(),
+            });
+        [self.kernel.version.clone(), self.variant.without.to_owned()]
+            .into_iter()
+            .chain(cells)
+            .collect()
+    }
+}
+
+/// This program again, static, as the guest's init.
+fn guest_binary() -> Result<PathBuf> {
+    let triple = "x86_64-unknown-linux-gnu";
+    cargo(&[
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "xtask",
+        "--bin",
+        "xtask",
+        "--target",
+        triple,
+    ])
+    .env("RUSTFLAGS", build::STATIC)
+    .env("CARGO_TARGET_DIR", target("guest"))
+    .run()?;
+    Ok(target("guest").join(triple).join("release/xtask"))
+}

@@ -1,0 +1,93 @@
+//! What a kernel goes without, what is expected then, and the words by which host and guest tell each other.
+
+use Expected::{Fails, Works};
+
+/// The kernel's parameter that tells the guest which variant this is.
+pub(crate) const PARAMETER: &str = "proxy_init_without";
+/// What stands before a result on the guest's console.
+pub(crate) const RESULT: &str = "RESULT:";
+/// What a result says when a failed run has left something.
+pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
+
+/// The modes that a guest tries, in the order of its results.
+pub(crate) const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
+
+/// A kernel with something taken out, and what is expected of it.
+pub(crate) struct Variant {
+    pub(crate) without: &'static str,
+    /// The modules that are deleted.
+    pub(crate) modules: &'static [&'static str],
+    /// What each of [`MODES`] does.
+    pub(crate) expected: [Expected; MODES.len()],
+}
+
+/// What a mode does.
+#[derive(Clone, Copy)]
+pub(crate) enum Expected {
+    /// It works; auto by the mode of this name.
+    Works(&'static str),
+    /// It fails and leaves nothing, and the error says these words.
+    Fails(&'static str),
+}
+
+const OK: Expected = Expected::Works("ok");
+
+impl Expected {
+    /// Whether a result is this.
+    pub(crate) fn is(self, result: &str) -> bool {
+        match self {
+            Self::Works(word) => result == word,
+            Self::Fails(words) => result.contains(words) && !result.contains(LEFT_BEHIND),
+        }
+    }
+}
+
+impl Variant {
+    /// Its name, as a word of a kernel's command line.
+    pub(crate) fn parameter(&self) -> String {
+        self.without.replace(' ', "_")
+    }
+}
+
+pub(crate) const VARIANTS: [Variant; 8] = [
+    Variant {
+        without: "nothing",
+        modules: &[],
+        expected: [OK, OK, OK, Works("nft")],
+    },
+    Variant {
+        without: "nft_compat",
+        modules: &["nft_compat"],
+        expected: [Fails("nft_compat"), OK, OK, Works("native")],
+    },
+    Variant {
+        without: "xt_owner",
+        modules: &["xt_owner"],
+        expected: [Fails("xt_owner"), OK, Fails("xt_owner"), Works("native")],
+    },
+    Variant {
+        without: "xt_multiport",
+        modules: &["xt_multiport"],
+        expected: [Fails("xt_multiport"), OK, Fails("xt_multiport"), Works("native")],
+    },
+    Variant {
+        without: "xt_REDIRECT",
+        modules: &["xt_REDIRECT"],
+        expected: [Fails("xt_REDIRECT"), OK, Fails("xt_REDIRECT"), Works("native")],
+    },
+    Variant {
+        without: "nf_tables",
+        modules: &["nf_tables"],
+        expected: [Fails("no nf_tables"), Fails("no nf_tables"), OK, Works("legacy")],
+    },
+    Variant {
+        without: "ip6 nat",
+        modules: &["ip6table_nat"],
+        expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+    },
+    Variant {
+        without: "legacy tables",
+        modules: &["ip_tables", "ip6_tables"],
+        expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+    },
+];

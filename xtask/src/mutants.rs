@@ -1,0 +1,62 @@
+//! `cargo xtask mutants`: how many deliberate mistakes in the pure code the tests that need no root notice.
+
+use std::fs;
+
+use serde_json::Value;
+use xtask::shell::{Result, cargo, target};
+
+use crate::setup;
+
+/// The pure code: what the unit tests alone can hold to its word.
+const PURE: &str = "src/rules/**";
+
+/// Of this many viable mutants, one may survive.
+const VIABLE_FOR_A_SURVIVOR: u64 = 20;
+
+/// Has cargo-mutants make its mutants of these files, or of all the pure code, and fails where too many survive.
+pub(crate) fn run(files: &[String]) -> Result<()> {
+    setup::cargo_tool("cargo-mutants")?;
+    let folder = target("mutants");
+    fs::create_dir_all(&folder)?;
+    let mut command = cargo(&[
+        "mutants",
+        "--package",
+        "proxy-init",
+        "--cargo-test-arg=--lib",
+        "--output",
+    ]);
+    command.arg(&folder);
+    if files.is_empty() {
+        command.args(["--file", PURE]);
+    }
+    for file in files {
+        command.args(["--file", file]);
+    }
+    // Nobody debugs them, and they link faster so.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "none");
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    // 2: some survived; 3: some ran into the time limit, which notices them too (cargo-mutants, "Exit codes").
+    if !matches!(status.code(), Some(0 | 2 | 3)) {
+        return Err(format!("{command:?}: {status}").into());
+    }
+    let outcomes = fs::read_to_string(folder.join("mutants.out/outcomes.json"))?;
+    let outcomes: Value = serde_json::from_str(&outcomes)?;
+    let count = |what: &str| -> Result<u64> {
+        let count = outcomes.get(what).and_then(Value::as_u64);
+        count.ok_or_else(|| format!("cargo-mutants' outcomes.json has no {what:?}").into())
+    };
+    let survived = count("missed")?;
+    let viable = survived + count("caught")? + count("timeout")?;
+    println!("{survived} of {viable} viable mutants survived");
+    if viable == 0 {
+        return Err("no mutant was viable: nothing was measured".into());
+    }
+    if survived * VIABLE_FOR_A_SURVIVOR > viable {
+        return Err(format!(
+            "more than one in {VIABLE_FOR_A_SURVIVOR} survived: see mutants.out/missed.txt in {}",
+            folder.display()
+        )
+        .into());
+    }
+    Ok(())
+}
