@@ -58,7 +58,20 @@ impl fmt::Display for IptablesRule<'_> {
         if let Some(rule) = self.0.as_rule() {
             return rule.fmt(f);
         }
-        for condition in &self.0.conditions {
+        // In iptables-save's order: the header's fields first, in whichever order they are compared.
+        let mut conditions: Vec<&Condition> = self.0.conditions.iter().collect();
+        conditions.sort_by_key(|condition| match condition {
+            Condition::In { field, .. } => match field {
+                Field::Source(_) => 0,
+                Field::Destination(_) => 1,
+                Field::InInterface => 2,
+                Field::OutInterface => 3,
+                Field::Protocol => 4,
+                _ => 5,
+            },
+            Condition::Fixed { .. } | Condition::Unknown(_) => 5,
+        });
+        for condition in conditions {
             write_condition(f, condition)?;
         }
         if let Some(comment) = &self.0.comment {

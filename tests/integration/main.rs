@@ -16,6 +16,7 @@ mod nft;
 mod operate;
 mod support;
 mod traffic;
+mod truth;
 mod valgrind;
 mod versions;
 mod xtables;

@@ -1,0 +1,466 @@
+//! What verify says is what the kernel does: rules and chains of others that take connections away from proxy-init's, and
+//! others that don't; and what can't be seen is never said to be absent.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use xtask::lab::Namespace;
+
+use crate::support::{Folder, Run, chart_in, feed, install, saved};
+
+/// What was done to a namespace, before and after installing.
+struct Case {
+    mode: &'static str,
+    before: &'static [&'static str],
+    after: &'static [&'static str],
+    /// The kinds of findings; none: in place.
+    kinds: &'static [&'static str],
+}
+
+impl Case {
+    fn verify(&self) -> (Option<i32>, Value) {
+        let namespace = Namespace::new();
+        self.before.iter().for_each(|line| drop(namespace.sh(line)));
+        install(&namespace, &chart_in(self.mode));
+        self.after.iter().for_each(|line| drop(namespace.sh(line)));
+        let verified = Run::new(&format!("verify --output json {}", chart_in(self.mode))).output(&namespace);
+        let report = serde_json::from_str(&verified.stdout()).unwrap();
+        (verified.code(), report)
+    }
+
+    fn check(&self) {
+        let (code, report) = self.verify();
+        let mut kinds: Vec<_> = report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|finding| finding["kind"].as_str().unwrap())
+            .collect();
+        kinds.dedup();
+        let what = format!("{} {:?} {:?}: {report:#}", self.mode, self.before, self.after);
+        assert_eq!(kinds, self.kinds, "{what}");
+        assert_eq!(code, Some(if self.kinds.is_empty() { 0 } else { 3 }), "{what}");
+    }
+}
+
+#[test]
+fn a_dormant_table_or_an_unhooked_chain_is_not_in_place() {
+    for (mode, after, kinds) in [
+        (
+            "nft",
+            &["nft add table ip nat { flags dormant ; }"][..],
+            &["dormant"][..],
+        ),
+        (
+            "native",
+            &["nft add table inet proxy-init { flags dormant ; }"],
+            &["dormant"],
+        ),
+        ("nft", &["nft chain ip nat PREROUTING { policy drop ; }"], &["policy"]),
+        (
+            "native",
+            &["nft chain inet proxy-init OUTPUT { policy drop ; }"],
+            &["policy"],
+        ),
+    ] {
+        Case {
+            mode,
+            before: &[],
+            after,
+            kinds,
+        }
+        .check();
+    }
+    // A chain of the same name and rules, without a hook.
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("native"));
+    let script = "flush chain inet proxy-init PREROUTING\ndelete chain inet proxy-init PREROUTING\nadd chain inet \
+                  proxy-init PREROUTING\nadd rule inet proxy-init PREROUTING counter jump PROXY_INIT_REDIRECT comment \
+                  \"proxy-init/install-proxy-init-prerouting\"\n";
+    feed(&namespace, "nft -f -", script).success();
+    let verified = Run::new(&format!("verify {}", chart_in("native"))).output(&namespace);
+    assert_eq!(verified.code(), Some(3), "{}", verified.said());
+    assert!(verified.stdout().contains("not hooked"), "{}", verified.said());
+}
+
+#[test]
+fn an_earlier_base_chain_that_redirects_is_reported_in_every_mode() {
+    for mode in ["nft", "native", "legacy"] {
+        for table in ["ip other", "ip6 other", "inet other", "inet proxy-init"] {
+            let namespace = Namespace::new();
+            install(&namespace, &chart_in(mode));
+            for line in [
+                format!("nft add table {table}"),
+                format!("nft add chain {table} early {{ type nat hook prerouting priority -150 ; }}"),
+                format!("nft add rule {table} early tcp dport 8080 redirect to :9999"),
+            ] {
+                namespace.sh(&line);
+            }
+            let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
+            assert_eq!(verified.code(), Some(3), "{mode} {table}: {}", verified.said());
+            let text = verified.stdout();
+            assert!(
+                text.contains("redirects connections: to port 8080") && text.contains("redirect to :9999"),
+                "{mode} {table}: {text}"
+            );
+        }
+    }
+}
+
+/// With iptables of either kind, before and behind.
+#[test]
+fn jumps_gotos_and_negations_are_followed() {
+    for (mode, iptables) in [("nft", "iptables-nft -t nat"), ("legacy", "iptables-legacy -t nat")] {
+        for (before, shadowed) in [
+            (&["-N F", "-A PREROUTING -p tcp -g F"][..], true),
+            (
+                &["-N F", "-A F -p tcp -j REDIRECT --to-ports 99", "-A PREROUTING -j F"],
+                true,
+            ),
+            (
+                &[
+                    "-N DOCKER",
+                    "-A DOCKER -p tcp --dport 80 -j DNAT --to-destination 10.0.0.1:80",
+                    "-A PREROUTING -j DOCKER",
+                ],
+                true,
+            ),
+            (&["-A PREROUTING ! -p udp -j ACCEPT"], true),
+            (&["-A PREROUTING -p tcp -j NETMAP --to 10.9.0.0/24"], true),
+            (&["-A PREROUTING -p tcp -j RETURN"], true),
+            (&["-A OUTPUT -m owner ! --uid-owner 2102 -j ACCEPT"], true),
+            (
+                &["-A PREROUTING -p tcp -m statistic --mode nth --every 2 --packet 0 -j ACCEPT"],
+                true,
+            ),
+            // What can't match TCP, comes back, or doesn't decide.
+            (&["-A PREROUTING -p udp -j ACCEPT"], false),
+            (&["-A PREROUTING ! -p tcp -j ACCEPT"], false),
+            (&["-N F", "-A F -s 10.0.0.0/8 -j RETURN", "-A PREROUTING -j F"], false),
+            (&["-N F", "-A F -p udp -j ACCEPT", "-A PREROUTING -p tcp -j F"], false),
+            (
+                &["-N F", "-A F -j RETURN", "-A F -j REDIRECT", "-A PREROUTING -j F"],
+                false,
+            ),
+            (
+                &[
+                    "-N F",
+                    "-A F -p tcp --dport 81 -j ACCEPT",
+                    "-A PREROUTING -p tcp --dport 80 -j F",
+                ],
+                false,
+            ),
+            // What comes in has no device to go out by yet.
+            (&["-N F", "-A F -o eth0 -p tcp -j ACCEPT", "-A PREROUTING -j F"], false),
+        ] {
+            let namespace = Namespace::new();
+            for line in before {
+                namespace.sh(&format!("{iptables} {line}"));
+            }
+            install(&namespace, &chart_in(mode));
+            let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
+            let want = if shadowed { 3 } else { 0 };
+            assert_eq!(verified.code(), Some(want), "{mode} {before:?}: {}", verified.said());
+            assert_eq!(verified.stdout().contains("shadowed"), shadowed, "{}", verified.said());
+        }
+    }
+}
+
+#[test]
+fn sets_maps_and_other_hooks_are_understood() {
+    const CHAIN: &str = "nft add chain ip nat PREROUTING { type nat hook prerouting priority -100 ; }";
+    for (before, kinds) in [
+        (
+            &[
+                "nft add table ip nat",
+                CHAIN,
+                "nft add rule ip nat PREROUTING tcp dport vmap { 1-65535 : accept }",
+            ][..],
+            &["shadowed"][..],
+        ),
+        (
+            &[
+                "nft add table ip nat",
+                CHAIN,
+                "nft add rule ip nat PREROUTING udp dport vmap { 1-65535 : accept }",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "nft add table ip nat",
+                "nft add set ip nat ports { type inet_service ; }",
+                "nft add element ip nat ports { 80 }",
+                CHAIN,
+                "nft add rule ip nat PREROUTING tcp dport @ports accept",
+            ],
+            &["shadowed"],
+        ),
+        // Nothing is in the set.
+        (
+            &[
+                "nft add table ip nat",
+                "nft add set ip nat ports { type inet_service ; }",
+                CHAIN,
+                "nft add rule ip nat PREROUTING tcp dport @ports accept",
+            ],
+            &[],
+        ),
+        // A connection's first packet is new.
+        (
+            &[
+                "nft add table ip nat",
+                CHAIN,
+                "nft add rule ip nat PREROUTING ct state established,related accept",
+            ],
+            &[],
+        ),
+        (
+            &["iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"],
+            &["shadowed"],
+        ),
+        (
+            &["iptables-legacy -t raw -A PREROUTING -p tcp --dport 22 -j DROP"],
+            &["shadowed"],
+        ),
+        (
+            &["iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1"],
+            &[],
+        ),
+        // Behind the redirection.
+        (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP"], &[]),
+        (&["iptables-nft -t filter -P INPUT DROP"], &[]),
+    ] {
+        Case {
+            mode: "nft",
+            before,
+            after: &[],
+            kinds,
+        }
+        .check();
+    }
+}
+
+#[test]
+fn a_finding_says_which_connections() {
+    let case = Case {
+        mode: "nft",
+        before: &["iptables-nft -t nat -A PREROUTING -s 192.0.2.0/24 -p tcp --dport 80:90 -j ACCEPT"],
+        after: &[],
+        kinds: &["shadowed"],
+    };
+    case.check();
+    let (_, report) = case.verify();
+    let finding = &report["findings"][0];
+    assert_eq!(report["schema"], 1);
+    assert_eq!(finding["connections"], "from 192.0.2.0/24 to port 80-90");
+    assert_eq!(finding["certain"], true);
+    assert_eq!(finding["family"], "IPv4");
+    assert_eq!(
+        finding["found"][0],
+        "-A PREROUTING -s 192.0.2.0/24 -p tcp -m tcp --dport 80:90 -j ACCEPT"
+    );
+}
+
+/// Of chains with equal priorities in different tables, which was hooked first isn't recorded.
+#[test]
+fn an_order_that_is_not_known_is_said_not_to_be_certain() {
+    let (code, report) = Case {
+        mode: "nft",
+        before: &[],
+        after: &[
+            "nft add table ip other",
+            "nft add chain ip other out { type nat hook output priority -100 ; }",
+            "nft add rule ip other out tcp dport 53 dnat to 192.0.2.1",
+        ],
+        kinds: &["shadowed"],
+    }
+    .verify();
+    assert_eq!(code, Some(3));
+    assert_eq!(report["findings"][0]["certain"], false, "{report:#}");
+}
+
+#[test]
+fn names_that_are_no_text_stop_nothing() {
+    for mode in ["nft", "native"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        for table in ["nat", "mangle"] {
+            namespace.sh(&format!(
+                "bash -c iptables-nft${{IFS}}-t${{IFS}}{table}${{IFS}}-N${{IFS}}$'\\xff\\xfe'"
+            ));
+        }
+        assert!(namespace.run(|| {
+            let listed = std::process::Command::new("iptables-nft")
+                .args(["-t", "nat", "-S"])
+                .output();
+            listed.unwrap().stdout.windows(2).any(|bytes| bytes == b"\xff\xfe")
+        }));
+        install(&namespace, &chart_in(mode));
+        install(&namespace, &format!("verify {}", chart_in(mode)));
+        install(&namespace, "--iptables-mode auto -p 4143 -o 4140");
+        install(&namespace, "detect");
+        install(&namespace, "uninstall");
+    }
+}
+
+/// Beside a run that installs the same over and over, verify never sees half of it.
+#[test]
+fn it_raises_no_false_alarm_beside_runs_with_the_same_flags() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    std::thread::scope(|scope| {
+        let again = scope.spawn(|| {
+            for uid in [2102, 2103].iter().cycle().take(60) {
+                install(&namespace, &format!("{} --proxy-gid {uid}", chart_in("nft")));
+            }
+        });
+        while !again.is_finished() {
+            let flags = chart_in("nft");
+            let either = [2102, 2103].map(|gid| {
+                let verified = Run::new(&format!("verify --output json {flags} --proxy-gid {gid}")).output(&namespace);
+                let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
+                report["findings"].as_array().unwrap().len()
+            });
+            // Whole rules of the one run or of the other: of two families, the rule on the group differs, and nothing else.
+            assert!(
+                either
+                    .iter()
+                    .all(|&findings| findings == 0 || findings == 2 || findings == 4),
+                "{either:?}"
+            );
+        }
+        again.join().unwrap();
+    });
+}
+
+#[test]
+fn without_proc_nothing_is_said_about_legacy_tables() {
+    let root = Folder::new("no-proc");
+    std::fs::copy(env!("CARGO_BIN_EXE_proxy-init"), root.join("proxy-init")).unwrap();
+    // The test's binary is linked dynamically.
+    let hide = format!(
+        "mount -t tmpfs tmpfs {root}; mount -t tmpfs tmpfs /proc",
+        root = root.path()
+    );
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("legacy"));
+    let before = saved(&namespace, "legacy");
+    let line = Run::new("uninstall")
+        .after_mounting(&hide)
+        .output(&namespace)
+        .last_line();
+    assert!(line.contains("cannot list legacy tables: ENOENT"), "{line}");
+    assert_eq!(saved(&namespace, "legacy"), before);
+    let log = Run::new(&chart_in("nft"))
+        .after_mounting(&hide)
+        .output(&namespace)
+        .success();
+    assert_eq!(log.matches("level=warning").count(), 1, "{log}");
+    assert!(
+        log.contains("not known: whether legacy tables hold proxy-init's rules too"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_list_that_cannot_be_opened_is_not_an_empty_one() {
+    for error in ["EMFILE", "ENFILE", "ENOMEM"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in("legacy"));
+        let lists = |run: Run| {
+            run.under([
+                "strace",
+                "--output=/dev/null",
+                "--trace=openat",
+                "--trace-path=/proc/thread-self/net/ip_tables_names",
+                "--trace-path=/proc/thread-self/net/ip6_tables_names",
+                &format!("--inject=openat:error={error}"),
+            ])
+        };
+        let line = lists(Run::new("uninstall")).output(&namespace).last_line();
+        assert!(line.contains(error), "{line}");
+        let verified = lists(Run::new(&format!("verify --output json {}", chart_in("nft")))).output(&namespace);
+        let report: Value = serde_json::from_str(&verified.stdout()).unwrap();
+        assert_eq!(report["not_known"][0], "legacy", "{report}");
+    }
+}
+
+#[test]
+fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let sandboxed = |line: &str| Run::new(line).failing("socket", "EAFNOSUPPORT").output(&namespace);
+    for line in ["uninstall".to_owned(), chart_in("auto"), chart_in("legacy")] {
+        let said = sandboxed(&line).last_line();
+        assert!(said.contains("EAFNOSUPPORT"), "{line}: {said}");
+    }
+    assert!(!namespace.sh("iptables-legacy-save -t nat").contains("PROXY_INIT"));
+    install(&namespace, &format!("verify {}", chart_in("nft")));
+}
+
+#[test]
+fn an_unprivileged_user_is_told_what_is_not_known() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("legacy"));
+    let nobody = |line: &str| Run::new(line).nobody(&["net_admin"]).output(&namespace);
+    let log = nobody(&chart_in("nft")).success();
+    assert_eq!(log.matches("level=warning").count(), 1, "{log}");
+    assert!(log.contains("only root can list legacy tables"), "{log}");
+    let text = nobody(&format!("verify {}", chart_in("nft"))).success();
+    assert!(text.contains("not known: whether legacy tables hold"), "{text}");
+    let report: Value =
+        serde_json::from_str(&nobody(&format!("verify --output json {}", chart_in("nft"))).success()).unwrap();
+    assert_eq!(report["not_known"], serde_json::json!(["legacy"]));
+    assert_eq!(report["in_place"], true);
+}
+
+/// After a batch has been sent, an error on receiving says nothing about the commit.
+#[test]
+fn a_lost_answer_is_looked_into() {
+    let want = {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in("nft"));
+        saved(&namespace, "nft")
+    };
+    for error in ["ENOMEM", "EAGAIN", "EPERM"] {
+        let namespace = Namespace::new();
+        let once = format!("error={error}:when=1");
+        Run::new(&chart_in("nft"))
+            .inject("recvfrom", &once)
+            .output(&namespace)
+            .success();
+        assert_eq!(saved(&namespace, "nft"), want);
+
+        let namespace = Namespace::new();
+        let line = Run::new(&chart_in("nft"))
+            .failing("recvfrom", error)
+            .output(&namespace)
+            .last_line();
+        assert!(
+            line.contains("not known whether the rules are installed") && !line.contains("nothing was changed"),
+            "{line}"
+        );
+        assert_eq!(saved(&namespace, "nft"), want, "and so they are");
+    }
+}
+
+/// Two modes at once: one of them has to give way, and say so.
+#[test]
+fn of_two_modes_at_once_one_gives_way() {
+    for modes in [["nft", "native"], ["nft", "legacy"], ["native", "legacy"]] {
+        for _ in 0..8 {
+            let namespace = Namespace::new();
+            let children = modes.map(|mode| Run::new(&chart_in(mode)).spawn(&namespace, Stdio::null()));
+            let done = children.map(|mut child| child.wait().unwrap().success());
+            assert!(done.iter().filter(|&&done| done).count() <= 1, "{modes:?}: {done:?}");
+            let held = [
+                namespace.sh("nft list ruleset").contains("table inet proxy-init"),
+                saved(&namespace, "nft").contains("PROXY_INIT_OUTPUT"),
+                saved(&namespace, "legacy").contains("PROXY_INIT_OUTPUT"),
+            ];
+            let held = held.iter().filter(|&&held| held).count();
+            assert_eq!(held, usize::from(done.contains(&true)), "{modes:?}: {done:?}");
+        }
+    }
+}
