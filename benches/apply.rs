@@ -82,15 +82,15 @@ fn apply(criterion: &mut Criterion) {
         let rulesets = rulesets(&config);
         let nft_batch = nft::batch(&rulesets);
         let bare = || bare_loop(&nft_batch);
-        let apply = || Nft.install(&rulesets).unwrap();
-        let nft = || Nft.install(&self::rulesets(&config)).unwrap();
+        let apply = || _ = Nft.install(&rulesets).unwrap();
+        let nft = || _ = Nft.install(&self::rulesets(&config)).unwrap();
         let legacy = || {
             let backend = Legacy::new(Commands::legacy(None), true);
             backend.install(&rulesets).unwrap();
         };
         let native_batch = native::batch(&rulesets);
         let bare_native = || bare_loop(&native_batch);
-        let native = || Native.install(&rulesets).unwrap();
+        let native = || _ = Native.install(&rulesets).unwrap();
         let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
             ("the same bytes, bare loop", &nothing, &bare),
             ("nft with encode", &nothing, &apply),
@@ -120,8 +120,8 @@ fn apply_ports(criterion: &mut Criterion) {
         let batch = nft::batch(&rulesets);
         let contenders: [(&str, Work<'_>); 3] = [
             ("the same bytes, bare loop", &|| bare_loop(&batch)),
-            ("nft with encode", &|| Nft.install(&rulesets).unwrap()),
-            ("native with encode", &|| Native.install(&rulesets).unwrap()),
+            ("nft with encode", &|| assert!(Nft.install(&rulesets).unwrap())),
+            ("native with encode", &|| assert!(Native.install(&rulesets).unwrap())),
         ];
         let contenders = contenders.map(|(name, work)| -> Contender<'_> {
             (

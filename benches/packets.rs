@@ -49,7 +49,11 @@ fn packets(criterion: &mut Criterion) {
             let lab = Lab::new();
             let rulesets = rulesets(&config(true, ports));
             // The backend's own thread: it isn't Sync, and neither does it have to be.
-            let install = || backend.iter().for_each(|backend| backend.install(&rulesets).unwrap());
+            let install = || {
+                backend
+                    .iter()
+                    .for_each(|backend| _ = backend.install(&rulesets).unwrap())
+            };
             lab.pod.run_here(install);
             let stop = Arc::new(AtomicBool::new(false));
             let listen = |port| {

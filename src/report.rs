@@ -18,22 +18,21 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
             format_args!("net.netfilter.nf_conntrack_tcp_timeout_close_wait = {seconds}"),
         );
     }
-    for ruleset in &installed.rulesets {
-        let command = installed.mode.iptables(ruleset.family);
-        for (chain, rule) in ruleset.rules() {
-            log.add(Level::Info, format_args!("{command} -t nat -A {chain} {rule:#}"));
-        }
+    installed.commands(|command| log.add(Level::Info, command));
+    let (rules, mode) = (installed.rules(), installed.mode);
+    let families = if install.config.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+    if installed.changed {
+        let took = installed.took.as_micros();
+        log.add(
+            Level::Info,
+            format_args!("installed {rules} rules in {mode} mode for {families} in {took} microseconds"),
+        );
+    } else {
+        log.add(
+            Level::Info,
+            format_args!("the {rules} rules in {mode} mode for {families} were installed already; nothing was changed"),
+        );
     }
-    log.add(
-        Level::Info,
-        format_args!(
-            "installed {} rules in {} mode for {} in {} microseconds",
-            installed.rules(),
-            installed.mode,
-            if install.config.ipv6 { "IPv4 and IPv6" } else { "IPv4" },
-            installed.took.as_micros()
-        ),
-    );
     Ok(())
 }
 

@@ -119,31 +119,27 @@ impl Over {
         }
     }
 
-    fn mode(self) -> Mode {
+    /// Its mode.
+    pub(crate) fn mode(self) -> Mode {
         match self {
             Self::Nft => Mode::Nft,
             Self::Native => Mode::Native,
         }
     }
 
-    fn other(self) -> Self {
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::Nft => Self::Native,
             Self::Native => Self::Nft,
         }
     }
 
-    fn fresh(self, rulesets: &[Ruleset]) -> Result<Vec<Step<'_>>, Error> {
+    /// What the mode makes of rulesets.
+    pub(crate) fn plan(self, rulesets: &[Ruleset]) -> Plan<'_> {
         match self {
-            Self::Nft => Ok(nft::fresh(rulesets)),
-            Self::Native => native::fresh(rulesets),
-        }
-    }
-
-    fn install_steps<'a>(self, tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Step<'a>>, Error> {
-        match self {
-            Self::Nft => nft::install_steps(tables, rulesets),
-            Self::Native => native::install_steps(tables, rulesets),
+            Self::Nft => Plan::Nft(rulesets),
+            Self::Native => Plan::Native(native::expected(rulesets)),
         }
     }
 
@@ -153,42 +149,89 @@ impl Over {
             Self::Native => native::remove_steps(tables),
         }
     }
+}
 
-    /// Installs the rulesets if nothing has been committed to this namespace's nf_tables yet, so that the other mode
-    /// can't have rules there either. Returns whether it did.
-    pub(crate) fn install_if_fresh(self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        match commit_fresh(self.mode(), &self.fresh(rulesets)?)? {
+/// What a mode over netlink installs.
+pub(crate) enum Plan<'a> {
+    /// nft mode: the rules as they are.
+    Nft(&'a [Ruleset]),
+    /// native mode: a table that does what the rules do.
+    Native(Table),
+}
+
+/// What installing did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Something had to be changed.
+    pub(crate) changed: bool,
+    /// Rules of proxy-init's in the other mode were removed.
+    pub(crate) replaced: bool,
+}
+
+impl Plan<'_> {
+    fn over(&self) -> Over {
+        match self {
+            Self::Nft(_) => Over::Nft,
+            Self::Native(_) => Over::Native,
+        }
+    }
+
+    /// native mode's table.
+    pub(crate) fn into_table(self) -> Option<Table> {
+        match self {
+            Self::Nft(_) => None,
+            Self::Native(table) => Some(table),
+        }
+    }
+
+    fn fresh(&self) -> Result<Vec<Step<'_>>, Error> {
+        match self {
+            Self::Nft(rulesets) => Ok(nft::fresh(rulesets)),
+            Self::Native(table) => native::fresh(table),
+        }
+    }
+
+    fn install_steps(&self, tables: &[Table]) -> Result<Vec<Step<'_>>, Error> {
+        match self {
+            Self::Nft(rulesets) => nft::install_steps(tables, rulesets),
+            Self::Native(table) => native::install_steps(tables, table),
+        }
+    }
+
+    /// Installs the rules if nothing has been committed to this namespace's nf_tables yet, so that the other mode can't
+    /// have rules there either. Returns whether it did.
+    pub(crate) fn install_if_fresh(&self) -> Result<bool, Error> {
+        match commit_fresh(self.over().mode(), &self.fresh()?)? {
             Outcome::Committed => Ok(true),
             // The caller then reads what the namespace holds, which shows what became of the batch.
             Outcome::OtherGeneration | Outcome::Unanswered(_) => Ok(false),
         }
     }
 
-    /// Installs the rulesets in a transaction that is valid only for the generation at which the other mode was
-    /// checked. If proxy-init has rules in the other mode, the same transaction removes them if `replace` is set;
-    /// otherwise that is an error. Unless `try_fresh` is set, the namespace is known not to be fresh. Returns whether there
-    /// were any.
-    pub(crate) fn install(self, rulesets: &[Ruleset], replace: bool, try_fresh: bool) -> Result<bool, Error> {
+    /// Installs the rules in a transaction that is valid only for the generation at which the other mode was checked. If
+    /// proxy-init has rules in the other mode, the same transaction removes them if `replace` is set; otherwise that is an
+    /// error. Unless `try_fresh` is set, the namespace is known not to be fresh.
+    pub(crate) fn install(&self, replace: bool, try_fresh: bool) -> Result<Done, Error> {
+        let (own, other) = (self.over(), self.over().other());
         let mut replaced = false;
-        let fresh = try_fresh.then(|| self.fresh(rulesets)).transpose()?;
-        transact(self.mode(), fresh.as_deref(), |tables| {
-            let mut steps = self.other().remove_steps(tables);
+        let fresh = try_fresh.then(|| self.fresh()).transpose()?;
+        let changed = transact(own.mode(), fresh.as_deref(), |tables| {
+            let mut steps = other.remove_steps(tables);
             if !steps.is_empty() && !replace {
                 return Err(Error::OtherBackend {
-                    mode: self.mode(),
-                    other: self.other().mode(),
+                    mode: own.mode(),
+                    other: other.mode(),
                 });
             }
             replaced |= !steps.is_empty();
-            steps.extend(self.install_steps(tables, rulesets)?);
+            steps.extend(self.install_steps(tables)?);
             Ok(steps)
         })?;
-        Ok(replaced)
+        Ok(Done { changed, replaced })
     }
 
-    /// Whether the kernel would accept the rulesets. It checks them as it would before a commit, but nothing is
-    /// committed.
-    pub(crate) fn check(self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        commit::check(self.mode(), &self.fresh(rulesets)?)
+    /// Whether the kernel would accept the rules. It checks them as it would before a commit, but nothing is committed.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        commit::check(self.over().mode(), &self.fresh()?)
     }
 }

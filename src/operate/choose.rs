@@ -114,7 +114,7 @@ impl Seen {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    Over::of(mode).map_or(Ok(()), |over| over.check(rulesets))
+    Over::of(mode).map_or(Ok(()), |over| over.plan(rulesets).check())
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what the

@@ -1,5 +1,6 @@
-//! Installing the rules, and verifying what was installed.
+//! Installing the rules.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ use crate::namespace;
 use crate::operate::choose::{Reason, Seen, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
-use crate::operate::verify::{Verdict, verdict};
 use crate::rules::config::{Config, Family};
-use crate::rules::found::{NotKnown, Subsystem};
+use crate::rules::found::{NotKnown, Subsystem, Table};
 use crate::rules::mode::{Choice, Mode};
+use crate::rules::nftables;
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
 use crate::rules::warnings::warnings;
@@ -62,18 +63,39 @@ pub struct Installed {
     pub reason: Reason,
     /// The rules, for each family.
     pub rulesets: Vec<Ruleset>,
+    /// Whether anything had to be changed: the same rules may have been there before.
+    pub changed: bool,
     /// The other modes whose rules were removed.
     pub replaced: Vec<Mode>,
     /// What was not as it should be.
     pub warnings: Vec<Warning>,
     /// How long it took.
     pub took: Duration,
+    /// native mode's table.
+    native: Option<Table>,
 }
 
 impl Installed {
-    /// How many rules were installed, in both families together.
+    /// How many rules there are, in both families together.
     pub fn rules(&self) -> usize {
+        if let Some(table) = &self.native {
+            return table.chains.iter().map(|chain| chain.rules.len()).sum();
+        }
         self.rulesets.iter().map(|ruleset| ruleset.rules().count()).sum()
+    }
+
+    /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
+    pub fn commands(&self, mut tell: impl FnMut(fmt::Arguments<'_>)) {
+        if let Some(table) = &self.native {
+            nftables::commands(table, tell);
+            return;
+        }
+        for ruleset in &self.rulesets {
+            let command = self.mode.iptables(ruleset.family);
+            for (chain, rule) in ruleset.rules() {
+                tell(format_args!("{command} -t nat -A {chain} {rule:#}"));
+            }
+        }
     }
 }
 
@@ -125,15 +147,6 @@ impl Install {
         }
     }
 
-    /// Compares what is installed with what this would install. If no mode is named, checks the one that holds
-    /// proxy-init's rules, or else the one that installing would choose.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
-    pub fn verify(&self) -> Result<Verdict, Error> {
-        namespace::run_in(self.netns.as_deref(), || self.verify_here())
-    }
-
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
         let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
         let installed = self.install(plan(&self.config), tell);
@@ -146,55 +159,45 @@ impl Install {
     /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
     /// linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
-        let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
+        let warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
         warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
+        let mut work = Work {
+            install: self,
+            rulesets: &rulesets,
+            tell,
+            lists: Lists::open(),
+            warnings,
+            replaced: Vec::new(),
+            changed: false,
+            native: None,
+        };
         let start = Instant::now();
-        let done = |mode, reason, rulesets, replaced, warnings| Installed {
+        let (mode, reason) = work.run()?;
+        let Work {
+            warnings,
+            replaced,
+            changed,
+            native,
+            ..
+        } = work;
+        Ok(Installed {
             mode,
             reason,
             rulesets,
+            changed,
             replaced,
             warnings,
             took: start.elapsed(),
-        };
-        if self.choice == Choice::Auto
-            && let Some((mode, reason, lists)) = install_if_untouched(&rulesets)
-        {
-            tell(Notice::Chose(mode, &reason));
-            let replaced = self.look_at_legacy_again(mode, &lists)?;
-            return Ok(done(mode, reason, rulesets, replaced.into_iter().collect(), warnings));
-        }
-        match self.chosen(&rulesets, tell) {
-            Ok((mode, reason, commands)) => {
-                let (replaced, more) = self.install_in(mode, commands, &rulesets, tell)?;
-                warnings.extend(more);
-                Ok(done(mode, reason, rulesets, replaced, warnings))
-            }
-            Err(missing @ Error::NoCommand { .. }) => {
-                let warning = Warning::NoIptables(missing);
-                tell(Notice::Warning(&warning));
-                match (
-                    self.install_over_netlink(Mode::Nft, Over::Nft, &rulesets, tell),
-                    warning,
-                ) {
-                    (Err(error), Warning::NoIptables(missing)) => Err(Error::Fallback {
-                        missing: Box::new(missing),
-                        error: Box::new(error),
-                    }),
-                    (installed, warning) => {
-                        let (replaced, more) = installed?;
-                        warnings.extend(more);
-                        warnings.push(warning);
-                        Ok(done(Mode::Nft, Reason::NoIptables, rulesets, replaced, warnings))
-                    }
-                }
-            }
-            Err(error) => Err(error),
-        }
+            native,
+        })
     }
 
     /// The mode to install in, why that one, and the commands that legacy mode uses.
-    fn chosen(&self, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<(Mode, Reason, Commands), Error> {
+    pub(super) fn chosen(
+        &self,
+        rulesets: &[Ruleset],
+        tell: &mut dyn FnMut(Notice<'_>),
+    ) -> Result<(Mode, Reason, Commands), Error> {
         let commands = match self.choice {
             Choice::Plain => Commands::plain(self.folder.clone()),
             _ => Commands::legacy(self.folder.clone()),
@@ -215,69 +218,143 @@ impl Install {
         }
         Ok((mode, reason, commands))
     }
+}
 
-    /// Installs in this mode, and removes proxy-init's rules from the others or refuses to install beside them. Returns
-    /// the others, and what was not as it should be.
-    fn install_in(
-        &self,
-        mode: Mode,
-        commands: Commands,
-        rulesets: &[Ruleset],
-        tell: Tell<'_>,
-    ) -> Result<(Vec<Mode>, Vec<Warning>), Error> {
-        match Over::of(mode) {
-            Some(over) => self.install_over_netlink(mode, over, rulesets, tell),
-            None => Ok((self.install_legacy(commands, rulesets, tell)?, Vec::new())),
+/// An installation that is under way.
+struct Work<'a, 't> {
+    install: &'a Install,
+    rulesets: &'a [Ruleset],
+    tell: Tell<'t>,
+    lists: Lists,
+    warnings: Vec<Warning>,
+    replaced: Vec<Mode>,
+    changed: bool,
+    native: Option<Table>,
+}
+
+impl Work<'_, '_> {
+    /// Returns the mode that was used, and why that one.
+    fn run(&mut self) -> Result<(Mode, Reason), Error> {
+        if self.install.choice == Choice::Auto
+            && let Some((mode, reason)) = self.install_if_untouched()
+        {
+            (self.tell)(Notice::Chose(mode, &reason));
+            self.look_at_legacy_again(mode)?;
+            return Ok((mode, reason));
+        }
+        match self.install.chosen(self.rulesets, self.tell) {
+            Ok((mode, reason, commands)) => {
+                match Over::of(mode) {
+                    Some(over) => self.install_over_netlink(over)?,
+                    None => self.install_legacy(commands)?,
+                }
+                Ok((mode, reason))
+            }
+            Err(missing @ Error::NoCommand { .. }) => {
+                let warning = Warning::NoIptables(missing);
+                (self.tell)(Notice::Warning(&warning));
+                match (self.install_over_netlink(Over::Nft), warning) {
+                    (Err(error), Warning::NoIptables(missing)) => Err(Error::Fallback {
+                        missing: Box::new(missing),
+                        error: Box::new(error),
+                    }),
+                    (Err(error), _) => Err(error),
+                    (Ok(()), warning) => {
+                        self.warnings.push(warning);
+                        Ok((Mode::Nft, Reason::NoIptables))
+                    }
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 
-    fn install_over_netlink(
-        &self,
-        mode: Mode,
-        over: Over,
-        rulesets: &[Ruleset],
-        tell: Tell<'_>,
-    ) -> Result<(Vec<Mode>, Vec<Warning>), Error> {
-        let (mut replaced, mut warnings) = (Vec::new(), Vec::new());
+    /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
+    /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
+    /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
+    fn install_if_untouched(&mut self) -> Option<(Mode, Reason)> {
+        let presence = self.lists.presence();
+        if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
+            return None;
+        }
+        let lack = match Over::Nft.plan(self.rulesets).install_if_fresh() {
+            Ok(true) => {
+                self.changed = true;
+                let legacy_hidden = matches!(presence, Presence::Unseen(_));
+                return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
+            }
+            Err(error) if error.is_lack() => error,
+            _ => return None,
+        };
+        let plan = Over::Native.plan(self.rulesets);
+        if !plan.install_if_fresh().ok()? {
+            return None;
+        }
+        self.changed = true;
+        self.native = plan.into_table();
+        Some((Mode::Native, Reason::NftLacks(lack)))
+    }
+
+    fn install_over_netlink(&mut self, over: Over) -> Result<(), Error> {
+        let mode = over.mode();
         // In a fresh namespace, this only looks at which legacy tables there are.
-        let lists = Lists::open();
-        let in_legacy = legacy_rules(&lists)?;
+        let in_legacy = self.legacy_rules()?;
         match &in_legacy {
-            LegacyRules::Some if !self.replace_other_backend => {
+            LegacyRules::Some if !self.install.replace_other_backend => {
                 return Err(Error::OtherBackend {
                     mode,
                     other: Mode::Legacy,
                 });
             }
             LegacyRules::Unseen(unseen) => {
-                warnings.push(Warning::LegacyUnseen(unseen.clone()));
-                warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
+                let warning = Warning::LegacyUnseen(unseen.clone());
+                (self.tell)(Notice::Warning(&warning));
+                self.warnings.push(warning);
             }
-            _ => {}
+            LegacyRules::Some | LegacyRules::None => {}
         }
         // Auto has tried that already.
-        let try_fresh = self.choice != Choice::Auto && in_legacy != LegacyRules::Some;
-        if over.install(rulesets, self.replace_other_backend, try_fresh)? {
-            replaced.extend(
-                Mode::ALL
-                    .into_iter()
-                    .filter(|&other| other != mode && Over::of(other).is_some()),
-            );
+        let try_fresh = self.install.choice != Choice::Auto && in_legacy != LegacyRules::Some;
+        let plan = over.plan(self.rulesets);
+        let done = plan.install(self.install.replace_other_backend, try_fresh)?;
+        self.changed |= done.changed;
+        self.native = plan.into_table();
+        if done.replaced {
+            self.replaced(over.other().mode());
         }
-        replaced.extend(self.look_at_legacy_again(mode, &lists)?);
-        replaced.iter().for_each(|&other| tell(Notice::Removed(other)));
-        Ok((replaced, warnings))
+        self.look_at_legacy_again(mode)
     }
 
-    /// Legacy mode may have been at work between the first look and the commit, for no generation guards its tables. Its
-    /// rules are replaced, or else this mode gives way. Returns the mode that was replaced.
-    fn look_at_legacy_again(&self, mode: Mode, lists: &Lists) -> Result<Option<Mode>, Error> {
-        let other = Mode::Legacy;
-        if legacy_rules(lists)? != LegacyRules::Some {
-            return Ok(None);
+    fn install_legacy(&mut self, commands: Commands) -> Result<(), Error> {
+        let mode = Mode::Legacy;
+        if let Some(&other) = all::nf_tables_modes()?.first()
+            && !self.install.replace_other_backend
+        {
+            return Err(Error::OtherBackend { mode, other });
         }
-        let remove = |mode| all::backend(mode, self.folder.clone(), self.wait).remove();
-        if !self.replace_other_backend {
+        (self.tell)(Notice::RunningCommands {
+            waits: self.install.wait,
+        });
+        self.changed |= Legacy::new(commands, self.install.wait).install(self.rulesets)?;
+        // No generation guards what legacy mode commits, so it looks again.
+        all::nf_tables_modes()?
+            .into_iter()
+            .try_for_each(|other| self.replace_or_give_way(mode, other))
+    }
+
+    /// Legacy mode may have been at work between the first look and the commit, for no generation guards its tables.
+    fn look_at_legacy_again(&mut self, mode: Mode) -> Result<(), Error> {
+        match self.legacy_rules()? {
+            LegacyRules::Some => self.replace_or_give_way(mode, Mode::Legacy),
+            LegacyRules::None | LegacyRules::Unseen(_) => Ok(()),
+        }
+    }
+
+    /// Where another mode's rules are found after this one's were installed, they are replaced, if that was asked for;
+    /// otherwise this one's are removed again.
+    fn replace_or_give_way(&mut self, mode: Mode, other: Mode) -> Result<(), Error> {
+        let remove = |mode| all::backend(mode, self.install.folder.clone(), self.install.wait).remove();
+        if !self.install.replace_other_backend {
             return Err(Error::InstalledMeanwhile {
                 mode,
                 other,
@@ -289,66 +366,27 @@ impl Install {
             other,
             error: Box::new(error),
         })?;
-        Ok(Some(other))
+        self.replaced(other);
+        Ok(())
     }
 
-    fn install_legacy(&self, commands: Commands, rulesets: &[Ruleset], tell: Tell<'_>) -> Result<Vec<Mode>, Error> {
-        let mode = Mode::Legacy;
-        let others = all::nf_tables_modes()?;
-        if let Some(&other) = others.first().filter(|_| !self.replace_other_backend) {
-            return Err(Error::OtherBackend { mode, other });
-        }
-        let legacy = Legacy::new(commands, self.wait);
-        tell(Notice::RunningCommands { waits: self.wait });
-        legacy.install(rulesets)?;
-        // No generation guards what legacy mode commits, so it looks again, and gives way.
-        for other in all::nf_tables_modes()? {
-            if !self.replace_other_backend {
-                return Err(Error::InstalledMeanwhile {
-                    mode,
-                    other,
-                    not_removed: legacy.remove().err().map(Box::new),
-                });
-            }
-            let backend = all::backend(other, self.folder.clone(), self.wait);
-            backend.remove().map_err(|error| Error::NotReplaced {
-                mode,
-                other,
-                error: Box::new(error),
-            })?;
-            tell(Notice::Removed(other));
-        }
-        Ok(others)
+    fn replaced(&mut self, other: Mode) {
+        (self.tell)(Notice::Removed(other));
+        self.replaced.push(other);
     }
 
-    fn verify_here(&self) -> Result<Verdict, Error> {
-        let rulesets = plan(&self.config);
-        let mut found = all::read()?;
-        let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
-        if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
-            && !matches!(self.choice, Choice::Mode(_))
-        {
-            // It can't even be told which mode to look at.
-            return Err(Error::Unseen {
-                mode: Mode::Nft,
-                reason: unseen.reason.clone(),
-            });
-        }
-        let mode = match (self.choice, holder) {
-            (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
-            // If choosing fails, installing would go on in nft mode.
-            _ => self.chosen(&rulesets, &mut |_| ()).map_or(Mode::Nft, |(mode, ..)| mode),
-        };
-        if mode == Mode::Legacy
-            && found
-                .unseen(Subsystem::Legacy)
-                .is_some_and(|unseen| unseen.not_permitted)
-        {
-            // Whoever may not list legacy tables may read those that the flags are about.
-            found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
-            found.tables.extend(legacy::read::read_nat()?.tables);
-        }
-        verdict(mode, &rulesets, &found)
+    fn legacy_rules(&self) -> Result<LegacyRules, Error> {
+        Ok(match self.lists.presence() {
+            Presence::Absent => LegacyRules::None,
+            Presence::Unseen(unseen) => LegacyRules::Unseen(unseen),
+            Presence::Present => match legacy::read::read() {
+                Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
+                Ok(_) => LegacyRules::None,
+                // Without the privilege to read them, there is none to install either, and installing says so.
+                Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
+                Err(error) => return Err(error),
+            },
+        })
     }
 }
 
@@ -358,41 +396,4 @@ enum LegacyRules {
     None,
     Some,
     Unseen(NotKnown),
-}
-
-fn legacy_rules(lists: &Lists) -> Result<LegacyRules, Error> {
-    Ok(match lists.presence() {
-        Presence::Absent => LegacyRules::None,
-        Presence::Unseen(unseen) => LegacyRules::Unseen(unseen),
-        Presence::Present => match legacy::read::read() {
-            Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
-            Ok(_) => LegacyRules::None,
-            // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
-            Err(error) => return Err(error),
-        },
-    })
-}
-
-/// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
-/// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
-/// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
-fn install_if_untouched(rulesets: &[Ruleset]) -> Option<(Mode, Reason, Lists)> {
-    let lists = Lists::open();
-    let presence = lists.presence();
-    if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
-        return None;
-    }
-    let lack = match Over::Nft.install_if_fresh(rulesets) {
-        Ok(true) => {
-            let legacy_hidden = matches!(presence, Presence::Unseen(_));
-            return Some((Mode::Nft, Reason::Supported { legacy_hidden }, lists));
-        }
-        Err(error) if error.is_lack() => error,
-        _ => return None,
-    };
-    match Over::Native.install_if_fresh(rulesets) {
-        Ok(true) => Some((Mode::Native, Reason::NftLacks(lack), lists)),
-        _ => None,
-    }
 }

@@ -5,10 +5,14 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::backend::all;
+use crate::backend::legacy;
 use crate::error::Error;
+use crate::namespace;
+use crate::operate::install::Install;
 use crate::rules::difference::{Finding, Problem, differences};
 use crate::rules::found::{Found, Subsystem};
-use crate::rules::mode::Mode;
+use crate::rules::mode::{Choice, Mode};
+use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
 
 /// What a verification found.
@@ -91,6 +95,47 @@ impl fmt::Display for Verdict {
             )?;
         }
         Ok(())
+    }
+}
+
+impl Install {
+    /// Compares what is installed with what this would install. If no mode is named, checks the one that holds
+    /// proxy-init's rules, or else the one that installing would choose.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    pub fn verify(&self) -> Result<Verdict, Error> {
+        namespace::run_in(self.netns.as_deref(), || self.verify_here())
+    }
+
+    fn verify_here(&self) -> Result<Verdict, Error> {
+        let rulesets = plan(&self.config);
+        let mut found = all::read()?;
+        let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
+        if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
+            && !matches!(self.choice, Choice::Mode(_))
+        {
+            // It can't even be told which mode to look at.
+            return Err(Error::Unseen {
+                mode: Mode::Nft,
+                reason: unseen.reason.clone(),
+            });
+        }
+        let mode = match (self.choice, holder) {
+            (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
+            // If choosing fails, installing would go on in nft mode.
+            _ => self.chosen(&rulesets, &mut |_| ()).map_or(Mode::Nft, |(mode, ..)| mode),
+        };
+        if mode == Mode::Legacy
+            && found
+                .unseen(Subsystem::Legacy)
+                .is_some_and(|unseen| unseen.not_permitted)
+        {
+            // Whoever may not list legacy tables may read those that the flags are about.
+            found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
+            found.tables.extend(legacy::read::read_nat()?.tables);
+        }
+        verdict(mode, &rulesets, &found)
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::rules::config::Family;
 use crate::rules::expected::{set_field, subnet};
 use crate::rules::found::{Action, Chain, Condition, Field, Kind, Policy, Rule, Set, TCP, Table, Values};
+use crate::rules::intervals::Intervals;
 
 /// A rule in nft's language. Its counter is written without numbers.
 pub struct NftRule<'a>(pub &'a Rule);
@@ -13,20 +14,26 @@ pub struct NftRule<'a>(pub &'a Rule);
 impl fmt::Display for NftRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = self.0;
+        let mut space = "";
+        let mut word = |word: &dyn fmt::Display| {
+            let written = write!(f, "{space}{word}");
+            space = " ";
+            written
+        };
         for (index, condition) in rule.conditions.iter().enumerate() {
             if !is_implied(condition, rule.conditions.get(index + 1)) {
-                write!(f, "{} ", NftCondition(condition))?;
+                word(&NftCondition(condition))?;
             }
         }
         if rule.counters.is_some() {
-            f.write_str("counter ")?;
+            word(&"counter")?;
         }
         match &rule.action {
             Action::Continue(None) => {}
-            action => write!(f, "{} ", NftAction(action))?,
+            action => word(&NftAction(action))?,
         }
         match &rule.comment {
-            Some(comment) => write!(f, "comment \"{comment}\""),
+            Some(comment) => word(&format_args!("comment \"{comment}\"")),
             None => Ok(()),
         }
     }
@@ -149,6 +156,25 @@ impl fmt::Display for NftAction<'_> {
                 f.write_str(&text.replacen(" @", " vmap @", 1))
             }
             Action::Nat(text) | Action::Unknown(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Hands the commands that would make a table's sets and rules to `tell`, one by one.
+pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
+    for set in &table.sets {
+        let field = set_field(set);
+        let elements = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
+        let elements: Vec<_> = elements.iter().map(|&interval| set_element(field, interval)).collect();
+        tell(format_args!(
+            "nft add element {table} {} {{ {} }}",
+            set.name,
+            elements.join(", ")
+        ));
+    }
+    for chain in &table.chains {
+        for rule in &chain.rules {
+            tell(format_args!("nft add rule {table} {} {}", chain.name, NftRule(rule)));
         }
     }
 }

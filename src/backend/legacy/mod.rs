@@ -157,7 +157,7 @@ impl Backend for Legacy {
         Mode::Legacy
     }
 
-    fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
+    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
         let mut undo = Vec::new();
         for family in [Family::V4, Family::V6] {
             let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family);
@@ -167,7 +167,7 @@ impl Backend for Legacy {
                 Err(error) => return Err(self.take_back(undo, family, error)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn remove(&self) -> Result<bool, Error> {

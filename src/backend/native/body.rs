@@ -13,15 +13,15 @@ use crate::rules::found::{Action, Condition, Field, Name, Rule, Values};
 use crate::rules::nftables::NftRule;
 
 /// A rule of native mode's table.
-pub(super) struct NativeRule(pub(super) Rule);
+pub(super) struct NativeRule<'a>(pub(super) &'a Rule);
 
-impl fmt::Display for NativeRule {
+impl fmt::Display for NativeRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        NftRule(&self.0).fmt(f)
+        NftRule(self.0).fmt(f)
     }
 }
 
-impl NativeRule {
+impl NativeRule<'_> {
     /// The number that a field is compared with, if it is compared with a list; of several, the first.
     fn number(&self, wanted: Field) -> Option<u128> {
         self.0.conditions.iter().find_map(|condition| match condition {
@@ -35,7 +35,7 @@ impl NativeRule {
     }
 }
 
-impl Body for NativeRule {
+impl Body for NativeRule<'_> {
     fn write(&self, list: &mut Writer) {
         for condition in &self.0.conditions {
             // Native mode plans no other conditions.

@@ -34,11 +34,11 @@ impl Backend for Native {
         Mode::Native
     }
 
-    fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
-        transact(Mode::Native, Some(&fresh(rulesets)?), |tables| {
-            install_steps(tables, rulesets)
+    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
+        let wanted = table::table(rulesets);
+        transact(Mode::Native, Some(&fresh(&wanted)?), |tables| {
+            install_steps(tables, &wanted)
         })
-        .map(drop)
     }
 
     fn remove(&self) -> Result<bool, Error> {
@@ -58,23 +58,22 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 
 /// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
 pub fn batch(rulesets: &[Ruleset]) -> Vec<u8> {
-    let mut steps = Vec::new();
-    add(table::table(rulesets), &mut steps);
+    let (wanted, mut steps) = (table::table(rulesets), Vec::new());
+    add(&wanted, &mut steps);
     let FinishedBatch(bytes) = step::batch(&steps, Generation::FRESH);
     bytes
 }
 
-/// The steps that install the rulesets in a namespace that holds nothing.
-pub(super) fn fresh(rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
+/// The steps that make the table in a namespace that holds nothing.
+pub(super) fn fresh(wanted: &Table) -> Result<Vec<Step<'_>>, Error> {
     let mut steps = Vec::with_capacity(32);
-    add(table::table(rulesets), &mut steps);
+    add(wanted, &mut steps);
     refuse_unmapped(&steps)?;
     Ok(steps)
 }
 
-/// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
-    let wanted = table::table(rulesets);
+/// The steps that turn what the namespace holds into exactly this table; none if it holds it already.
+pub(super) fn install_steps<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Step<'a>>, Error> {
     let mut steps = Vec::new();
     if let Some(held) = held(tables) {
         if held.dormant && holds_others(held) {
@@ -83,7 +82,7 @@ pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Ve
                 table: TABLE.to_string(),
             });
         }
-        if differences_of(&wanted, held).is_empty() {
+        if differences_of(wanted, held).is_empty() {
             return Ok(steps);
         }
         steps.push(Step::DeleteTable(TABLE));
@@ -130,7 +129,7 @@ fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-fn add(table: Table, steps: &mut Vec<Step<'static>>) {
+fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
     steps.push(Step::AddTable(TABLE));
     for (set, id) in table.sets.iter().zip(1..) {
         let (field, max) = kind(set);
@@ -150,10 +149,10 @@ fn add(table: Table, steps: &mut Vec<Step<'static>>) {
         );
     }
     steps.extend(ChainName::ALL.map(|chain| Step::AddChain(TABLE, chain)));
-    for chain in table.chains {
+    for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
             let append = |rule| Step::Append(TABLE, name, Box::new(NativeRule(rule)) as _);
-            steps.extend(chain.rules.into_iter().map(append));
+            steps.extend(chain.rules.iter().map(append));
         }
     }
 }

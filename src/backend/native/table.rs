@@ -29,7 +29,8 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
                     .iter_mut()
                     .find(|known| known.conditions == conditions && known.target == rule.target);
                 match same {
-                    Some(known) if known.purposes.contains(&rule.purpose) => {}
+                    // More than this don't fit into a comment.
+                    Some(known) if known.purposes.len() > COMMENT || known.purposes.contains(&rule.purpose) => {}
                     Some(known) => known.purposes.push(rule.purpose.clone()),
                     None => merged.push(Merged {
                         conditions,
@@ -60,7 +61,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
         comment: None,
         objects: 0,
         chains,
-        sets: sets.0,
+        sets: sets.finish(),
     }
 }
 
@@ -118,27 +119,39 @@ fn comment(purposes: &[Purpose]) -> String {
     format!("{before}{names}{after}")
 }
 
+/// A set whose numbers are merged once all of them are known.
+struct GrowingSet {
+    name: Name,
+    field: Field,
+    numbers: Vec<(u128, u128)>,
+}
+
 /// The sets that were made so far.
-struct Sets(Vec<Set>);
+struct Sets(Vec<GrowingSet>);
 
 impl Sets {
     /// Adds numbers to the set of this name, which it makes if necessary, and returns the condition on that set.
     fn add(&mut self, name: &str, field: Field, intervals: &[(u128, u128)]) -> Condition {
         let name = Name::from(name);
         match self.0.iter_mut().find(|set| set.name == name) {
-            Some(set) => {
-                let known = set.elements.take().unwrap_or_default();
-                let all = known.as_slice().iter().chain(intervals);
-                set.elements = Some(Intervals::new(all.copied()));
-            }
-            None => self.0.push(Set {
+            Some(set) => set.numbers.extend_from_slice(intervals),
+            None => self.0.push(GrowingSet {
                 name: name.clone(),
-                bits: field.bits(),
-                elements: Some(Intervals::new(intervals.iter().copied())),
-                verdicts: Vec::new(),
+                field,
+                numbers: intervals.to_vec(),
             }),
         }
         Condition::is(field, Values::Set(name))
+    }
+
+    fn finish(self) -> Vec<Set> {
+        let set = |set: GrowingSet| Set {
+            name: set.name,
+            bits: set.field.bits(),
+            elements: Some(Intervals::new(set.numbers)),
+            verdicts: Vec::new(),
+        };
+        self.0.into_iter().map(set).collect()
     }
 }
 

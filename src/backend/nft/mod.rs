@@ -30,11 +30,10 @@ impl Backend for Nft {
         Mode::Nft
     }
 
-    fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error> {
+    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
         transact(Mode::Nft, Some(&fresh(rulesets)), |tables| {
             install_steps(tables, rulesets)
         })
-        .map(drop)
     }
 
     fn remove(&self) -> Result<bool, Error> {

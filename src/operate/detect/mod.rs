@@ -27,10 +27,14 @@ pub struct Report {
     pub nft: Tables,
     /// The legacy tables.
     pub legacy: Tables,
-    /// What speaks for who uses which backend: Kubernetes' chains, and rules of proxy-init's in native mode.
+    /// What Kubernetes' chains say about who uses which backend.
     pub hints: Vec<String>,
     /// The iptables commands on PATH.
     pub binaries: Vec<Binary>,
+    /// The modes that hold proxy-init's rules.
+    pub installed: Vec<Mode>,
+    /// What could not be seen.
+    pub not_known: Vec<Subsystem>,
     /// The mode that `auto` would choose, and why; or why it could not choose.
     pub auto: Result<(Mode, Reason), Error>,
 }
@@ -101,6 +105,14 @@ fn look_around() -> Report {
         legacy: tables(Subsystem::Legacy),
         hints: found.as_ref().map(hints).unwrap_or_default(),
         binaries: binaries(),
+        installed: found
+            .iter()
+            .flat_map(|found| Mode::ALL.into_iter().filter(|&mode| found.holds(mode)))
+            .collect(),
+        not_known: match &found {
+            Ok(found) => found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+            Err(_) => vec![Subsystem::NfTables, Subsystem::Legacy],
+        },
         auto,
     }
 }
@@ -113,16 +125,13 @@ fn counted(table: &FoundTable) -> Table {
     }
 }
 
-/// What speaks for who uses which backend.
+/// What Kubernetes' chains say about who uses which backend.
 fn hints(found: &Found) -> Vec<String> {
-    let native = found
-        .holds(Mode::Native)
-        .then(|| "table inet proxy-init: proxy-init's rules in native mode".to_owned());
-    let kubernetes = found.tables.iter().filter_map(|table| {
+    let of_table = |table: &FoundTable| {
         let chains: Vec<String> = table.chains.iter().map(|chain| chain.name.to_string()).collect();
         kubernetes_hint(&table.subsystem.to_string(), &counted(table).name, &chains)
-    });
-    native.into_iter().chain(kubernetes).collect()
+    };
+    found.tables.iter().filter_map(of_table).collect()
 }
 
 /// What the names of Kubernetes' chains in a table say about who uses the backend.
@@ -161,7 +170,7 @@ fn features(everything: &[Ruleset]) -> Vec<Feature> {
             }
             features.push(Feature {
                 name: format!("{}: {name}", ruleset.family),
-                works: Over::Nft.check(&[part]),
+                works: Over::Nft.plan(&[part]).check(),
             });
         };
         let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
@@ -182,7 +191,7 @@ fn features(everything: &[Ruleset]) -> Vec<Feature> {
     }
     features.push(Feature {
         name: "native mode".to_owned(),
-        works: Over::Native.check(everything),
+        works: Over::Native.plan(everything).check(),
     });
     features
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{Report, Tables};
+use crate::log::escaped;
 
 /// kube-proxy's detection, and that of others who copied it, prefers a backend with more rules than this.
 const THRESHOLD: usize = 10;
@@ -34,11 +35,14 @@ impl Report {
             .iter()
             .map(|binary| json!({"name": binary.name, "path": binary.path.display().to_string(), "kind": binary.kind}));
         json!({
+            "schema": 1,
             "kernel": self.kernel,
             "nf_tables": tables(&self.nft),
             "features": features.collect::<Vec<_>>(),
             "legacy": tables(&self.legacy),
             "both_backends_in_use": self.both_in_use(),
+            "installed": self.installed.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "kubernetes": self.hints,
             "binaries": binaries.collect::<Vec<_>>(),
             "auto": match &self.auto {
@@ -101,6 +105,9 @@ impl fmt::Display for Report {
                  goes by more than {THRESHOLD} rules), and connections may be redirected twice or lost"
             )?;
         }
+        for mode in &self.installed {
+            writeln!(f, "installed   proxy-init's rules, in {mode} mode")?;
+        }
         for hint in &self.hints {
             writeln!(f, "hint        {hint}")?;
         }
@@ -110,7 +117,7 @@ impl fmt::Display for Report {
                 "binary      {}: {} ({})",
                 binary.name,
                 binary.kind,
-                binary.path.display()
+                escaped(&binary.path.display().to_string())
             )?;
         }
         match &self.auto {
@@ -130,6 +137,7 @@ mod tests {
     use crate::error::Error;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
+    use crate::rules::found::Subsystem;
     use crate::rules::mode::Mode;
 
     fn feature(name: &str, works: bool) -> Feature {
@@ -159,6 +167,8 @@ mod tests {
                 path: "/usr/sbin/xtables-nft-multi".into(),
                 kind: "nf_tables",
             }],
+            installed: vec![Mode::Nft],
+            not_known: vec![Subsystem::Legacy],
             auto: Ok((Mode::Nft, Reason::Holds)),
         }
     }
@@ -170,6 +180,7 @@ kernel      6.12.0
 nf_tables   has all that nft and native mode need, for IPv4 and IPv6
 nft rules   ip nat 8, ip6 nat 0 (rules per table)
 legacy      no tables
+installed   proxy-init's rules, in nft mode
 hint        a hint
 binary      iptables: nf_tables (/usr/sbin/xtables-nft-multi)
 auto        would choose nft, because it holds proxy-init's rules already
@@ -235,6 +246,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
         report.features.push(feature("lacking", false));
         let json: Value = serde_json::from_str(&report.json()).unwrap();
         let want = json!({
+            "schema": 1,
             "kernel": "6.12.0",
             "nf_tables": {"tables": [{"table": "ip nat", "rules": 8}, {"table": "ip6 nat", "rules": 0}]},
             "features": [
@@ -244,6 +256,8 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
             ],
             "legacy": {"tables": []},
             "both_backends_in_use": false,
+            "installed": ["nft"],
+            "not_known": ["legacy"],
             "kubernetes": ["a hint"],
             "binaries": [{"name": "iptables", "path": "/usr/sbin/xtables-nft-multi", "kind": "nf_tables"}],
             "auto": {"mode": "nft", "reason": "it holds proxy-init's rules already"},
