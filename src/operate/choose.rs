@@ -64,50 +64,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a mode holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Held {
-    /// Chains of proxy-init's.
-    ours: bool,
-    /// How many rules there are in the nat tables, whoever's.
-    rules: usize,
-}
-
-/// What the nat tables of a network namespace hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Seen {
-    nft: Held,
-    native: Held,
-    legacy: Held,
-    /// Whether legacy tables hold rules cannot be seen.
-    legacy_hidden: bool,
-}
-
-impl Seen {
-    /// What was found in the nat tables.
-    ///
-    /// # Errors
-    /// nf_tables could not be seen: nothing can be said then.
-    pub(super) fn of(found: &Found) -> Result<Self, Error> {
-        if let Some(unseen) = found.unseen(Subsystem::NfTables) {
-            return Err(Error::Unseen {
-                mode: Mode::Nft,
-                reason: unseen.reason.clone(),
-            });
-        }
-        let held = |mode: Mode, rules| Held {
-            ours: found.holds(mode),
-            rules,
-        };
-        Ok(Self {
-            nft: held(Mode::Nft, found.nat_rules(Subsystem::NfTables)),
-            native: held(Mode::Native, 0),
-            legacy: held(Mode::Legacy, found.nat_rules(Subsystem::Legacy)),
-            legacy_hidden: found.unseen(Subsystem::Legacy).is_some(),
-        })
-    }
-}
-
 /// Whether the kernel would take the rulesets in a mode, without installing them. Legacy mode is the last resort, and
 /// takes whatever comes.
 ///
@@ -117,27 +73,27 @@ pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
     Over::of(mode).map_or(Ok(()), |over| over.plan(rulesets).check())
 }
 
-/// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what the
-/// namespace holds does not decide. Which iptables binaries are installed does not count.
+/// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
+/// found does not decide. Which iptables binaries are installed does not count.
 ///
 /// # Errors
-/// `check` fails for a reason that choosing another mode does not mend.
-pub(super) fn choose(seen: &Seen, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
-    for (mode, held) in [
-        (Mode::Nft, seen.nft),
-        (Mode::Native, seen.native),
-        (Mode::Legacy, seen.legacy),
-    ] {
-        if held.ours {
-            return Ok((mode, Reason::Holds));
-        }
+/// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
+pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
+    if let Some(unseen) = found.unseen(Subsystem::NfTables) {
+        return Err(Error::Unseen {
+            mode: Mode::Nft,
+            reason: unseen.reason.clone(),
+        });
     }
-    match (seen.nft.rules, seen.legacy.rules) {
+    if let Some(mode) = found.holder() {
+        return Ok((mode, Reason::Holds));
+    }
+    match (found.nat_rules(Subsystem::NfTables), found.nat_rules(Subsystem::Legacy)) {
         (rules @ 1.., 0) => return Ok((Mode::Nft, Reason::OnlyNfTables(rules))),
         (0, rules @ 1..) => return Ok((Mode::Legacy, Reason::OnlyLegacy(rules))),
         _ => {}
     }
-    let legacy_hidden = seen.legacy_hidden;
+    let legacy_hidden = found.unseen(Subsystem::Legacy).is_some();
     let lack = match check(Mode::Nft) {
         Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
         Err(error) if error.is_lack() => error,
@@ -154,9 +110,58 @@ pub(super) fn choose(seen: &Seen, mut check: impl FnMut(Mode) -> Result<(), Erro
 mod tests {
     use super::*;
     use crate::error::Errno;
+    use crate::rules::config::Family;
 
-    fn holding(ours: bool, rules: usize) -> Held {
-        Held { ours, rules }
+    use crate::rules::expected::{NAT, NATIVE};
+    use crate::rules::found::{Action, Chain, Name, NotKnown, Rule, Table, TableFamily};
+
+    /// A table with one chain of as many rules.
+    fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
+        let rule = Rule {
+            conditions: vec![],
+            action: Action::Return,
+            comment: None,
+            counters: None,
+            handle: 0,
+        };
+        Table {
+            subsystem,
+            family,
+            name: Name::from(name),
+            dormant: false,
+            owned: false,
+            comment: None,
+            objects: 1,
+            chains: vec![Chain {
+                name: Name::from(chain),
+                base: None,
+                comment: None,
+                rules: vec![rule; rules],
+            }],
+            sets: vec![],
+        }
+    }
+
+    fn found(tables: &[Table]) -> Found {
+        Found {
+            tables: tables.to_vec(),
+            not_known: vec![],
+        }
+    }
+
+    fn nat(subsystem: Subsystem, chain: &str, rules: usize) -> Table {
+        table(subsystem, TableFamily::Ip(Family::V4), NAT, chain, rules)
+    }
+
+    fn unseen(subsystem: Subsystem) -> Found {
+        Found {
+            tables: vec![],
+            not_known: vec![NotKnown {
+                subsystem,
+                not_permitted: true,
+                reason: "for a reason".to_owned(),
+            }],
+        }
     }
 
     fn lack(mode: Mode) -> Error {
@@ -168,11 +173,11 @@ mod tests {
 
     /// What is chosen, as it is logged; the kernel answers for nft and native mode.
     fn chosen(
-        seen: Seen,
+        found: &Found,
         nft: fn(Mode) -> Result<(), Error>,
         native: fn(Mode) -> Result<(), Error>,
     ) -> Result<String, Error> {
-        choose(&seen, |mode| match mode {
+        choose(found, |mode| match mode {
             Mode::Nft => nft(mode),
             Mode::Native => native(mode),
             Mode::Legacy => panic!("nothing to try"),
@@ -182,65 +187,64 @@ mod tests {
 
     #[test]
     fn rules_that_are_there_decide_without_asking_the_kernel() {
-        let (ours, none) = (holding(true, 8), Held::default());
-        let seen = |nft, native, legacy| Seen {
-            nft,
-            native,
-            legacy,
-            legacy_hidden: false,
-        };
-        for (seen, want) in [
-            (seen(ours, none, none), "nft: it holds proxy-init's rules already"),
-            (seen(none, ours, none), "native: it holds proxy-init's rules already"),
-            (seen(none, none, ours), "legacy: it holds proxy-init's rules already"),
-            // proxy-init's own count for more than those of others.
+        let nft = |rules| nat(Subsystem::NfTables, "PREROUTING", rules);
+        let legacy = |rules| nat(Subsystem::Legacy, "PREROUTING", rules);
+        let our_nft = nat(Subsystem::NfTables, "PROXY_INIT_OUTPUT", 1);
+        let our_native = table(Subsystem::NfTables, TableFamily::Inet, NATIVE, "OUTPUT", 1);
+        let our_legacy = nat(Subsystem::Legacy, "PROXY_INIT_REDIRECT", 1);
+        for (found, want) in [
+            (found(&[our_nft]), "nft: it holds proxy-init's rules already"),
             (
-                seen(none, ours, holding(false, 9)),
+                found(std::slice::from_ref(&our_native)),
                 "native: it holds proxy-init's rules already",
             ),
             (
-                seen(holding(false, 9), none, ours),
+                found(std::slice::from_ref(&our_legacy)),
+                "legacy: it holds proxy-init's rules already",
+            ),
+            // proxy-init's own count for more than those of others.
+            (
+                found(&[legacy(9), our_native]),
+                "native: it holds proxy-init's rules already",
+            ),
+            (
+                found(&[nft(9), our_legacy]),
                 "legacy: it holds proxy-init's rules already",
             ),
             (
-                seen(holding(false, 1), none, none),
+                found(&[nft(1)]),
                 "nft: nf_tables holds nat rules (1), legacy tables none",
             ),
             (
-                seen(none, none, holding(false, 2)),
+                found(&[legacy(2), nft(0)]),
                 "legacy: legacy tables hold nat rules (2), nf_tables none",
             ),
         ] {
             let untouched = |_| panic!("the kernel was asked");
-            assert_eq!(chosen(seen, untouched, untouched).unwrap(), want, "{seen:?}");
+            assert_eq!(chosen(&found, untouched, untouched).unwrap(), want, "{found:?}");
         }
     }
 
     #[test]
     fn otherwise_the_first_mode_that_the_kernel_supports() {
-        let both = Seen {
-            nft: holding(false, 3),
-            legacy: holding(false, 4),
-            ..Seen::default()
-        };
-        let hidden = Seen {
-            legacy_hidden: true,
-            ..Seen::default()
-        };
+        let both = found(&[
+            nat(Subsystem::NfTables, "OUTPUT", 3),
+            nat(Subsystem::Legacy, "OUTPUT", 4),
+        ]);
         let works: fn(Mode) -> _ = |_| Ok(());
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let all = "nft: the kernel has all that it needs";
-        for (seen, nft, native, want) in [
-            (Seen::default(), works, works, all.to_owned()),
+        for (found, nft, native, want) in [
+            (Found::default(), works, works, all.to_owned()),
             (both, works, works, all.to_owned()),
             (
-                hidden,
+                unseen(Subsystem::Legacy),
                 works,
                 works,
                 format!("{all} (only root can list legacy tables, so it is not known whether they hold rules)"),
             ),
             (
-                Seen::default(),
+                Found::default(),
                 lacks,
                 works,
                 format!(
@@ -249,13 +253,13 @@ mod tests {
                 ),
             ),
             (
-                Seen::default(),
+                Found::default(),
                 lacks,
                 lacks,
                 format!("legacy: neither nft nor native mode can be used: {}", lack(Mode::Nft)),
             ),
         ] {
-            assert_eq!(chosen(seen, nft, native).unwrap(), want, "{seen:?}");
+            assert_eq!(chosen(&found, nft, native).unwrap(), want, "{found:?}");
         }
     }
 
@@ -264,7 +268,7 @@ mod tests {
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let works: fn(Mode) -> _ = |_| Ok(());
         let refused: fn(Mode) -> _ = |mode| Err(Error::NotPermitted { mode });
-        let failed = |nft, native| chosen(Seen::default(), nft, native).unwrap_err();
+        let failed = |nft, native| chosen(&Found::default(), nft, native).unwrap_err();
         assert!(matches!(
             failed(refused, works),
             Error::NotPermitted { mode: Mode::Nft }
@@ -273,5 +277,7 @@ mod tests {
             failed(lacks, refused),
             Error::NotPermitted { mode: Mode::Native }
         ));
+        let blind = chosen(&unseen(Subsystem::NfTables), works, works);
+        assert!(matches!(blind, Err(Error::Unseen { .. })), "{blind:?}");
     }
 }

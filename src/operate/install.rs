@@ -11,7 +11,7 @@ use crate::backend::legacy::{self, Commands, Legacy};
 use crate::backend::native;
 use crate::error::Error;
 use crate::namespace;
-use crate::operate::choose::{Reason, Seen, choose, try_out};
+use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
 use crate::rules::config::{Config, Family};
@@ -208,7 +208,7 @@ impl Install {
             Choice::Plain if commands.are_nf_tables()? => (Mode::Nft, Reason::Plain),
             Choice::Plain => (Mode::Legacy, Reason::Plain),
             Choice::Auto => {
-                let (mode, reason) = choose(&Seen::of(&all::read()?)?, |mode| try_out(mode, rulesets))?;
+                let (mode, reason) = choose(&all::read()?, |mode| try_out(mode, rulesets))?;
                 tell(Notice::Chose(mode, &reason));
                 (mode, reason)
             }

@@ -111,7 +111,7 @@ impl Install {
     fn verify_here(&self) -> Result<Verdict, Error> {
         let rulesets = plan(&self.config);
         let mut found = all::read()?;
-        let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
+        let holder = found.holder();
         if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
             && !matches!(self.choice, Choice::Mode(_))
         {

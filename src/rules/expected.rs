@@ -30,6 +30,11 @@ impl Found {
         }
     }
 
+    /// The mode whose chains of proxy-init's were found; of several, the first.
+    pub fn holder(&self) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|&mode| self.holds(mode))
+    }
+
     /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
     /// them.
     pub fn nat_rules(&self, subsystem: Subsystem) -> usize {

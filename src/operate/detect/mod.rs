@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::all::{self, Over};
 use crate::error::Error;
 use crate::namespace;
-use crate::operate::choose::{Reason, Seen, choose, try_out};
+use crate::operate::choose::{Reason, choose, try_out};
 use crate::rules::config::{Config, OwnerId, Port, PortRange};
 use crate::rules::found::{Found, Subsystem, Table as FoundTable};
 use crate::rules::mode::Mode;
@@ -85,7 +85,7 @@ fn look_around() -> Report {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let found = all::read();
     let auto = match &found {
-        Ok(found) => Seen::of(found).and_then(|seen| choose(&seen, |mode| try_out(mode, &everything))),
+        Ok(found) => choose(found, |mode| try_out(mode, &everything)),
         Err(error) => Err(Error::Unseen {
             mode: Mode::Nft,
             reason: error.to_string(),
