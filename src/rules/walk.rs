@@ -255,10 +255,11 @@ pub fn walk<'a>(
     let mut walker = Walker {
         goal,
         walk: Walk::default(),
+        questions: 0,
     };
     let mut states = vec![State {
         connections,
-        certain: true,
+        doubts: Vec::new(),
         reached: false,
         mapped: false,
         left: None,
@@ -277,7 +278,7 @@ pub fn walk<'a>(
                 connections: state.connections,
                 at,
                 fate: Fate::Accepted,
-                certain: state.certain,
+                certain: state.doubts.is_empty(),
                 behind_ours: false,
             });
         }
@@ -309,8 +310,8 @@ fn leads_to_goal(slot: &Slot<'_>, goal: Goal<'_>) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State<'a> {
     connections: Connections,
-    /// That they got here doesn't depend on anything that isn't understood.
-    certain: bool,
+    /// What isn't understood and must be so for them to get here; nothing: that they do is certain.
+    doubts: Vec<Doubt>,
     /// They have been in the goal's chain.
     reached: bool,
     /// A nat chain has decided where they go, or none will: no more are asked.
@@ -318,6 +319,9 @@ struct State<'a> {
     /// What last ended a chain for them.
     left: Option<Place<'a>>,
 }
+
+/// A question that can't be answered, by its number, and the answer that leads here.
+type Doubt = (usize, bool);
 
 /// More sets of connections than this are not told apart; what is said then is of more connections than it is true of.
 const MOST_STATES: usize = 16;
@@ -329,6 +333,8 @@ const DEEPEST: usize = 32;
 struct Walker<'a, 'g> {
     goal: Goal<'g>,
     walk: Walk<'a>,
+    /// How many questions could not be answered so far.
+    questions: usize,
 }
 
 /// What comes out of a chain.
@@ -346,18 +352,25 @@ impl<'a> Walker<'a, '_> {
             connections: state.connections.clone(),
             at,
             fate,
-            certain: state.certain && certain,
+            certain: state.doubts.is_empty() && certain,
             behind_ours: state.reached,
         });
+    }
+
+    /// The number of a question that can't be answered.
+    fn question(&mut self) -> usize {
+        self.questions += 1;
+        self.questions
     }
 
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>, tied: &[Slot<'a>]) -> Vec<State<'a>> {
         let is_nat = slot.base.kind == Kind::Nat;
         let (passing, mut entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.mapped);
         let uncertain = tied.contains(&slot);
-        let was_certain: Vec<bool> = entering.iter().map(|state| state.certain).collect();
+        // Whether it runs before the goal's base chain.
+        let order = (self.question(), true);
         if uncertain {
-            entering.iter_mut().for_each(|state| state.certain = false);
+            entering.iter_mut().for_each(|state| state.doubts.push(order));
         }
         let out = self.chain(slot.table, slot.chain, entering, 0);
         let policy = Place {
@@ -375,11 +388,9 @@ impl<'a> Walker<'a, '_> {
             }
         }
         next.extend(out.gone);
-        if uncertain && was_certain.iter().all(|&certain| certain) {
-            // What it leaves alone is as certain as before.
-            for state in next.iter_mut().filter(|state| !state.mapped) {
-                state.certain = true;
-            }
+        // What it leaves alone doesn't depend on the order.
+        for state in next.iter_mut().filter(|state| !state.mapped) {
+            state.doubts.retain(|doubt| *doubt != order);
         }
         merged(next)
     }
@@ -402,7 +413,12 @@ impl<'a> Walker<'a, '_> {
             };
             let mut next = Vec::with_capacity(now.len());
             for state in now {
-                let (matching, rest) = split(table, rule, &state);
+                if matches!(rule.action, Action::Continue(_)) {
+                    next.push(state);
+                    continue;
+                }
+                let question = self.question();
+                let (matching, rest) = split(table, rule, &state, question);
                 next.extend(rest);
                 if let Some(matching) = matching {
                     self.act(at, matching, &rule.action, depth, &mut next, &mut out);
@@ -447,7 +463,7 @@ impl<'a> Walker<'a, '_> {
             }
             Action::Unknown(_) => {
                 self.decide(&state, false, at, Fate::Unknown);
-                state.certain = false;
+                state.doubts.push((self.question(), false));
                 next.push(state);
             }
             Action::Jump(name) | Action::Goto(name) => {
@@ -508,9 +524,11 @@ fn without(connections: &Connections, field: Field, numbers: &Intervals) -> Conn
     narrowed
 }
 
-/// Those connections that meet the rule's conditions, and those that don't. Where it can't be told, both have them.
-fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>) -> (Option<State<'a>>, Option<State<'a>>) {
+/// Those connections that meet the rule's conditions, and those that don't. Where it can't be told, both have them, and that
+/// they get any further depends on the answer to the question.
+fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> (Option<State<'a>>, Option<State<'a>>) {
     let mut matching = state.clone();
+    let mut understood = true;
     // What the other connections are, as long as a single condition tells them apart.
     let mut rest: Option<Connections> = None;
     let mut conditions_that_tell = 0;
@@ -519,7 +537,7 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>) -> (Option<State<'a>
             Condition::Fixed { holds: true, .. } => {}
             Condition::Fixed { holds: false, .. } => return (None, Some(state.clone())),
             Condition::Unknown(_) => {
-                matching.certain = false;
+                understood = false;
                 conditions_that_tell += 2;
             }
             Condition::In { field, values, negated } => {
@@ -531,7 +549,7 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>) -> (Option<State<'a>
                     Values::Set(name) => table.set(name).and_then(|set| set.elements.clone()),
                 };
                 let Some(numbers) = numbers else {
-                    matching.certain = false;
+                    understood = false;
                     conditions_that_tell += 2;
                     continue;
                 };
@@ -553,7 +571,7 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>) -> (Option<State<'a>
                 if few(&held) {
                     matching.connections = replaced(&matching.connections, *field, held);
                 } else {
-                    matching.certain = false;
+                    understood = false;
                 }
             }
         }
@@ -563,10 +581,14 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>) -> (Option<State<'a>
         1 => Some(rest.unwrap_or_else(|| state.connections.clone())),
         _ => Some(state.connections.clone()),
     };
-    let rest = rest.map(|connections| State {
+    let mut rest = rest.map(|connections| State {
         connections,
         ..state.clone()
     });
+    if !understood {
+        matching.doubts.push((question, true));
+        rest.iter_mut().for_each(|rest| rest.doubts.push((question, false)));
+    }
     (Some(matching), rest)
 }
 
@@ -583,18 +605,18 @@ fn replaced(connections: &Connections, field: Field, intervals: Intervals) -> Co
 /// The same states with fewer sets: equal ones are one, and of too many, all are taken together.
 fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     let mut merged: Vec<State<'_>> = Vec::with_capacity(states.len());
-    for state in states.drain(..) {
-        let same = merged.iter_mut().find(|known| {
-            known.connections == state.connections && known.reached == state.reached && known.mapped == state.mapped
-        });
-        match same {
-            // One way to get here is certain, so getting here is.
-            Some(known) => {
-                known.certain |= state.certain;
-                known.left = known.left.or(state.left);
-            }
-            None => merged.push(state),
+    for mut state in states.drain(..) {
+        // A state that is made one with another may be one with a third.
+        while let Some((index, doubts)) = merged
+            .iter()
+            .enumerate()
+            .find_map(|(index, known)| Some((index, joined(known, &state)?)))
+        {
+            let known = merged.remove(index);
+            state.doubts = doubts;
+            state.left = known.left.or(state.left);
         }
+        merged.push(state);
     }
     if merged.len() <= MOST_STATES {
         return merged;
@@ -606,6 +628,8 @@ fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
             .find(|known| known.reached == state.reached && known.mapped == state.mapped);
         match known {
             Some(known) => {
+                // Which of them get here isn't told apart any more.
+                known.doubts = vec![(0, false)];
                 for (field, intervals) in &mut known.connections.fields {
                     if let Some(others) = state.connections.get(*field) {
                         let all = intervals.as_slice().iter().chain(others.as_slice());
@@ -617,6 +641,28 @@ fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
         }
     }
     few
+}
+
+/// The doubts that are left where two states are one; none if they aren't.
+fn joined(one: &State<'_>, other: &State<'_>) -> Option<Vec<Doubt>> {
+    if one.connections != other.connections || (one.reached, one.mapped) != (other.reached, other.mapped) {
+        return None;
+    }
+    let only_in = |these: &[Doubt], those: &[Doubt]| -> Vec<Doubt> {
+        these.iter().filter(|doubt| !those.contains(doubt)).copied().collect()
+    };
+    let (first, second) = (only_in(&one.doubts, &other.doubts), only_in(&other.doubts, &one.doubts));
+    match (first.as_slice(), second.as_slice()) {
+        // One way to get here includes the other.
+        ([], _) => Some(one.doubts.clone()),
+        (_, []) => Some(other.doubts.clone()),
+        // Whatever the answer is, they get here.
+        ([(question, answer)], [(same, opposite)]) if question == same && answer != opposite => {
+            let common = one.doubts.iter().filter(|doubt| other.doubts.contains(doubt));
+            Some(common.copied().collect())
+        }
+        _ => None,
+    }
 }
 
 /// The intervals, or where they are too many, one that has all of them.

@@ -19,4 +19,5 @@ mod traffic;
 mod truth;
 mod valgrind;
 mod versions;
+mod walk;
 mod xtables;
