@@ -8,6 +8,7 @@ mod cli;
 mod deploy;
 mod errors;
 mod flags;
+mod foreign;
 mod legacy;
 mod library;
 mod modes;

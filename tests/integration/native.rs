@@ -4,7 +4,7 @@ use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
 use crate::any_flags::for_any_flags;
-use crate::support::{Run, chart_in, feed, install};
+use crate::support::{PORTS, Run, chart_in, feed, install};
 
 fn chart() -> String {
     chart_in("native")
@@ -41,7 +41,7 @@ fn check(flags: &Flags) {
     let want = json(&ours);
     assert_eq!(
         with(&ours, "verify"),
-        "in place: the rules in native mode are as asked\n"
+        "in place: the rules in native mode are as expected\n"
     );
 
     let scripted = Namespace::new();
@@ -138,9 +138,31 @@ fn a_failed_replacement_leaves_the_old_table() {
 }
 
 #[test]
+fn in_a_user_namespace_an_id_that_is_not_mapped_is_refused() {
+    let namespace = Namespace::new();
+    // Lists what is left in the user namespace's own network namespace, behind the log.
+    let unshared = |arguments: &str| {
+        Run::new(&format!("--iptables-mode native {PORTS} {arguments}"))
+            .in_user_namespace()
+            .under(["sh", "-c", "\"$@\"; code=$?; nft list ruleset; exit $code", "sh"])
+            .output(&namespace)
+    };
+    assert!(unshared("-u 0").success().contains("table inet proxy-init"));
+    for (flag, id) in [("-u", 2102), ("-g", 7)] {
+        let finished = unshared(&format!("{flag} {id}"));
+        let line = finished.last_line();
+        assert!(line.contains("native mode: nothing was changed"), "{line}");
+        assert!(
+            line.contains(&format!("id {id} is not mapped in this user namespace")),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn drift_is_reported() {
     for (drift, want) in [
-        ("nft delete table inet proxy-init", "not there at all"),
+        ("nft delete table inet proxy-init", "table inet proxy-init: not found"),
         ("nft flush chain inet proxy-init OUTPUT", "missing"),
         (
             "nft add element inet proxy-init inbound-ports { 80 }",

@@ -35,7 +35,7 @@ fn what_was_installed_is_in_place() {
             let (code, text) = verify(&namespace, &flags);
             assert_eq!(
                 (code, text),
-                (0, format!("in place: the rules in {mode} mode are as asked\n")),
+                (0, format!("in place: the rules in {mode} mode are as expected\n")),
                 "{flags}"
             );
         }
@@ -179,7 +179,7 @@ fn rules_in_another_backend_are_reported() {
     Flags::default().add_with_iptables(&namespace, "legacy");
     let (code, text) = verify(&namespace, &chart_in("nft"));
     assert_eq!(code, 3);
-    assert!(text.contains("rules of ours are in legacy mode too"), "{text}");
+    assert!(text.contains("proxy-init's rules are in legacy mode too"), "{text}");
 
     install(&namespace, "uninstall");
     assert!(!saved(&namespace, "nft").contains("PROXY_INIT"));

@@ -202,3 +202,21 @@ fn without_rules_every_connection_is_direct() {
         );
     }
 }
+
+/// Running it again with the same flags replaces nothing: the counters go on.
+#[test]
+fn counters_outlive_the_same_flags_again() {
+    for mode in ["nft", "native"] {
+        let flags = format!("--iptables-mode {mode} -u 2102");
+        let mesh = Mesh::new(&flags);
+        for family in [0, 1] {
+            assert_eq!(mesh.inbound(family, 8080), redirected(INBOUND, (POD[family], 8080)));
+        }
+        let before = mesh.lab.pod.sh("nft -a list ruleset");
+        let counters = before.lines().filter(|line| line.contains("counter packets"));
+        let counted = counters.filter(|line| !line.contains("packets 0 ")).count();
+        assert!(counted >= 2, "{mode}: {before}");
+        install(&mesh.lab.pod, &format!("-p {INBOUND} -o {OUTBOUND} {flags}"));
+        assert_eq!(mesh.lab.pod.sh("nft -a list ruleset"), before, "{mode}");
+    }
+}

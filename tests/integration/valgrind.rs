@@ -21,8 +21,13 @@ fn check(namespace: &Namespace, line: &str) {
 fn check_mode(mode: &str) {
     let namespace = Namespace::new();
     let chart = chart_in(mode);
-    let other = format!("{chart} -r 80,443 -g 7 --subnets-to-ignore 10.0.0.0/8,fd00::/8 --timeout-close-wait-secs 99");
-    for line in [&chart, &other, &format!("verify {other}"), "uninstall"] {
+    let other = format!("{chart} -r 80,443 -g 7 --subnets-to-ignore 10.0.0.0/8,fd00::/8");
+    for line in [
+        &chart,
+        &format!("{other} --timeout-close-wait-secs 99"),
+        &format!("verify {other}"),
+        "uninstall",
+    ] {
         check(&namespace, line);
     }
 }

@@ -153,10 +153,9 @@ fn what_somebody_broke_is_put_right() {
         let ip6tables = |rest: &str| format!("ip6tables-{mode} -t nat {rest}");
         let mut damages = vec![
             vec![iptables("-F PREROUTING")],
-            vec![iptables("-A OUTPUT -j PROXY_INIT_OUTPUT")],
-            vec![iptables("-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT")],
+            // A second copy of the jump.
             vec![iptables(
-                "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
+                "-A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
             )],
             vec![iptables("-F PROXY_INIT_OUTPUT"), ip6tables("-D PROXY_INIT_REDIRECT 1")],
             vec![ip6tables("-F PROXY_INIT_OUTPUT")],
@@ -167,6 +166,13 @@ fn what_somebody_broke_is_put_right() {
             ],
             vec![ip6tables("-A PROXY_INIT_OUTPUT -j ACCEPT")],
         ];
+        if mode == "legacy" {
+            damages.push(vec![iptables("-A OUTPUT -j PROXY_INIT_OUTPUT")]);
+            damages.push(vec![iptables("-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT")]);
+            damages.push(vec![iptables(
+                "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
+            )]);
+        }
         if mode == "nft" {
             damages.push(vec!["nft delete table ip6 nat".to_owned()]);
             damages.push(vec![

@@ -1,0 +1,223 @@
+//! Other people's tables, chains and rules, and those that are as they should be, stay as they are.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
+
+use crate::support::{PORTS, Run, chart_in, install, saved};
+
+/// nft's listing of everything.
+fn ruleset(namespace: &Namespace) -> String {
+    namespace.sh("nft list ruleset")
+}
+
+#[test]
+fn a_table_that_was_there_before_stays() {
+    for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat")] {
+        let namespace = Namespace::new();
+        namespace.sh(&format!("nft add table {table}"));
+        let before = ruleset(&namespace);
+        install(&namespace, &chart_in(mode));
+        assert!(saved(&namespace, mode).contains("PROXY_INIT"));
+        install(&namespace, "uninstall");
+        assert_eq!(ruleset(&namespace), before);
+    }
+}
+
+/// The chains that iptables made beside the masquerade are its own; those that installing adds are marked, and go.
+#[test]
+fn a_foreign_rule_keeps_its_chain_and_no_other() {
+    let namespace = Namespace::new();
+    for family in ["ip", "ip6"] {
+        namespace.sh(&format!("nft add table {family} nat"));
+        namespace.sh(&format!(
+            "nft add chain {family} nat POSTROUTING {{ type nat hook postrouting priority 100; }}"
+        ));
+        namespace.sh(&format!("nft add rule {family} nat POSTROUTING counter masquerade"));
+    }
+    let before = ruleset(&namespace);
+    install(&namespace, &chart_in("nft"));
+    let between = ruleset(&namespace);
+    // Of each family: two base chains and two of proxy-init's own.
+    assert_eq!(
+        between.matches("comment \"made by proxy-init\"").count(),
+        8,
+        "{between}"
+    );
+    install(&namespace, "uninstall");
+    assert_eq!(ruleset(&namespace), before);
+}
+
+/// What iptables-nft makes as linkerd-init runs it has no mark, and proxy-init's taking it over adds none.
+#[test]
+fn without_a_mark_base_chains_and_tables_stay() {
+    let bare = Namespace::new();
+    for family in ["iptables", "ip6tables"] {
+        for chain in ["PREROUTING", "OUTPUT"] {
+            let rule = format!("{chain} -j ACCEPT");
+            bare.sh(&format!("{family}-nft -t nat -A {rule}"));
+            bare.sh(&format!("{family}-nft -t nat -D {rule}"));
+        }
+    }
+    let want = ruleset(&bare);
+    assert_eq!(want.matches("type nat hook").count(), 4, "{want}");
+    let other = format!("{} -r 80", chart_in("nft"));
+    for taken_over in [None, Some(&other)] {
+        let namespace = Namespace::new();
+        Flags::default().add_with_iptables(&namespace, "nft");
+        if let Some(flags) = taken_over {
+            install(&namespace, flags);
+        }
+        install(&namespace, "uninstall");
+        assert_eq!(ruleset(&namespace), want, "{taken_over:?}");
+    }
+}
+
+/// A jump with other conditions, or another comment, than proxy-init's own.
+#[test]
+fn a_foreign_jump_stays_until_what_it_leads_to_goes() {
+    for jump in [
+        "-I PREROUTING -s 1.2.3.4 -j PROXY_INIT_REDIRECT",
+        "-A OUTPUT -j PROXY_INIT_OUTPUT",
+        "-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT",
+        "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
+        "-A OUTPUT -p tcp -m comment --comment mine -g PROXY_INIT_OUTPUT",
+        "-A OTHER -p tcp -j PROXY_INIT_OUTPUT",
+    ] {
+        let namespace = Namespace::new();
+        for rule in ["-N OTHER", "-A OTHER -p udp -j ACCEPT", "-A OUTPUT -j OTHER"] {
+            namespace.sh(&format!("iptables-nft -t nat {rule}"));
+        }
+        let foreign = saved(&namespace, "nft");
+        install(&namespace, &chart_in("nft"));
+        namespace.sh(&format!("iptables-nft -t nat {jump}"));
+        let before = saved(&namespace, "nft");
+        install(&namespace, &chart_in("nft"));
+        assert_eq!(saved(&namespace, "nft"), before, "{jump}");
+        install(&namespace, &format!("{} -r 80", chart_in("nft")));
+        let after = saved(&namespace, "nft");
+        let leads = |saved: &str| -> Vec<String> {
+            let lines = saved
+                .lines()
+                .filter(|line| line.contains("-j PROXY_INIT") || line.contains("-g PROXY_INIT"));
+            lines.map(ToOwned::to_owned).collect()
+        };
+        assert_eq!(leads(&after), leads(&before), "{jump}");
+        assert_eq!(leads(&after).len(), 5, "{jump}: {after}");
+
+        install(&namespace, "uninstall");
+        let left = saved(&namespace, "nft");
+        assert!(!left.contains("PROXY_INIT"), "{jump}: {left}");
+        let rules = |saved: &str| -> Vec<String> {
+            let lines = saved.lines().filter(|line| line.starts_with("-A"));
+            lines.map(ToOwned::to_owned).collect()
+        };
+        assert_eq!(rules(&left), rules(&foreign), "{jump}");
+    }
+}
+
+#[test]
+fn a_dormant_table_is_not_woken_up() {
+    for (mode, table) in [("nft", "ip nat"), ("nft", "ip6 nat"), ("native", "inet proxy-init")] {
+        let namespace = Namespace::new();
+        namespace.sh(&format!("nft add table {table} {{ flags dormant; }}"));
+        namespace.sh(&format!(
+            "nft add chain {table} theirs {{ type filter hook input priority 0; policy drop; }}"
+        ));
+        let before = ruleset(&namespace);
+        let line = Run::new(&chart_in(mode)).output(&namespace).last_line();
+        assert!(
+            line.contains("nothing was changed") && line.contains("dormant"),
+            "{line}"
+        );
+        assert!(line.contains(&format!("table {table}")), "{line}");
+        assert_eq!(ruleset(&namespace), before);
+    }
+}
+
+/// nft's monitor of the commits in a namespace.
+struct Monitor<'a> {
+    namespace: &'a Namespace,
+    nft: Child,
+    lines: mpsc::Receiver<String>,
+    /// Each commit of the test's own makes another table.
+    tables: u32,
+}
+
+impl<'a> Monitor<'a> {
+    fn start(namespace: &'a Namespace) -> Self {
+        let mut command = Command::new("nft");
+        command.arg("monitor").stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut nft = namespace.run(|| command.spawn().unwrap());
+        let output = BufReader::new(nft.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        // It ends with nft, or when the test wants no more.
+        thread::spawn(move || {
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        let mut monitor = Self {
+            namespace,
+            nft,
+            lines,
+            tables: 0,
+        };
+        // At its start it misses commits: until it tells of one, others are made.
+        while monitor.tables < 100 {
+            monitor.commit();
+            if monitor.lines.recv_timeout(Duration::from_millis(100)).is_ok() {
+                monitor.told();
+                return monitor;
+            }
+        }
+        panic!("nft monitor tells nothing");
+    }
+
+    /// Makes a table, and returns the line that tells of it.
+    fn commit(&mut self) -> String {
+        self.tables += 1;
+        let table = format!("add table ip test-{}", self.tables);
+        self.namespace.sh(&format!("nft {table}"));
+        table
+    }
+
+    /// What happened since it was last asked.
+    fn told(&mut self) -> Vec<String> {
+        let last = self.commit();
+        let next = || self.lines.recv_timeout(Duration::from_secs(10)).unwrap();
+        let told = std::iter::repeat_with(next).take_while(|line| *line != last).collect();
+        // The generation that this commit began.
+        next();
+        told
+    }
+}
+
+impl Drop for Monitor<'_> {
+    fn drop(&mut self) {
+        self.nft.kill().unwrap();
+        self.nft.wait().unwrap();
+    }
+}
+
+#[test]
+fn the_same_flags_again_commit_nothing() {
+    for mode in ["nft", "native"] {
+        let namespace = Namespace::new();
+        let flags = format!("--iptables-mode {mode} {PORTS} -u 2102");
+        install(&namespace, &flags);
+        let mut monitor = Monitor::start(&namespace);
+        install(&namespace, &flags);
+        assert_eq!(monitor.told(), [""; 0], "{mode}");
+        install(&namespace, &format!("{flags} -r 80"));
+        let told = monitor.told();
+        let generations = told.iter().filter(|line| line.contains("new generation"));
+        assert_eq!(generations.count(), 1, "{mode}: {told:?}");
+    }
+}
