@@ -6,6 +6,7 @@ pub mod native;
 pub mod nft;
 
 use crate::error::Error;
+use crate::rules::found::Table;
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::Ruleset;
 
@@ -22,9 +23,32 @@ pub trait Backend: Send {
     /// What is missing or refused, with the rule that it is about.
     fn install(&self, rulesets: &[Ruleset]) -> Result<(), Error>;
 
-    /// Removes proxy-init's jumps, rules and chains, in both families, and nothing else. Tells whether there was anything.
+    /// Removes proxy-init's chains in both families, and every rule that leads to one of them.
     ///
     /// # Errors
-    /// What is missing or refused.
-    fn remove(&self) -> Result<bool, Error>;
+    /// What is missing or refused. Nothing has changed then, unless the error says otherwise.
+    fn remove(&self) -> Result<Removed, Error>;
+}
+
+/// What a backend removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Removed {
+    /// Whether there was anything.
+    pub any: bool,
+    /// The rules that led to a chain of proxy-init's and were not proxy-init's own, each with its table and chain.
+    pub foreign: Vec<String>,
+}
+
+impl Removed {
+    /// That a backend removed all that it held in these tables, if it held `any`.
+    fn from(any: bool, tables: &[Table]) -> Self {
+        let foreign = tables.iter().flat_map(Table::foreign_jumps);
+        Self {
+            any,
+            foreign: foreign
+                .filter(|_| any)
+                .map(|line| format!("{}: {line}", line.table))
+                .collect(),
+        }
+    }
 }

@@ -145,8 +145,11 @@ impl Install {
 
     /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
     /// linkerd-init goes on with whatever iptables it finds.
-    fn install(&self, rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
+    fn install(&self, mut rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
         let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
+        if self.config.ipv6 && !legacy::has_ipv6() {
+            warnings.push(Warning::NoIpv6);
+        }
         warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
         let start = Instant::now();
         let done = |mode, reason, rulesets, replaced, warnings| Installed {
@@ -165,6 +168,7 @@ impl Install {
         }
         match self.chosen(&rulesets, tell) {
             Ok((mode, reason, commands)) => {
+                legacy::leave_out_ipv6(mode, &mut rulesets);
                 let (replaced, more) = self.install_in(mode, commands, &rulesets, tell)?;
                 warnings.extend(more);
                 Ok(done(mode, reason, rulesets, replaced, warnings))
@@ -210,7 +214,9 @@ impl Install {
             }
         };
         if mode == Mode::Legacy {
-            commands.check(self.config.families())?;
+            let mut rulesets = rulesets.to_vec();
+            legacy::leave_out_ipv6(mode, &mut rulesets);
+            commands.check(rulesets.iter().map(|ruleset| ruleset.family))?;
         }
         Ok((mode, reason, commands))
     }
@@ -315,7 +321,7 @@ impl Install {
     }
 
     fn verify_here(&self) -> Result<Verdict, Error> {
-        let rulesets = plan(&self.config);
+        let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = Mode::ALL.into_iter().find(|&mode| found.holds(mode));
         let mode = match (self.choice, holder) {
@@ -332,6 +338,7 @@ impl Install {
             found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
             found.tables.extend(legacy::read::read_nat()?.tables);
         }
+        legacy::leave_out_ipv6(mode, &mut rulesets);
         verdict(mode, &rulesets, &found)
     }
 }

@@ -8,12 +8,15 @@ mod deploy;
 mod errors;
 mod flags;
 mod legacy;
+mod legacy_locks;
 mod library;
 mod linkerd;
 mod modes;
 mod native;
 mod nft;
 mod operate;
+#[allow(dead_code)] // all of it is used once the tests are merged
+mod support;
 mod traffic;
 mod versions;
 
