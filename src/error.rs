@@ -469,22 +469,26 @@ pub enum Error {
 
     /// Another program is changing legacy rules.
     #[error(
-        "legacy mode: nothing was changed: another program holds the xtables lock ({stderr}): add -w to wait for \
-         it, or find it with `fuser /run/xtables.lock`"
+        "legacy mode: nothing was changed: another program holds the xtables lock: add -w to wait for it, or find it \
+         with `fuser {file}`",
+        file = file.display()
     )]
     LockHeld {
-        /// What the command wrote to stderr.
-        stderr: String,
+        /// The file of the lock.
+        file: PathBuf,
     },
 
-    /// The file of the xtables lock cannot be made or opened.
+    /// The file of the xtables lock cannot be made, opened or locked.
     #[error(
-        "legacy mode: nothing was changed: iptables cannot write its lock file ({stderr}): mount a writable /run \
-         (in a pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
+        "legacy mode: nothing was changed: iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a \
+         pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path",
+        file = file.display()
     )]
     LockFile {
-        /// What the command wrote to stderr.
-        stderr: String,
+        /// The file of the lock.
+        file: PathBuf,
+        /// How it failed.
+        errno: Errno,
     },
 
     /// The kernel has no legacy tables.
@@ -507,24 +511,31 @@ pub enum Error {
         capability: String,
     },
 
-    /// The second family failed after the first had been installed.
-    #[error(
-        "legacy mode: the {second} rules failed after the {first} ones were installed, and those {}",
-        match not_rolled_back {
-            None => "were rolled back".to_owned(),
-            Some(error) => format!("could NOT be rolled back ({})", chain(error)),
-        }
-    )]
+    /// One family's change failed after the other's had been made.
+    #[error("legacy mode: the {second} rules failed after the {first} ones were changed, and those were rolled back")]
     TakenBack {
-        /// The family that was installed.
+        /// The family that was changed.
         first: Family,
         /// The one that failed.
         second: Family,
         /// How it failed.
         #[source]
         error: Box<Error>,
-        /// Why the first could not be put back as it was; none if it was.
-        not_rolled_back: Option<Box<Error>>,
+    },
+
+    /// Something failed, and what had been changed until then could not be put back.
+    #[error(
+        "legacy mode: the {family} rules may be left changed: {cause}; afterwards the {family} nat table could NOT be rolled \
+         back ({}): check with `proxy-init verify`, and run proxy-init again",
+        chain(error)
+    )]
+    NotTakenBack {
+        /// The family whose table is not known to be as it was.
+        family: Family,
+        /// What failed first.
+        cause: String,
+        /// Why the table could not be put back.
+        error: Box<Error>,
     },
 
     /// The kernel's legacy tables cannot be read.
@@ -594,12 +605,6 @@ mod tests {
         let (family, families, chain) = (Family::V4, "IPv6".to_owned(), ChainName::ProxyInitOutput);
         let (table, stderr) = ("ip nat".to_owned(), "words".to_owned());
         let (path, command) = (PathBuf::from("/path"), PathBuf::from("/sbin/iptables-legacy-restore"));
-        let rolled_back = |not_rolled_back| Error::TakenBack {
-            first: Family::V4,
-            second: Family::V6,
-            error: refused(),
-            not_rolled_back,
-        };
         vec![
             Error::NotPermitted { mode },
             Error::ReadNotPermitted { mode },
@@ -672,7 +677,7 @@ mod tests {
             },
             Error::Garbled { mode },
             Error::Netns {
-                path,
+                path: path.clone(),
                 errno,
                 advice: "advice",
             },
@@ -709,14 +714,25 @@ mod tests {
                 status: "exit status: 1".to_owned(),
                 stderr: stderr.clone(),
             },
-            Error::LockHeld { stderr: stderr.clone() },
-            Error::LockFile { stderr: stderr.clone() },
+            Error::LockHeld { file: path.clone() },
+            Error::LockFile {
+                file: path.clone(),
+                errno,
+            },
             Error::NoLegacyTables { stderr },
             Error::NoCapability {
                 capability: "CAP_NET_RAW".to_owned(),
             },
-            rolled_back(None),
-            rolled_back(Some(missing())),
+            Error::TakenBack {
+                first: Family::V4,
+                second: Family::V6,
+                error: refused(),
+            },
+            Error::NotTakenBack {
+                family,
+                cause: "cause".to_owned(),
+                error: missing(),
+            },
             Error::LegacyUnreadable { family, errno },
         ]
     }

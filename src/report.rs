@@ -20,7 +20,10 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
     }
     installed.commands(|command| log.add(Level::Info, command));
     let (rules, mode) = (installed.rules(), installed.mode);
-    let families = if install.config.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+    let families = match installed.rulesets.as_slice() {
+        [only] => only.family.to_string(),
+        _ => "IPv4 and IPv6".to_owned(),
+    };
     if installed.changed {
         let took = installed.took.as_micros();
         log.add(
@@ -64,6 +67,16 @@ fn add(log: &mut Log, notice: &Notice<'_>) {
                 "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
                 unseen.reason
             ),
+        ),
+        Notice::Warning(Warning::RemovedForeign { mode, rule }) => log.add(
+            Level::Warning,
+            format_args!(
+                "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
+            ),
+        ),
+        Notice::Warning(Warning::NoIpv6) => log.add(
+            Level::Warning,
+            "this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect",
         ),
         Notice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };

@@ -6,6 +6,7 @@ pub mod native;
 pub mod nft;
 
 use crate::error::Error;
+use crate::rules::found::Table;
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::Ruleset;
 
@@ -24,9 +25,32 @@ pub trait Backend: Send {
     fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error>;
 
     /// Removes proxy-init's rules and chains in both families, and every rule that leads to them. Base chains and
-    /// tables go only if proxy-init made them and nothing else is in them. Returns whether anything was removed.
+    /// tables go only if proxy-init made them and nothing else is in them.
     ///
     /// # Errors
-    /// What is missing or was refused.
-    fn remove(&self) -> Result<bool, Error>;
+    /// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
+    fn remove(&self) -> Result<Removed, Error>;
+}
+
+/// What a backend removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Removed {
+    /// Whether there was anything.
+    pub any: bool,
+    /// The rules that led to a chain of proxy-init's and were not proxy-init's own, each with its table and chain.
+    pub foreign: Vec<String>,
+}
+
+impl Removed {
+    /// That a backend removed all that it held in these tables, if it held `any`.
+    fn from(any: bool, tables: &[Table]) -> Self {
+        let foreign = tables.iter().flat_map(Table::foreign_jumps);
+        Self {
+            any,
+            foreign: foreign
+                .filter(|_| any)
+                .map(|line| format!("{}: {line}", line.table))
+                .collect(),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Reads legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
+//! Reads and replaces legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -12,18 +12,27 @@ use crate::rules::config::Family;
 const GET_INFO: libc::c_int = 64;
 /// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`: `struct ipt_get_entries`.
 const GET_ENTRIES: libc::c_int = 65;
+/// `IPT_SO_SET_REPLACE` and `IP6T_SO_SET_REPLACE`: `struct ipt_replace`.
+const SET_REPLACE: libc::c_int = 64;
+/// `IPT_SO_SET_ADD_COUNTERS` and `IP6T_SO_SET_ADD_COUNTERS`: `struct xt_counters_info`.
+const SET_ADD_COUNTERS: libc::c_int = 65;
 /// `XT_TABLE_MAXNAMELEN`: both structures begin with the table's name.
 const NAME: usize = 32;
 /// `struct ipt_getinfo`: name, valid hooks, 5 entry points, 5 underflows, number of entries, their size.
 const INFO: usize = NAME + 4 + 20 + 20 + 4 + 4;
-/// Where the entries begin in `struct ipt_get_entries`: behind the name and the size, aligned to 8 bytes.
+/// Where the entries begin in `struct ipt_get_entries`: behind the name and the size, aligned to 8 bytes. So do the
+/// counters in `struct xt_counters_info`, behind the name and their number.
 const ENTRIES: usize = NAME + 8;
+/// `struct xt_counters`: packets and bytes.
+const COUNTERS: usize = 16;
 
 /// A legacy table as the kernel holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Entries {
     /// For each base chain: the number of its hook, and the offsets of its first rule and its policy in the entries.
     pub(crate) base_chains: Vec<(usize, usize, usize)>,
+    /// How many entries there are.
+    pub(crate) count: u32,
     /// The `struct ipt_entry`s, or `ip6t_entry`s, one after another.
     pub(crate) bytes: Vec<u8>,
 }
@@ -32,17 +41,12 @@ pub(crate) struct Entries {
 pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
     /// How often to try: the entries must be requested with the table's size, which may change in between.
     const TRIES: usize = 100;
-    let (level, address) = match family {
-        Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
-        Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
-    };
-    // Any socket of the family will do.
-    let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let (socket, level) = open(family)?;
     for _ in 0..TRIES {
         let mut info = vec![0; INFO];
         get(&socket, level, table, GET_INFO, &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
-        let (hooks, size) = (field(NAME)?, field(INFO - 4)?);
+        let (hooks, count, size) = (field(NAME)?, field(INFO - 8)?, field(INFO - 4)?);
         let mut base_chains = Vec::new();
         for hook in (0..5).filter(|hook| hooks & 1 << hook != 0) {
             let (first, policy) = (field(NAME + 4 + 4 * hook)?, field(NAME + 24 + 4 * hook)?);
@@ -59,12 +63,104 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
             Ok(()) => {
                 return Ok(Entries {
                     base_chains,
+                    count,
                     bytes: entries.split_off(ENTRIES),
                 });
             }
         }
     }
     Err(Errno::EAGAIN)
+}
+
+/// Replaces everything that a table holds, in one step. Counters, packets and bytes of each entry, begin at these values.
+pub(crate) fn replace(
+    family: Family,
+    table: &str,
+    entries: &Entries,
+    counters: &[[u8; COUNTERS]],
+) -> Result<(), Errno> {
+    /// The number of counters that are handed back must be that of the entries that are replaced.
+    const TRIES: usize = 100;
+    let (socket, level) = open(family)?;
+    let mut result = Err(Errno::EAGAIN);
+    for _ in 0..TRIES {
+        let mut info = vec![0; INFO];
+        get(&socket, level, table, GET_INFO, &mut info)?;
+        let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
+        let mut old_counters = vec![0u8; COUNTERS * old as usize];
+        let mut places = [[0u32; 5]; 2];
+        let mut hooks = 0u32;
+        for &(hook, first, policy) in &entries.base_chains {
+            let [firsts, policies] = &mut places;
+            if let (Some(slot), Some(policy_slot)) = (firsts.get_mut(hook), policies.get_mut(hook)) {
+                (*slot, *policy_slot) = (first as u32, policy as u32);
+                hooks |= 1 << hook;
+            }
+        }
+        // struct ipt_replace: name, valid hooks, number of entries, their size, 5 entry points, 5 underflows, number of
+        // counters, where to write those, entries.
+        let mut structure = vec![0; NAME];
+        let numbers = [hooks, entries.count, entries.bytes.len() as u32];
+        for number in numbers.iter().chain(places.as_flattened()).chain([&old]) {
+            structure.extend(number.to_ne_bytes());
+        }
+        structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());
+        structure.extend(&entries.bytes);
+        name(&mut structure, table);
+        result = set(&socket, level, SET_REPLACE, &structure);
+        drop(old_counters);
+        if result != Err(Errno::EAGAIN) {
+            break;
+        }
+    }
+    result?;
+    let mut structure = vec![0; ENTRIES];
+    if let Some(slot) = structure.get_mut(NAME..NAME + 4) {
+        slot.copy_from_slice(&(counters.len() as u32).to_ne_bytes());
+    }
+    structure.extend(counters.as_flattened());
+    name(&mut structure, table);
+    set(&socket, level, SET_ADD_COUNTERS, &structure)
+}
+
+/// Whether this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no IPv6
+/// traffic either.
+pub(crate) fn has_ipv6() -> bool {
+    !matches!(open(Family::V6), Err(Errno::EAFNOSUPPORT))
+}
+
+/// A socket of the family, of whatever type, and the level of its options.
+fn open(family: Family) -> Result<(OwnedFd, libc::c_int), Errno> {
+    let (level, address) = match family {
+        Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
+        Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
+    };
+    let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    Ok((socket, level))
+}
+
+/// Writes a table's name to the front of a structure.
+fn name(structure: &mut [u8], table: &str) {
+    // The kernel's names are shorter than NAME, with their NUL.
+    for (slot, byte) in structure.iter_mut().zip(table.bytes().take(NAME - 1)) {
+        *slot = byte;
+    }
+}
+
+fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old counters
+    // of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps them until after
+    // this call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            structure.as_ptr().cast(),
+            structure.len() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
 }
 
 /// Gets one of ip_tables' socket options; the structure begins with the table's name.
@@ -75,10 +171,7 @@ fn get(
     option: libc::c_int,
     structure: &mut [u8],
 ) -> Result<(), Errno> {
-    // The kernel's names are shorter than NAME, with their NUL.
-    for (slot, byte) in structure.iter_mut().zip(table.bytes().take(NAME - 1)) {
-        *slot = byte;
-    }
+    name(structure, table);
     let mut length = structure.len() as libc::socklen_t;
     // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
     let result = unsafe {

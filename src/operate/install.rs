@@ -159,11 +159,14 @@ impl Install {
     /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
     /// linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
-        let warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
+        let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
+        if self.config.ipv6 && !legacy::has_ipv6() {
+            warnings.push(Warning::NoIpv6);
+        }
         warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
         let mut work = Work {
             install: self,
-            rulesets: &rulesets,
+            rulesets,
             tell,
             lists: Lists::open(),
             warnings,
@@ -174,6 +177,7 @@ impl Install {
         let start = Instant::now();
         let (mode, reason) = work.run()?;
         let Work {
+            rulesets,
             warnings,
             replaced,
             changed,
@@ -214,7 +218,9 @@ impl Install {
             }
         };
         if mode == Mode::Legacy {
-            commands.check(self.config.families())?;
+            let mut rulesets = rulesets.to_vec();
+            legacy::leave_out_ipv6(mode, &mut rulesets);
+            commands.check(rulesets.iter().map(|ruleset| ruleset.family))?;
         }
         Ok((mode, reason, commands))
     }
@@ -223,7 +229,7 @@ impl Install {
 /// An installation that is under way.
 struct Work<'a, 't> {
     install: &'a Install,
-    rulesets: &'a [Ruleset],
+    rulesets: Vec<Ruleset>,
     tell: Tell<'t>,
     lists: Lists,
     warnings: Vec<Warning>,
@@ -242,7 +248,7 @@ impl Work<'_, '_> {
             self.look_at_legacy_again(mode)?;
             return Ok((mode, reason));
         }
-        match self.install.chosen(self.rulesets, self.tell) {
+        match self.install.chosen(&self.rulesets, self.tell) {
             Ok((mode, reason, commands)) => {
                 match Over::of(mode) {
                     Some(over) => self.install_over_netlink(over)?,
@@ -277,7 +283,7 @@ impl Work<'_, '_> {
         if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
             return None;
         }
-        let lack = match Over::Nft.plan(self.rulesets).install_if_fresh() {
+        let lack = match Over::Nft.plan(&self.rulesets).install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
                 let legacy_hidden = matches!(presence, Presence::Unseen(_));
@@ -286,7 +292,7 @@ impl Work<'_, '_> {
             Err(error) if error.is_lack() => error,
             _ => return None,
         };
-        let plan = Over::Native.plan(self.rulesets);
+        let plan = Over::Native.plan(&self.rulesets);
         if !plan.install_if_fresh().ok()? {
             return None;
         }
@@ -315,7 +321,7 @@ impl Work<'_, '_> {
         }
         // Auto has tried that already.
         let try_fresh = self.install.choice != Choice::Auto && in_legacy != LegacyRules::Some;
-        let plan = over.plan(self.rulesets);
+        let plan = over.plan(&self.rulesets);
         let done = plan.install(self.install.replace_other_backend, try_fresh)?;
         self.changed |= done.changed;
         self.native = plan.into_table();
@@ -335,7 +341,8 @@ impl Work<'_, '_> {
         (self.tell)(Notice::RunningCommands {
             waits: self.install.wait,
         });
-        self.changed |= Legacy::new(commands, self.install.wait).install(self.rulesets)?;
+        legacy::leave_out_ipv6(mode, &mut self.rulesets);
+        self.changed |= Legacy::new(commands, self.install.wait).install(&self.rulesets)?;
         // No generation guards what legacy mode commits, so it looks again.
         all::nf_tables_modes()?
             .into_iter()

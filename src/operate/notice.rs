@@ -34,4 +34,13 @@ pub enum Warning {
     NoIptables(Error),
     /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
     LegacyUnseen(NotKnown),
+    /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
+    RemovedForeign {
+        /// The mode that the chain was of.
+        mode: Mode,
+        /// The rule, with its table and chain.
+        rule: String,
+    },
+    /// The kernel has no IPv6, so there is no IPv6 traffic to redirect. In legacy mode, only the IPv4 rules are installed.
+    NoIpv6,
 }

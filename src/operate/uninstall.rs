@@ -74,11 +74,17 @@ impl Uninstall {
         }
         for mode in Mode::ALL.into_iter().filter(|&mode| found.holds(mode)) {
             match all::backend(mode, self.folder.clone(), self.wait).remove() {
-                Ok(true) => {
-                    tell(Notice::Removed(mode));
-                    removed.push(mode);
+                Ok(done) => {
+                    if done.any {
+                        tell(Notice::Removed(mode));
+                        removed.push(mode);
+                    }
+                    for rule in done.foreign {
+                        let warning = Warning::RemovedForeign { mode, rule };
+                        tell(Notice::Warning(&warning));
+                        warnings.push(warning);
+                    }
                 }
-                Ok(false) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }
         }

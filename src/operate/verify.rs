@@ -109,7 +109,7 @@ impl Install {
     }
 
     fn verify_here(&self) -> Result<Verdict, Error> {
-        let rulesets = plan(&self.config);
+        let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = found.holder();
         if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
@@ -135,6 +135,7 @@ impl Install {
             found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
             found.tables.extend(legacy::read::read_nat()?.tables);
         }
+        legacy::leave_out_ipv6(mode, &mut rulesets);
         verdict(mode, &rulesets, &found)
     }
 }

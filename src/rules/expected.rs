@@ -219,6 +219,20 @@ impl FoundRule {
         }
     }
 
+    /// Whether, in the chain of this name, it is proxy-init's own jump to `goal`, or linkerd-init's.
+    pub(crate) fn is_own_jump(&self, chain: &Name, goal: ChainName) -> bool {
+        *chain == *goal.other_end().as_str()
+            && self.conditions.is_empty()
+            && self.action == action(Target::Jump(goal))
+            && self.as_rule().is_some_and(|rule| {
+                let purpose = match goal {
+                    ChainName::ProxyInitOutput | ChainName::Output => Purpose::LookAtOutbound,
+                    ChainName::ProxyInitRedirect | ChainName::Prerouting => Purpose::LookAtInbound,
+                };
+                rule.purpose == purpose
+            })
+    }
+
     /// Which of proxy-init's chains it leads to, by a jump, a goto or an entry of a verdict map; none if to none.
     pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
         let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());

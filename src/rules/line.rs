@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use crate::rules::found::{Chain, Rule, Table};
+use crate::rules::expected::NAT;
+use crate::rules::found::{Chain, Name, Rule, Table};
 use crate::rules::nftables::NftRule;
+use crate::rules::ruleset::ChainName;
 use crate::rules::xtables::IptablesRule;
 
 /// A rule of a chain of a table.
@@ -15,6 +17,30 @@ pub struct Line<'a> {
     pub chain: &'a Chain,
     /// The rule.
     pub rule: &'a Rule,
+}
+
+impl Table {
+    /// The rules that lead to a chain of proxy-init's and aren't proxy-init's own jumps to it, in nat tables as xtables
+    /// has them. Those within proxy-init's chains don't count.
+    pub fn foreign_jumps(&self) -> impl Iterator<Item = Line<'_>> {
+        let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
+        let is_nat = self.is_xtables() && self.name == *NAT;
+        let chains = self
+            .chains
+            .iter()
+            .filter(move |chain| is_nat && ours(&chain.name).is_none());
+        let lines = chains.flat_map(move |chain| {
+            chain.rules.iter().map(move |rule| Line {
+                table: self,
+                chain,
+                rule,
+            })
+        });
+        lines.filter(|line| {
+            let goal = line.rule.leads_to(self);
+            goal.is_some_and(|goal| !line.rule.is_own_jump(&line.chain.name, goal))
+        })
+    }
 }
 
 impl fmt::Display for Line<'_> {

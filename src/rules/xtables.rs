@@ -1,11 +1,12 @@
-//! Rules as text in iptables' syntax: written as `iptables-restore` reads it, and read as iptables-save prints it.
+//! Rules as text in iptables' syntax: written as `iptables-restore` reads it, and as iptables-save prints it.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
+use std::io::Write as _;
 
-use crate::rules::config::{Family, OwnerId, Port};
-use crate::rules::found::{Action, Condition, Field, Rule as FoundRule, TCP, Values};
+use crate::rules::config::Family;
+use crate::rules::found::{Action, Condition, Field, Name, Rule as FoundRule, TCP, Values};
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
+use crate::rules::ruleset::{ChainName, Match, Rule, Ruleset, Target};
 
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
 /// comment unquoted.
@@ -137,12 +138,19 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
     }
 }
 
-/// Input for `iptables-restore --noflush`, being written: one transaction in the nat table.
-pub(crate) struct Input(String);
+/// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
+/// bytes, so it need not be UTF-8.
+pub(crate) struct Input(Vec<u8>);
 
 impl Input {
+    /// The transaction's first line.
     pub(crate) fn new() -> Self {
-        Self("*nat\n".to_owned())
+        Self(b"*nat\n".to_vec())
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0 == Self::new().0
     }
 
     /// Makes a chain, or deletes its rules if it is there.
@@ -155,14 +163,17 @@ impl Input {
         self.line(format_args!("-A {chain} {rule}"));
     }
 
-    /// Adds a rule as iptables-save wrote it.
-    pub(crate) fn append_saved(&mut self, line: &Line) {
-        self.line(format_args!("-A {} {}", line.chain, line.specification));
-    }
-
-    /// Deletes the rule that has this specification.
-    pub(crate) fn delete(&mut self, chain: ChainName, specification: impl fmt::Display) {
-        self.line(format_args!("-D {chain} {specification}"));
+    /// Deletes the rule with this index. Of several in a chain, the last must go first: those behind move up.
+    pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
+        // Quoted as iptables-restore reads it (add_param_to_argv in iptables' xshared.c).
+        self.0.extend(b"-D \"");
+        for &byte in chain.as_bytes() {
+            if matches!(byte, b'"' | b'\\') {
+                self.0.push(b'\\');
+            }
+            self.0.push(byte);
+        }
+        self.line(format_args!("\" {}", index + 1));
     }
 
     /// Deletes an empty chain.
@@ -170,14 +181,13 @@ impl Input {
         self.line(format_args!("-X {chain}"));
     }
 
-    /// The whole input.
-    pub(crate) fn finish(mut self) -> String {
-        self.line(format_args!("COMMIT"));
+    /// The input without its last line, `COMMIT`.
+    pub(crate) fn uncommitted(self) -> Vec<u8> {
         self.0
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // Writing to a String can't fail.
+        // Writing to a Vec can't fail.
         let _ = writeln!(self.0, "{line}");
     }
 }
@@ -212,229 +222,12 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
         for (chain, rule) in ruleset.rules() {
             input.append(chain, rule);
         }
-        text += &format!("# {}: {command} --noflush\n{}", ruleset.family, input.finish());
+        let lines = input.uncommitted();
+        text += &format!(
+            "# {}: {command} --noflush\n{}COMMIT\n",
+            ruleset.family,
+            String::from_utf8_lossy(&lines)
+        );
     }
     text
-}
-
-/// The nat table as iptables-save wrote it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Saved {
-    chains: Vec<String>,
-    lines: Vec<Line>,
-}
-
-/// A rule as iptables-save wrote it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
-    chain: String,
-    specification: String,
-}
-
-impl Saved {
-    /// Reads what iptables-save printed; lines that it doesn't print count for nothing.
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut saved = Self::default();
-        for line in text.lines() {
-            if let Some(chain) = line.strip_prefix(':') {
-                saved.chains.extend(chain.split(' ').next().map(ToOwned::to_owned));
-            } else if let Some((chain, specification)) = line.strip_prefix("-A ").and_then(|rule| rule.split_once(' '))
-            {
-                saved.lines.push(Line {
-                    chain: chain.to_owned(),
-                    specification: specification.to_owned(),
-                });
-            }
-        }
-        saved
-    }
-
-    /// Whether it has a chain.
-    pub(crate) fn has(&self, chain: ChainName) -> bool {
-        self.chains.iter().any(|name| name == chain.as_str())
-    }
-
-    /// Reads every line. One that passes for ours must be written as ours are.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn read_back(&self) {
-        for line in &self.lines {
-            if let Some(rule) = line.rule() {
-                let again = Line {
-                    chain: line.chain.clone(),
-                    specification: rule.to_string(),
-                };
-                assert_eq!(again.rule().as_ref(), Some(&rule));
-            }
-        }
-    }
-
-    /// Whether anything of ours is there.
-    pub(crate) fn is_ours(&self) -> bool {
-        ChainName::ALL
-            .into_iter()
-            .any(|chain| chain.is_ours() && self.has(chain))
-    }
-
-    /// A chain's rules, in order.
-    pub(crate) fn lines(&self, chain: ChainName) -> impl Iterator<Item = &Line> {
-        self.lines.iter().filter(move |line| line.chain == chain.as_str())
-    }
-
-    /// The rules of a base chain that send packets to our chains.
-    pub(crate) fn our_jumps(&self, base: ChainName) -> impl Iterator<Item = &Line> {
-        self.lines(base).filter(|line| jumps_to_ours(&line.specification))
-    }
-}
-
-impl Line {
-    /// The rule without its chain.
-    pub(crate) fn specification(&self) -> &str {
-        &self.specification
-    }
-
-    /// The rule, if it is one that we could have made.
-    pub(crate) fn rule(&self) -> Option<Rule> {
-        let words = words(&self.specification);
-        let mut words = words.iter().map(String::as_str);
-        let (mut matches, mut purpose) = (Vec::new(), None);
-        loop {
-            let condition = match (words.next()?, words.next()?) {
-                ("-p", "tcp") => Match::Tcp,
-                ("-s", net) => Match::Source(net.parse().ok()?),
-                ("-d", net) => Match::Destination(net.parse().ok()?),
-                ("-o", "lo") => Match::OutLoopback,
-                ("-m", "comment") => {
-                    let ("--comment", comment) = (words.next()?, words.next()?) else {
-                        return None;
-                    };
-                    purpose = Purpose::from_comment(comment);
-                    continue;
-                }
-                ("-m", extension) => match (extension, words.next()?, words.next()?) {
-                    ("tcp", "--dport", port) => Match::DestinationPort(port.parse().ok()?),
-                    ("multiport", "--dports", ports) => Match::DestinationPorts(Multiport::from_iptables(ports)?),
-                    ("owner", "--uid-owner", id) => Match::UidOwner(OwnerId::new(id.parse().ok()?)?),
-                    ("owner", "--gid-owner", id) => Match::GidOwner(OwnerId::new(id.parse().ok()?)?),
-                    _ => return None,
-                },
-                ("-j", target) => {
-                    let target = match target {
-                        "RETURN" => Target::Return,
-                        "REDIRECT" => {
-                            let ("--to-ports", port) = (words.next()?, words.next()?) else {
-                                return None;
-                            };
-                            Target::Redirect(port.parse::<Port>().ok()?)
-                        }
-                        chain => Target::Jump(ChainName::from_name(chain.as_bytes())?),
-                    };
-                    return words.next().is_none().then_some(Rule {
-                        matches,
-                        target,
-                        purpose: purpose?,
-                    });
-                }
-                _ => return None,
-            };
-            matches.push(condition);
-        }
-    }
-}
-
-/// Whether a rule in iptables' syntax sends packets to a chain of ours, whatever it matches.
-pub(crate) fn jumps_to_ours(specification: &str) -> bool {
-    target(specification).is_some_and(|target| ChainName::from_name(target.as_bytes()).is_some_and(ChainName::is_ours))
-}
-
-fn target(specification: &str) -> Option<String> {
-    let words = words(specification);
-    let flag = words.iter().position(|word| word == "-j" || word == "-g")?;
-    words.into_iter().nth(flag + 1)
-}
-
-/// The words of a line; those with spaces are in double quotes, in which a backslash takes the next character as it is
-/// (xtables_save_string() in iptables' libxtables).
-fn words(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut word = None;
-    let mut quoted = false;
-    let mut characters = line.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => {
-                quoted = !quoted;
-                word.get_or_insert_with(String::new);
-            }
-            '\\' if quoted => word.get_or_insert_with(String::new).extend(characters.next()),
-            ' ' if !quoted => words.extend(word.take()),
-            other => word.get_or_insert_with(String::new).push(other),
-        }
-    }
-    words.extend(word);
-    words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn line(specification: &str) -> Line {
-        Line {
-            chain: "PREROUTING".to_owned(),
-            specification: specification.to_owned(),
-        }
-    }
-
-    #[test]
-    fn what_iptables_save_prints_is_read() {
-        // Lines that iptables-legacy-save 1.8.9 printed.
-        let saved = Saved::parse(
-            "# Generated by iptables-save v1.8.9 on Fri Nov 20 23:58:48 2026\n*nat\n:PREROUTING ACCEPT [0:0]\n\
-             :PROXY_INIT_REDIRECT - [0:0]\n\
-             -A PREROUTING -p tcp -m comment --comment \"it's \\\"mine\\\"\" -j PROXY_INIT_REDIRECT\n\
-             -A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT\n\
-             -A PREROUTING -s 10.0.0.0/8 -j ACCEPT\nCOMMIT\n",
-        );
-        assert!(saved.has(ChainName::ProxyInitRedirect) && !saved.has(ChainName::ProxyInitOutput));
-        let jumps: Vec<_> = saved.our_jumps(ChainName::Prerouting).collect();
-        assert_eq!(jumps.len(), 2);
-        assert_eq!(jumps[0].rule(), None, "the comment isn't one of proxy-init's");
-        assert_eq!(jumps[1].rule().unwrap().matches, []);
-        assert_eq!(saved.lines(ChainName::Prerouting).nth(2).unwrap().rule(), None);
-    }
-
-    #[test]
-    fn rules_of_others_are_none_of_ours() {
-        for specification in [
-            "! -p tcp -j RETURN",
-            "-p udp -j RETURN",
-            "-p tcp -m multiport ! --dports 80 -j RETURN",
-            "-p tcp -m multiport --sports 80 -j RETURN",
-            "-p tcp -m tcp --dport 80:90 -j RETURN",
-            "-m owner --uid-owner 0-7 -j RETURN",
-            "-m owner ! --uid-owner 7 -j RETURN",
-            "-j REDIRECT --to-ports 80-90",
-            "-j REDIRECT --to-ports 80 --random",
-            "-j ACCEPT",
-            "-o lo+ -j RETURN",
-            "-o lo",
-            "",
-        ] {
-            assert_eq!(line(specification).rule(), None, "{specification}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_it_panic(text: String) {
-            let saved = Saved::parse(&text);
-            for chain in ChainName::ALL {
-                for line in saved.lines(chain) {
-                    line.rule();
-                }
-            }
-            line(&text).rule();
-        }
-    }
 }

@@ -10,6 +10,7 @@ mod errors;
 mod flags;
 mod foreign;
 mod legacy;
+mod legacy_locks;
 mod library;
 mod modes;
 mod native;

@@ -166,13 +166,6 @@ fn what_somebody_broke_is_put_right() {
             ],
             vec![ip6tables("-A PROXY_INIT_OUTPUT -j ACCEPT")],
         ];
-        if mode == "legacy" {
-            damages.push(vec![iptables("-A OUTPUT -j PROXY_INIT_OUTPUT")]);
-            damages.push(vec![iptables("-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT")]);
-            damages.push(vec![iptables(
-                "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
-            )]);
-        }
         if mode == "nft" {
             damages.push(vec!["nft delete table ip6 nat".to_owned()]);
             damages.push(vec![

@@ -24,11 +24,9 @@ const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 pub(crate) fn lay_out(folder: &Path) -> Result<()> {
     setup::programs(&[("setcap", "libcap2-bin")])?;
     let binary = build::run()?;
-    // Permitted, not effective: proxy-init takes it up itself, and can say so where it has been dropped.
-    for (target, capabilities) in [
-        ("scratch", "cap_net_admin=p"),
-        ("legacy", "cap_net_admin,cap_net_raw=p"),
-    ] {
+    // Permitted, not effective: proxy-init takes them up itself, and can say so where they have been dropped. NET_RAW is
+    // for iptables-legacy, which may be beside it: under no_new_privs, a command gets no more than proxy-init has.
+    for target in ["scratch", "legacy"] {
         let root = folder.join(target);
         let [path, other] = PATHS.map(|path| root.join(path.trim_start_matches('/')));
         for path in [&path, &other] {
@@ -36,7 +34,10 @@ pub(crate) fn lay_out(folder: &Path) -> Result<()> {
         }
         fs::copy(&binary, &path)?;
         symlink(PATHS[0], other)?;
-        Command::new("setcap").arg(capabilities).arg(&path).run()?;
+        Command::new("setcap")
+            .arg("cap_net_admin,cap_net_raw=p")
+            .arg(&path)
+            .run()?;
     }
     Ok(())
 }

@@ -1,63 +1,213 @@
-//! Running an iptables-legacy command: with the privileges that it needs and no others, and never for ever.
+//! Running iptables commands: with the capabilities that they need and no others, never for ever, and with both
+//! families' transactions committed at the same moment.
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_no_new_privs;
-use nix::unistd::geteuid;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::{TimeSpec, TimeValLike as _};
+use nix::unistd::{Pid, geteuid};
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
-pub(super) const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
-/// What is handed on of our environment.
-const ENVIRONMENT: [&str; 3] = ["PATH", "XTABLES_LOCKFILE", "XTABLES_LIBDIR"];
+/// What is handed on of the environment.
+const ENVIRONMENT: [&str; 2] = ["PATH", "XTABLES_LIBDIR"];
 
-/// What a command left behind.
-pub(super) struct Finished {
+/// The last line of a restore command's input, at which it changes the table.
+const COMMIT: &[u8] = b"COMMIT\n";
+
+/// How much a restore command reads at once: glibc's buffer for a pipe has the pipe's block size.
+const READ_AT_ONCE: usize = 4096;
+
+/// How long to sleep between two looks at whether the commands have read their input.
+const PAUSE: Duration = Duration::from_micros(30);
+
+/// How long to wait for a killed command to be gone.
+const DEATH: Duration = Duration::from_secs(1);
+
+/// How a command ended.
+pub(super) struct Ended {
     pub(super) status: ExitStatus,
-    pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-/// How a command did not get to its end.
-pub(super) enum Unfinished {
+/// How a command did not do what it should.
+pub(super) enum Failure {
     /// It could not be started or watched.
     Failed(io::Error),
     /// It took longer than it may, and was killed.
     Hung,
+    /// It ended with an error, or too early.
+    Ended(Ended),
 }
 
-impl From<io::Error> for Unfinished {
+impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
 }
 
-/// Runs a command with `input` on its stdin. Without a time limit, it may take for ever.
-pub(super) fn run(
-    program: &Path,
-    arguments: &[&str],
-    input: &str,
-    limit: Option<Duration>,
-) -> Result<Finished, Unfinished> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
-    // Files in memory, not pipes: the command can't block on us, and what it doesn't read doesn't kill us.
-    let mut stdin = memory_file()?;
-    stdin.write_all(input.as_bytes())?;
-    stdin.rewind()?;
-    let mut stdout = memory_file()?;
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno.into())
+    }
+}
+
+/// A restore command, and its input without the last line, `COMMIT`.
+pub(super) struct Restore<'a> {
+    pub(super) program: &'a Path,
+    pub(super) input: Vec<u8>,
+}
+
+/// What a program prints when it is called with these arguments.
+pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Result<String, Failure> {
+    let deadline = Instant::now() + limit;
+    // A file in memory, not a pipe: the command cannot block on it.
+    let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
+    let mut command = command(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
+    let mut started = spawn(vec![command])?;
+    for running in &mut started {
+        running.end(deadline)?;
+    }
+    let mut text = Vec::new();
+    stdout.rewind()?;
+    stdout.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Runs restore commands side by side: each gets its whole input but for the last line, and when all have read that, all
+/// are told to commit. Whenever one fails before, none has changed anything. On an error, tells which command it was; all
+/// have ended then, but what each has changed must be looked at.
+///
+/// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have ended
+/// even if this process is killed.
+pub(super) fn restore(restores: &[Restore<'_>], lock: &File, limit: Duration) -> Result<(), (usize, Failure)> {
+    if restores.is_empty() {
+        return Ok(());
+    }
+    let deadline = Instant::now() + limit;
+    let first = |error: io::Error| (0, Failure::Failed(error));
+    let mut commands = Vec::new();
+    let mut inputs = Vec::new();
+    for Restore { program, input } in restores {
+        let (reader, writer) = io::pipe().map_err(first)?;
+        let mut command = command(program);
+        command
+            // Without -w: its alarm would go off while the command waits for its last line.
+            .arg("--noflush")
+            // The commands would take the lock that is held for them. Each gets a file that no one else locks: the pipe
+            // that is its stderr.
+            .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
+            .stdin(reader.try_clone().map_err(first)?)
+            // Nothing is printed. A copy of the locked file keeps it locked.
+            .stdout(lock.try_clone().map_err(first)?);
+        commands.push(command);
+        inputs.push(Feed::new(reader, writer, input).map_err(first)?);
+    }
+    let mut started = spawn(commands).map_err(first)?;
+    prepare(&mut started, &mut inputs, deadline)?;
+    for (index, feed) in inputs.into_iter().enumerate() {
+        feed.commit().map_err(|error| (index, error.into()))?;
+    }
+    for (index, running) in started.iter_mut().enumerate() {
+        let ended = running.end(deadline).map_err(|failure| (index, failure))?;
+        if !ended.status.success() {
+            return Err((index, Failure::Ended(ended)));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until every command has read its input.
+fn prepare(started: &mut [Running], inputs: &mut [Feed], deadline: Instant) -> Result<(), (usize, Failure)> {
+    loop {
+        let mut waiting = None;
+        for (index, feed) in inputs.iter_mut().enumerate() {
+            if !feed.is_read().map_err(|error| (index, error.into()))? {
+                waiting = Some(index);
+            }
+        }
+        for (index, running) in started.iter_mut().enumerate() {
+            if running.listen(Some(PAUSE)).map_err(|error| (index, error.into()))? {
+                // No command ends before it has been told to commit, unless it fails.
+                let failure = running.end(deadline).map_or_else(|failure| failure, Failure::Ended);
+                return Err((index, failure));
+            }
+        }
+        match waiting {
+            None => return Ok(()),
+            Some(index) if Instant::now() >= deadline => return Err((index, Failure::Hung)),
+            Some(_) => {}
+        }
+    }
+}
+
+/// A command's input on its way.
+struct Feed {
+    /// The end that the command reads, to see whether it has.
+    reader: PipeReader,
+    writer: PipeWriter,
+    input: Vec<u8>,
+    written: usize,
+}
+
+impl Feed {
+    fn new(reader: PipeReader, writer: PipeWriter, input: &[u8]) -> io::Result<Self> {
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
+        let mut input = input.to_vec();
+        input.resize(input.len() + READ_AT_ONCE, b'#');
+        input.push(b'\n');
+        Ok(Self {
+            reader,
+            writer,
+            input,
+            written: 0,
+        })
+    }
+
+    /// Writes what fits into the pipe, and tells whether the command has read everything.
+    fn is_read(&mut self) -> io::Result<bool> {
+        while let Some(rest) = self.input.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match self.writer.write(rest) {
+                Ok(length) => self.written += length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut unread = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut unread, PollTimeout::ZERO) {
+            Ok(count) => Ok(count == 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Writes the last line, for which the pipe has room, and closes the pipe.
+    fn commit(mut self) -> io::Result<()> {
+        self.writer.write_all(COMMIT)
+    }
+}
+
+fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
-        .args(arguments)
         .env_clear()
         .envs(
             ENVIRONMENT
@@ -65,108 +215,147 @@ pub(super) fn run(
                 .filter_map(|name| Some((name, std::env::var_os(name)?))),
         )
         .env("LC_ALL", "C")
-        .stdin(stdin)
-        .stdout(stdout.try_clone()?)
-        .stderr(Stdio::piped());
-    let mut child = spawn(&mut command)?;
-    let watched = watch(&mut child, deadline);
-    if !matches!(watched, Ok(Some(_))) {
-        // Killed or not, it is reaped.
-        let _ = child.kill();
-        let _ = child.wait();
+        .stderr(Stdio::piped())
+        // A group of its own, so that what it starts can be killed with it.
+        .process_group(0);
+    command
+}
+
+/// A command that was started. It is killed when this is dropped before it has ended.
+struct Running {
+    child: Child,
+    stderr: Option<ChildStderr>,
+    said: Vec<u8>,
+    ended: bool,
+}
+
+impl Running {
+    /// Reads what the command says on stderr, waiting this long for it (without a time, not at all), and tells whether it
+    /// has closed its stderr, as it does when it ends.
+    fn listen(&mut self, wait: Option<Duration>) -> io::Result<bool> {
+        let Some(stderr) = &mut self.stderr else {
+            return Ok(true);
+        };
+        if !is_ready(stderr.as_fd(), wait.unwrap_or_default())? {
+            return Ok(false);
+        }
+        let mut chunk = [0; 4096];
+        match stderr.read(&mut chunk) {
+            Ok(0) => {
+                self.stderr = None;
+                Ok(true)
+            }
+            Ok(length) => {
+                self.said.extend_from_slice(chunk.get(..length).unwrap_or_default());
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+        }
     }
-    let (status, stderr) = watched?.ok_or(Unfinished::Hung)?;
-    let mut text = Vec::new();
-    stdout.rewind()?;
-    stdout.read_to_end(&mut text)?;
-    Ok(Finished {
-        status,
-        stdout: String::from_utf8_lossy(&text).into_owned(),
-        stderr: String::from_utf8_lossy(&stderr).trim().to_owned(),
-    })
+
+    /// Waits for the command's end.
+    fn end(&mut self, deadline: Instant) -> Result<Ended, Failure> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while !self.listen(Some(left()))? {
+            if left().is_zero() {
+                return Err(Failure::Hung);
+            }
+        }
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                self.ended = true;
+                return Ok(Ended {
+                    status,
+                    stderr: String::from_utf8_lossy(&self.said).trim().to_owned(),
+                });
+            }
+            if left().is_zero() {
+                return Err(Failure::Hung);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
 }
 
-fn memory_file() -> io::Result<File> {
-    Ok(memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into())
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
+        let _ = self.child.wait();
+        // A killed process finishes the system call that it is in. When the last one that had this stderr is gone,
+        // nothing can change any more.
+        let deadline = Instant::now() + DEATH;
+        while Instant::now() < deadline && matches!(self.listen(Some(PAUSE)), Ok(false)) {}
+    }
 }
 
-/// Starts the command from a thread that has given up all but the needed capabilities: they belong to threads, and a
+fn is_ready(file: BorrowedFd<'_>, wait: Duration) -> io::Result<bool> {
+    let mut files = [PollFd::new(file, PollFlags::POLLIN)];
+    let wait = TimeSpec::nanoseconds(i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX));
+    match ppoll(&mut files, Some(wait), None) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a
 /// child starts with those of the thread that started it.
-fn spawn(command: &mut Command) -> io::Result<Child> {
+fn spawn(commands: Vec<Command>) -> io::Result<Vec<Running>> {
+    let start = || {
+        confine()?;
+        let mut started = Vec::new();
+        for mut command in commands {
+            let mut child = command.spawn()?;
+            started.push(Running {
+                stderr: child.stderr.take(),
+                child,
+                said: Vec::new(),
+                ended: false,
+            });
+        }
+        Ok(started)
+    };
     thread::scope(|scope| {
-        let started = scope.spawn(|| {
-            confine()?;
-            command.spawn()
-        });
-        started
+        thread::Builder::new()
+            .spawn_scoped(scope, start)?
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
     })
 }
 
-/// Leaves this thread, and what it starts, with the needed capabilities only, and no way to get others.
+/// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What this
+/// process lacks, a command may still have as a file capability.
 fn confine() -> io::Result<()> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     if geteuid().is_root() {
         // What root executes gets all of the bounding set. Narrowing that takes CAP_SETPCAP; without it, whoever
-        // started us has narrowed it already.
+        // started this process has narrowed it already.
         for capability in caps::all() {
             if !NEEDED.contains(&capability) {
                 let _ = caps::drop(None, CapSet::Bounding, capability);
             }
         }
     }
-    let needed: HashSet<Capability> = NEEDED.into();
+    let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
+    let kept: HashSet<Capability> = NEEDED.into_iter().filter(|needed| permitted.contains(needed)).collect();
     // In this order: what is effective must be permitted, what becomes ambient must be permitted and inheritable.
     for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &needed).map_err(failed)?;
+        caps::set(None, set, &kept).map_err(failed)?;
     }
-    // What anybody else executes gets only what is ambient.
-    for capability in NEEDED {
-        caps::raise(None, CapSet::Ambient, capability).map_err(failed)?;
+    // What anybody but root executes gets only what is ambient, or what its file capabilities say.
+    for capability in kept {
+        let _ = caps::raise(None, CapSet::Ambient, capability);
     }
     set_no_new_privs()?;
     Ok(())
 }
 
-/// Whether this thread has what [`confine`] keeps; the first one that is missing otherwise.
+/// The first of the needed capabilities that this process cannot hand on.
 pub(super) fn missing_capability() -> Option<Capability> {
     let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
     NEEDED.into_iter().find(|needed| !permitted.contains(needed))
-}
-
-/// Reads what the command says on stderr until it ends. None: it didn't by the deadline.
-fn watch(child: &mut Child, deadline: Option<Instant>) -> io::Result<Option<(ExitStatus, Vec<u8>)>> {
-    let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let mut said = Vec::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        let mut chunk = [0; 4096];
-        loop {
-            let timeout = match left() {
-                None => PollTimeout::NONE,
-                Some(left) => PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX),
-            };
-            let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut ready, timeout) {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(nix::errno::Errno::EINTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            }
-            match stderr.read(&mut chunk)? {
-                0 => break,
-                length => said.extend_from_slice(chunk.get(..length).unwrap_or_default()),
-            }
-        }
-    }
-    // It has closed its stderr, as it does when it ends.
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some((status, said)));
-        }
-        if left().is_some_and(|left| left.is_zero()) {
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_micros(50));
-    }
 }

@@ -1,9 +1,11 @@
-//! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process a family.
+//! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
-//! For kernels without nf_tables, and beside software that uses legacy tables. Each family is one transaction; the two
-//! are not, so when the second fails, what the first got is taken back.
+//! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables lock:
+//! both families are read, both commands are fed, and when both have taken all but their last line, both are told to
+//! commit. When either fails, both tables are looked at, and whatever has changed is put back.
 
 mod child;
+mod lock;
 pub(crate) mod read;
 
 use std::env;
@@ -12,15 +14,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use self::child::{Finished, Unfinished};
-use super::Backend;
-use crate::error::Error;
+use self::child::{Ended, Failure, Restore};
+use self::read::Held;
+use super::{Backend, Removed};
+use crate::error::{Error, chain};
+pub(crate) use crate::netlink::sockopt::has_ipv6;
 use crate::rules::config::Family;
+use crate::rules::expected::found;
+use crate::rules::found::{Chain, Condition, Rule as FoundRule, Table, Values};
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::{ChainName, Rule, Ruleset};
-use crate::rules::xtables::{Input, Line, Saved};
+use crate::rules::xtables::Input;
 
-/// How long a command may take that isn't waiting for the lock; they take milliseconds.
+/// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Where commands are looked for when the environment has no PATH.
@@ -75,10 +81,10 @@ impl Commands {
     ///
     /// # Errors
     /// [`Error::NoCommand`] names the first that isn't.
-    pub(crate) fn check(&self, families: &[Family]) -> Result<(), Error> {
+    pub(crate) fn check(&self, families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
         families
-            .iter()
-            .try_for_each(|&family| self.find(family, "-restore").map(drop))
+            .into_iter()
+            .try_for_each(|family| self.find(family, "-restore").map(drop))
     }
 
     /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -88,8 +94,8 @@ impl Commands {
     /// The command isn't there, or can't be asked.
     pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
         let program = self.find(Family::V4, "-restore")?;
-        let finished = run(&program, &["--version"], "", Some(LIMIT))?;
-        Ok(finished.stdout.contains("nf_tables"))
+        let version = child::output(&program, &["--version"], LIMIT).map_err(|failure| failed(&program, failure))?;
+        Ok(version.contains("nf_tables"))
     }
 }
 
@@ -105,50 +111,42 @@ pub struct Legacy {
 }
 
 impl Legacy {
-    /// With these commands. When somebody else holds the xtables lock, they wait for it, or else give up after a
-    /// second.
+    /// With these commands. When somebody else holds the xtables lock, waits for it, or else gives up after a second.
     pub fn new(commands: Commands, wait: bool) -> Self {
         Self { commands, wait }
     }
 
-    /// What the family's nat table holds as iptables-save writes it; nothing, and no process, if there is no table.
-    fn saved(&self, family: Family) -> Result<Saved, Error> {
-        if read::has_nat_table(family) == Ok(false) {
-            return Ok(Saved::default());
+    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns the tables that were
+    /// changed, as they were before.
+    fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Table>, Error> {
+        let lock = lock::take(self.wait)?;
+        let mut changes = Vec::new();
+        for family in Family::ALL {
+            let before = read::held(family).map_err(advise)?;
+            let table = before.as_ref().map(|held| &held.table);
+            let input = match rulesets.iter().find(|ruleset| ruleset.family == family) {
+                Some(ruleset) => install_input(ruleset, table),
+                None => remove_input(table),
+            };
+            if !input.is_empty() {
+                let program = self.commands.find(family, "-restore")?;
+                let input = input.uncommitted();
+                changes.push(Change {
+                    family,
+                    before,
+                    program,
+                    input,
+                });
+            }
         }
-        let finished = self.run(family, "-save", &["-t", "nat"], "", Some(LIMIT))?;
-        Ok(Saved::parse(&finished.stdout))
-    }
-
-    fn restore(&self, family: Family, input: &str) -> Result<(), Error> {
-        // Without -w, iptables is meant to give up at once, but some versions (1.8.9) wait for ever.
-        let (wait, limit) = if self.wait {
-            (&["-w"][..], None)
-        } else {
-            (&["-w", "1"][..], Some(LIMIT))
-        };
-        let arguments = [&["--noflush"], wait].concat();
-        self.run(family, "-restore", &arguments, input, limit).map(drop)
-    }
-
-    /// Runs the family's command, which must succeed.
-    fn run(
-        &self,
-        family: Family,
-        suffix: &str,
-        arguments: &[&str],
-        input: &str,
-        limit: Option<Duration>,
-    ) -> Result<Finished, Error> {
-        if let Some(capability) = child::missing_capability() {
-            return Err(Error::NoCapability {
-                capability: capability.to_string(),
-            });
+        let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
+        match child::restore(&restores, &lock, LIMIT) {
+            Ok(()) => Ok(changes
+                .into_iter()
+                .filter_map(|change| change.before.map(|held| held.table))
+                .collect()),
+            Err((index, failure)) => Err(take_back(&changes, index, failure)),
         }
-        let program = self.commands.find(family, suffix)?;
-        let finished = run(&program, arguments, input, limit)?;
-        check(&program, &finished)?;
-        Ok(finished)
     }
 }
 
@@ -158,172 +156,199 @@ impl Backend for Legacy {
     }
 
     fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        let mut undo = Vec::new();
-        for family in [Family::V4, Family::V6] {
-            let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family);
-            match self.change(family, ruleset) {
-                Ok(Some(input)) => undo.push((family, input)),
-                Ok(None) => {}
-                Err(error) => return Err(self.take_back(undo, family, error)),
-            }
-        }
-        Ok(true)
+        Ok(!self.change(rulesets)?.is_empty())
     }
 
-    fn remove(&self) -> Result<bool, Error> {
-        let mut removed = false;
-        for family in [Family::V4, Family::V6] {
-            removed |= self.change(family, None)?.is_some();
-        }
-        Ok(removed)
+    fn remove(&self) -> Result<Removed, Error> {
+        let changed = self.change(&[])?;
+        Ok(Removed::from(!changed.is_empty(), &changed))
     }
 }
 
-impl Legacy {
-    /// Takes a family from what it holds to the ruleset, or to no rules of ours. Returns the input that takes it
-    /// back, if there was anything to do.
-    fn change(&self, family: Family, ruleset: Option<&Ruleset>) -> Result<Option<String>, Error> {
-        let saved = self.saved(family)?;
-        let input = match ruleset {
-            Some(ruleset) => install_input(ruleset, &saved),
-            None if saved.is_ours() => remove_input(&saved),
-            None => return Ok(None),
-        };
-        self.restore(family, &input)?;
-        Ok(Some(undo_input(ruleset, &saved)))
+/// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables takes
+/// them all the same.
+pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
+    if mode == Mode::Legacy && !has_ipv6() {
+        rulesets.retain(|ruleset| ruleset.family != Family::V6);
     }
+}
 
-    /// After `error` in one family, puts back what the others held.
-    fn take_back(&self, undo: Vec<(Family, String)>, family: Family, error: Error) -> Error {
-        let Some((first, _)) = undo.first() else {
-            return error;
-        };
-        let first = *first;
-        let failed = undo
-            .into_iter()
-            .find_map(|(family, input)| self.restore(family, &input).err());
-        Error::TakenBack {
+/// What is to be done in one family.
+struct Change {
+    family: Family,
+    /// What its table held; none: it was not there.
+    before: Option<Held>,
+    program: PathBuf,
+    input: Vec<u8>,
+}
+
+impl Change {
+    fn restore(&mut self) -> Restore<'_> {
+        Restore {
+            program: &self.program,
+            input: std::mem::take(&mut self.input),
+        }
+    }
+}
+
+/// After a command failed, puts both families back as they were, and says what came of it.
+fn take_back(changes: &[Change], index: usize, failure: Failure) -> Error {
+    let Some(at_fault) = changes.get(index) else {
+        // No command was run, so none can have failed.
+        return Error::NotPermitted { mode: Mode::Legacy };
+    };
+    let error = failed(&at_fault.program, failure);
+    let mut taken_back = None;
+    let mut left = None;
+    for change in changes {
+        match read::put_back(change.family, change.before.as_ref()) {
+            Ok(true) if change.family != at_fault.family => taken_back = Some(change.family),
+            Ok(_) => {}
+            Err(error) => left = Some((change.family, error)),
+        }
+    }
+    match (left, taken_back) {
+        // A failure that is the same for reading as for changing has changed nothing.
+        (Some(_), None) if matches!(error, Error::NoCapability { .. } | Error::NotPermitted { .. }) => error,
+        (Some((family, left)), _) => Error::NotTakenBack {
+            family,
+            cause: chain(&error)
+                .to_string()
+                .replace("legacy mode: nothing was changed: ", ""),
+            error: Box::new(left),
+        },
+        (None, Some(first)) => Error::TakenBack {
             first,
-            second: family,
+            second: at_fault.family,
             error: Box::new(error),
-            not_rolled_back: failed.map(Box::new),
-        }
+        },
+        (None, None) => error,
     }
 }
 
-const OUR_CHAINS: [ChainName; 2] = [ChainName::ProxyInitRedirect, ChainName::ProxyInitOutput];
-const BASE_CHAINS: [ChainName; 2] = [ChainName::Prerouting, ChainName::Output];
-
-/// Our chains anew, and one right jump to each.
-fn install_input(ruleset: &Ruleset, saved: &Saved) -> String {
+/// proxy-init's chains with just these rules, and one jump to each. What is as it should be already is left alone, with its
+/// counters.
+fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
     let mut input = Input::new();
-    for chain in OUR_CHAINS {
-        input.make_or_flush(chain);
+    let held = |name: ChainName| table.and_then(|table| table.chains.iter().find(|chain| chain.name == *name.as_str()));
+    let is = |wanted: &Rule, held: &FoundRule| as_legacy(found(wanted)).does_as(held);
+    let mut refilled = Vec::new();
+    for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
+        let same = held(chain.name).is_some_and(|held| {
+            held.rules.len() == chain.rules.len()
+                && chain.rules.iter().zip(&held.rules).all(|(rule, held)| is(rule, held))
+        });
+        if !same {
+            input.make_or_flush(chain.name);
+            refilled.push(chain.name);
+        }
     }
     for chain in &ruleset.chains {
+        if chain.name.is_ours() {
+            let rules = chain.rules.iter().filter(|_| refilled.contains(&chain.name));
+            rules.for_each(|rule| input.append(chain.name, rule));
+            continue;
+        }
         let mut wanted: Vec<&Rule> = chain.rules.iter().collect();
-        if !chain.name.is_ours() {
-            for line in saved.our_jumps(chain.name) {
-                match position(&wanted, line) {
+        let mut doubled = Vec::new();
+        if let Some(held) = held(chain.name) {
+            for (index, held) in held.rules.iter().enumerate() {
+                match wanted.iter().position(|rule| is(rule, held)) {
                     Some(kept) => drop(wanted.remove(kept)),
-                    None => input.delete(chain.name, line.specification()),
+                    // Another copy of the jump would have every connection looked at twice. A jump that isn't
+                    // proxy-init's stays.
+                    None if chain.rules.iter().any(|rule| is(rule, held)) => doubled.push(index),
+                    None => {}
                 }
             }
+            doubled.iter().rev().for_each(|&index| input.delete(&held.name, index));
         }
-        for rule in wanted {
-            input.append(chain.name, rule);
-        }
+        wanted.into_iter().for_each(|rule| input.append(chain.name, rule));
     }
-    input.finish()
+    input
 }
 
-/// No jump to our chains, and no chains of ours.
-fn remove_input(saved: &Saved) -> String {
-    let mut input = Input::new();
-    for base in BASE_CHAINS {
-        for line in saved.our_jumps(base) {
-            input.delete(base, line.specification());
-        }
-    }
-    for chain in OUR_CHAINS {
-        input.make_or_flush(chain);
-    }
-    for chain in OUR_CHAINS {
-        input.delete_chain(chain);
-    }
-    input.finish()
+/// A rule as the kernel holds it in a legacy table, which has no condition where any address will do.
+fn as_legacy(mut rule: FoundRule) -> FoundRule {
+    rule.conditions.retain(|condition| match condition {
+        Condition::In {
+            field,
+            values: Values::Listed(values),
+            negated: false,
+        } => *values != [(0, field.largest())],
+        _ => true,
+    });
+    rule
 }
 
-/// From the ruleset, or no rules of ours, back to what was there before.
-fn undo_input(ruleset: Option<&Ruleset>, saved: &Saved) -> String {
+/// No chains of proxy-init's, and nothing that leads to them.
+fn remove_input(table: Option<&Table>) -> Input {
     let mut input = Input::new();
-    for chain in OUR_CHAINS {
-        input.make_or_flush(chain);
-        for line in saved.lines(chain) {
-            input.append_saved(line);
-        }
-    }
-    for base in BASE_CHAINS {
-        let rules = ruleset.into_iter().flat_map(Ruleset::rules);
-        let mut installed: Vec<&Rule> = rules
-            .filter(|(chain, _)| *chain == base)
-            .map(|(_, rule)| rule)
-            .collect();
-        for line in saved.our_jumps(base) {
-            match position(&installed, line) {
-                Some(kept) => drop(installed.remove(kept)),
-                None => input.append_saved(line),
+    let Some(table) = table else {
+        return input;
+    };
+    let ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).filter(|chain| chain.is_ours());
+    let held: Vec<ChainName> = table.chains.iter().filter_map(ours).collect();
+    // Without their rules first: they may jump to one another.
+    held.iter().for_each(|&chain| input.make_or_flush(chain));
+    for chain in table.chains.iter().filter(|chain| ours(chain).is_none()) {
+        for (index, rule) in chain.rules.iter().enumerate().rev() {
+            if rule.leads_to(table).is_some() {
+                input.delete(&chain.name, index);
             }
         }
-        for rule in installed {
-            input.delete(base, rule);
-        }
     }
-    for chain in OUR_CHAINS.into_iter().filter(|&chain| !saved.has(chain)) {
-        input.delete_chain(chain);
-    }
-    input.finish()
+    held.iter().for_each(|&chain| input.delete_chain(chain));
+    input
 }
 
-/// Which of the rules the line is.
-fn position(rules: &[&Rule], line: &Line) -> Option<usize> {
-    let found = line.rule()?;
-    rules.iter().position(|&rule| *rule == found)
+/// What a failed command means.
+fn failed(program: &Path, failure: Failure) -> Error {
+    let command = program.to_owned();
+    match failure {
+        Failure::Failed(error) => Error::CommandFailed { command, error },
+        Failure::Hung => Error::CommandHung {
+            command,
+            seconds: LIMIT.as_secs(),
+        },
+        Failure::Ended(ended) => refused(command, &ended),
+    }
 }
 
-/// What a failed command means, by its exit code and its words.
-fn check(program: &Path, finished: &Finished) -> Result<(), Error> {
-    if finished.status.success() {
-        return Ok(());
-    }
-    let stderr = finished.stderr.replace('\n', "; ");
+/// What a command means by its exit code and its words.
+fn refused(command: PathBuf, ended: &Ended) -> Error {
+    let stderr = ended.stderr.replace('\n', "; ");
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
-    Err(if says(&["holding the xtables lock"]) {
-        Error::LockHeld { stderr }
-    } else if says(&["open lock file"]) {
-        Error::LockFile { stderr }
-    } else if says(&["you must be root", "Permission denied"]) {
-        Error::NotPermitted { mode: Mode::Legacy }
-    } else if says(&["unable to initialize table", "can't initialize ip"]) {
+    let no_table = says(&["unable to initialize table", "can't initialize ip"]);
+    if says(&["you must be root", "Permission denied"]) {
+        advise(Error::NotPermitted { mode: Mode::Legacy })
+    } else if let (true, Some(capability)) = (no_table, child::missing_capability()) {
+        // iptables-restore does not say why.
+        Error::NoCapability {
+            capability: capability.to_string(),
+        }
+    } else if no_table {
         Error::NoLegacyTables { stderr }
     } else {
         Error::CommandRefused {
-            command: program.to_owned(),
-            status: finished.status.to_string(),
+            command,
+            status: ended.status.to_string(),
             stderr,
         }
-    })
+    }
 }
 
-fn run(program: &Path, arguments: &[&str], input: &str, limit: Option<Duration>) -> Result<Finished, Error> {
-    child::run(program, arguments, input, limit).map_err(|unfinished| match unfinished {
-        Unfinished::Failed(error) => Error::CommandFailed {
-            command: program.to_owned(),
-            error,
+/// Where something was not permitted, names the capability that is missing.
+fn advise(error: Error) -> Error {
+    let refused = match &error {
+        Error::NotPermitted { .. } => true,
+        Error::LegacyUnreadable { errno, .. } => errno.raw() == libc::EPERM,
+        _ => false,
+    };
+    match child::missing_capability() {
+        Some(capability) if refused => Error::NoCapability {
+            capability: capability.to_string(),
         },
-        Unfinished::Hung => Error::CommandHung {
-            command: program.to_owned(),
-            seconds: LIMIT.as_secs(),
-        },
-    })
+        _ => error,
+    }
 }

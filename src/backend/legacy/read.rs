@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::error::{Errno, Error};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
-use crate::netlink::sockopt::{Entries, entries};
+use crate::netlink::sockopt::{Entries, entries, has_ipv6, replace};
 use crate::rules::config::Family;
 use crate::rules::expected::{NAT, subnet};
 use crate::rules::found::{
@@ -88,16 +88,115 @@ pub(crate) fn has_nat_table(family: Family) -> Result<bool, NotKnown> {
 /// The nat tables, whether they were there before or not: asking about one makes it. For whoever may not list the tables.
 pub(crate) fn read_nat() -> Result<Found, Error> {
     let mut found = Found::default();
-    for family in Family::ALL {
+    for family in Family::ALL
+        .into_iter()
+        .filter(|&family| family != Family::V6 || has_ipv6())
+    {
         found.tables.push(read_table(family, NAT)?);
     }
     Ok(found)
 }
 
 fn read_table(family: Family, name: &str) -> Result<Table, Error> {
-    let unreadable = |errno| Error::LegacyUnreadable { family, errno };
-    let entries = entries(family, name).map_err(|errno| unreadable(Errno::of(errno)))?;
-    table(family, name, &entries).map_err(|Malformed| unreadable(Errno::from_raw(libc::EBADMSG)))
+    let entries = entries(family, name).map_err(|errno| Error::LegacyUnreadable {
+        family,
+        errno: Errno::of(errno),
+    })?;
+    table(family, name, &entries).map_err(|Malformed| garbled(family))
+}
+
+fn garbled(family: Family) -> Error {
+    Error::LegacyUnreadable {
+        family,
+        errno: Errno::from_raw(libc::EBADMSG),
+    }
+}
+
+/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, which can be put back.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) table: Table,
+    entries: Entries,
+}
+
+/// What a family's nat table holds; none: there is no such table, or this kernel has none of that family. Where tables
+/// cannot be listed, makes the table.
+pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
+    use nix::errno::Errno::{EAFNOSUPPORT, ENOENT, ENOPROTOOPT};
+
+    if has_nat_table(family) == Ok(false) {
+        return Ok(None);
+    }
+    match entries(family, NAT) {
+        Ok(entries) => {
+            let table = table(family, NAT, &entries).map_err(|Malformed| garbled(family))?;
+            Ok(Some(Held { table, entries }))
+        }
+        // No sockets of the family, no ip_tables, no nat table.
+        Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) => Ok(None),
+        Err(errno) => Err(Error::LegacyUnreadable {
+            family,
+            errno: Errno::of(errno),
+        }),
+    }
+}
+
+/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. Tells whether anything
+/// else than counters had changed. What it holds is looked at, not guessed.
+pub(super) fn put_back(family: Family, before: Option<&Held>) -> Result<bool, Error> {
+    let Some(now) = held(family)? else {
+        return Ok(false);
+    };
+    let layout = Layout::of(family);
+    let malformed = |Malformed| garbled(family);
+    let before = match before {
+        Some(before) => before.entries.clone(),
+        None => emptied(&layout, &now.entries).map_err(malformed)?,
+    };
+    let (now, _) = uncounted(&layout, &now.entries).map_err(malformed)?;
+    let (wanted, counters) = uncounted(&layout, &before).map_err(malformed)?;
+    if now == wanted {
+        return Ok(false);
+    }
+    replace(family, NAT, &before, &counters).map_err(|errno| Error::LegacyUnreadable {
+        family,
+        errno: Errno::of(errno),
+    })?;
+    Ok(true)
+}
+
+/// The entries without their counters, and the counters.
+fn uncounted(layout: &Layout, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8; 16]>), Malformed> {
+    let mut bytes = entries.bytes.clone();
+    let mut counters = Vec::new();
+    for entry in split(layout, &entries.bytes)? {
+        let counter = bytes
+            .get_mut(entry.offset + layout.counters..)
+            .and_then(|rest| rest.first_chunk_mut())
+            .ok_or(Malformed)?;
+        counters.push(*counter);
+        *counter = [0; 16];
+    }
+    Ok((bytes, counters))
+}
+
+/// The same table with nothing but the policies of its base chains, and the entry that ends every table.
+fn emptied(layout: &Layout, entries: &Entries) -> Result<Entries, Malformed> {
+    let all = split(layout, &entries.bytes)?;
+    let mut base_chains = entries.base_chains.clone();
+    base_chains.sort_by_key(|&(_, _, policy)| policy);
+    let mut empty = Entries {
+        count: base_chains.len() as u32 + 1,
+        ..Entries::default()
+    };
+    for (hook, _, policy) in base_chains {
+        let entry = all.iter().find(|entry| entry.offset == policy).ok_or(Malformed)?;
+        let place = empty.bytes.len();
+        empty.base_chains.push((hook, place, place));
+        empty.bytes.extend(entry.bytes);
+    }
+    empty.bytes.extend(all.last().ok_or(Malformed)?.bytes);
+    Ok(empty)
 }
 
 fn not_known(error: &io::Error) -> NotKnown {

@@ -9,7 +9,7 @@ mod table;
 
 use self::body::NativeRule;
 use self::table::{TABLE, kind};
-use super::Backend;
+use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::commit::transact;
@@ -41,8 +41,9 @@ impl Backend for Native {
         })
     }
 
-    fn remove(&self) -> Result<bool, Error> {
-        transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))
+    fn remove(&self) -> Result<Removed, Error> {
+        let any = transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))?;
+        Ok(Removed::from(any, &[]))
     }
 }
 

@@ -8,7 +8,7 @@
 mod body;
 
 use self::body::XtRule;
-use super::Backend;
+use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
@@ -36,8 +36,13 @@ impl Backend for Nft {
         })
     }
 
-    fn remove(&self) -> Result<bool, Error> {
-        transact(Mode::Nft, None, |tables| Ok(remove_steps(tables)))
+    fn remove(&self) -> Result<Removed, Error> {
+        let mut held = Vec::new();
+        let any = transact(Mode::Nft, None, |tables| {
+            held = tables.to_vec();
+            Ok(remove_steps(tables))
+        })?;
+        Ok(Removed::from(any, &held))
     }
 }
 

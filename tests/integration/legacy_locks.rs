@@ -1,0 +1,294 @@
+//! legacy mode under stress: several at once, failures half-way, somebody else's rules, and a pod's few capabilities.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use xtask::lab::Namespace;
+
+use crate::support::{Folder, Run, chart_in, install, saved};
+
+fn chart() -> String {
+    chart_in("legacy")
+}
+
+/// A link to a real restore command under another name, and a script under its own.
+fn wrapped(name: &str, command: &str, script: &str) -> Folder {
+    let folder = Folder::new(name);
+    folder.link("real", command);
+    folder.script(command, &script.replace("REAL", &format!("{}/real", folder.path())));
+    folder
+}
+
+#[test]
+fn several_at_once_leave_one_jump_each() {
+    for trial in 0..25 {
+        let namespace = Namespace::new();
+        if trial % 2 == 0 {
+            // A doubled jump is what each of them would delete.
+            install(&namespace, &chart());
+            for command in ["iptables-legacy", "ip6tables-legacy"] {
+                namespace.sh(&format!(
+                    "{command} -t nat -A OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT"
+                ));
+            }
+        }
+        let ports = |index| format!("{} -w -r {}", chart(), 80 + index);
+        let children: Vec<_> = (0..2 + trial % 7)
+            .map(|index| Run::new(&ports(index)).spawn(&namespace, Stdio::null()))
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        let rules = saved(&namespace, "legacy");
+        for chain in ["PREROUTING", "OUTPUT"] {
+            assert_eq!(rules.matches(&format!("-A {chain} ")).count(), 2, "{rules}");
+        }
+        assert_eq!(rules.matches("proxy-init/redirect-port-").count(), 2, "{rules}");
+    }
+}
+
+#[test]
+fn the_same_flags_again_change_nothing() {
+    let namespace = Namespace::new();
+    let flags = format!(
+        "{} -r 80,443 --proxy-gid 7 --subnets-to-ignore 0.0.0.0/0,10.0.0.0/8,fd00::/8,::/0",
+        chart()
+    );
+    install(&namespace, &flags);
+    namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j PROXY_INIT_OUTPUT -c 7 77");
+    let counted = || namespace.sh("iptables-legacy-save -c -t nat") + &namespace.sh("ip6tables-legacy-save -c -t nat");
+    let rules = |text: String| -> Vec<String> {
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(Into::into)
+            .collect()
+    };
+    let before = rules(counted());
+    let calls = Run::new(&flags).calls(&namespace);
+    assert_eq!(calls.count(&["execve"]), 1, "{}", calls.0);
+    assert_eq!(rules(counted()), before);
+}
+
+#[test]
+fn somebody_elses_jumps_stay_until_uninstall_which_names_them() {
+    for mode in ["legacy", "nft"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        for line in [
+            "-I PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT",
+            "-N X",
+            "-A X -j PROXY_INIT_OUTPUT",
+            "-A X -j ACCEPT",
+            "-A OUTPUT -p udp -m comment --comment it's\"mine\" -g PROXY_INIT_OUTPUT",
+        ] {
+            namespace.sh(&format!("iptables-{mode} -t nat {line}"));
+            namespace.sh(&format!(
+                "ip6tables-{mode} -t nat {}",
+                line.replace("192.0.2.1/32", "fd00::1/128")
+            ));
+        }
+        install(&namespace, &format!("{} -r 80", chart_in(mode)));
+        let rules = saved(&namespace, mode);
+        assert!(
+            rules.contains("-A PREROUTING -s 192.0.2.1/32 -j PROXY_INIT_REDIRECT"),
+            "{rules}"
+        );
+        assert_eq!(rules.matches("-A X -j PROXY_INIT_OUTPUT").count(), 2, "{rules}");
+
+        let said = Run::new("uninstall").output(&namespace).success();
+        let rules = saved(&namespace, mode);
+        assert!(!rules.contains("PROXY_INIT"), "{rules}");
+        assert_eq!(rules.matches("-A X -j ACCEPT").count(), 2, "{rules}");
+        assert_eq!(
+            said.matches("removed a rule that another program added").count(),
+            6,
+            "{said}"
+        );
+        assert!(said.contains("-A X -j PROXY_INIT_OUTPUT"), "{said}");
+    }
+}
+
+/// Whatever goes wrong half-way, all rules are in their old places, with their counters.
+#[test]
+fn what_fails_half_way_leaves_everything_as_it_was() {
+    let failures = [
+        (
+            "exit",
+            "ip6tables-legacy-restore",
+            "cat >/dev/null; echo line 9 failed >&2; exit 1",
+        ),
+        ("early", "ip6tables-legacy-restore", "echo line 9 failed >&2; exit 1"),
+        ("after", "ip6tables-legacy-restore", "REAL \"$@\"; exit 3"),
+        ("hang", "ip6tables-legacy-restore", "REAL \"$@\"; sleep 12"),
+        ("hang4", "iptables-legacy-restore", "REAL \"$@\"; sleep 12"),
+    ];
+    std::thread::scope(|scope| {
+        for (name, command, script) in failures {
+            scope.spawn(move || {
+                let folder = wrapped(&format!("half-{name}"), command, script);
+                for fresh in [true, false] {
+                    let namespace = Namespace::new();
+                    if !fresh {
+                        install(&namespace, &format!("{} -w", chart()));
+                        namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j ACCEPT -c 7 77");
+                        namespace.sh("iptables-legacy -t nat -I OUTPUT -p udp -j PROXY_INIT_OUTPUT");
+                    }
+                    let counted = || {
+                        // Asking about a table makes it.
+                        let text = namespace.sh("iptables-legacy-save -c -t nat")
+                            + &namespace.sh("ip6tables-legacy-save -c -t nat");
+                        text.lines()
+                            .filter(|line| !line.starts_with('#'))
+                            .collect::<Vec<_>>()
+                            .join("\n")
+                    };
+                    let before = if fresh { String::new() } else { counted() };
+                    let run = |line: &str| {
+                        Run::new(line)
+                            .commands_of(&folder)
+                            .lock_in(&folder)
+                            .output(&namespace)
+                            .last_line()
+                    };
+                    let line = run(&format!("{} -r 80", chart()));
+                    assert!(!line.contains("NOT"), "{line}");
+                    if fresh {
+                        assert!(!counted().contains("PROXY_INIT"), "{name}: {}", counted());
+                    } else {
+                        assert_eq!(counted(), before, "{name}");
+                        if name != "hang" && name != "hang4" {
+                            run("uninstall");
+                            assert_eq!(counted(), before, "{name}: uninstall");
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn calls_that_fail_at_any_time_leave_all_or_nothing() {
+    for (call, error) in [
+        ("poll", "ENOMEM"),
+        ("ppoll", "ENOMEM"),
+        ("read", "EIO"),
+        ("wait4", "EIO"),
+        ("clone3", "EAGAIN"),
+        ("pipe2", "EMFILE"),
+    ] {
+        for when in 1..=6 {
+            let namespace = Namespace::new();
+            let folder = Folder::new(&format!("faults-{call}-{when}"));
+            let finished = Run::new(&chart())
+                .lock_in(&folder)
+                .inject(call, &format!("error={error}:when={when}"))
+                .output(&namespace);
+            let rules = saved(&namespace, "legacy");
+            let jumps = rules.matches("-j PROXY_INIT").count();
+            let want = if finished.code() == Some(0) { 4 } else { 0 };
+            assert_eq!(jumps, want, "{call} {when}: {} {rules}", finished.said());
+            assert_ne!(finished.code(), Some(101), "{call} {when}: {}", finished.said());
+        }
+    }
+}
+
+#[test]
+fn where_no_thread_can_be_made_it_is_an_error() {
+    let namespace = Namespace::new();
+    let line = Run::new(&chart())
+        .failing("clone3", "EAGAIN")
+        .output(&namespace)
+        .last_line();
+    assert!(
+        line.contains("cannot run") && line.contains("Resource temporarily unavailable"),
+        "{line}"
+    );
+}
+
+#[test]
+fn killed_at_any_time_the_next_run_repairs() {
+    let mut halves = 0;
+    for step in 0..60u64 {
+        let namespace = Namespace::new();
+        let mut child = Run::new(&format!("{} -w", chart())).spawn(&namespace, Stdio::null());
+        std::thread::sleep(Duration::from_micros(100 * step));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The lock is held until the commands have ended.
+        namespace.sh("iptables-legacy -w 5 -t nat -L -n");
+        let jumps = saved(&namespace, "legacy").matches("-j PROXY_INIT").count();
+        halves += usize::from(!jumps.is_multiple_of(4));
+        install(&namespace, &format!("{} -w", chart()));
+        assert_eq!(saved(&namespace, "legacy").matches("-j PROXY_INIT").count(), 4);
+    }
+    assert!(halves <= 3, "{halves} of 60 left one family");
+}
+
+/// uid 65534, no new privileges, NET_ADMIN and NET_RAW in the bounding set alone, and file capabilities on iptables and on
+/// proxy-init: upstream's image with the init program in it.
+#[test]
+fn file_capabilities_alone_are_enough() {
+    let folder = Folder::new("file-capabilities");
+    let root = folder.path();
+    let script = format!(
+        "mount -t tmpfs -o mode=755 tmpfs {root}; cp {} {root}/proxy-init; setcap cap_net_admin,cap_net_raw=p {root}/proxy-init; \
+         mkdir {root}/bin; cp -L $(command -v xtables-legacy-multi) {root}/bin/; setcap cap_net_admin,cap_net_raw=eip {root}/bin/xtables-legacy-multi; \
+         for name in iptables ip6tables; do for variant in '' -legacy; do ln -s xtables-legacy-multi {root}/bin/$name$variant-restore; done; done; \
+         mount -t tmpfs -o mode=1777 tmpfs /run; \
+         exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --ambient-caps=-all,+net_admin,+net_raw --reuid=65534 --regid=65534 --clear-groups \
+         env PATH={root}/bin {root}/proxy-init \"$@\"",
+        env!("CARGO_BIN_EXE_proxy-init")
+    );
+    for mode in ["legacy", "plain"] {
+        let namespace = Namespace::new();
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-ec", &script, "sh"])
+            .args(chart_in(mode).split_whitespace());
+        crate::support::Finished(namespace.output(&mut command)).success();
+        assert_eq!(
+            saved(&namespace, "legacy").matches("-j PROXY_INIT").count(),
+            4,
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_without_ipv6_gets_the_ipv4_rules_and_a_warning() {
+    for (mode, families) in [("legacy", 1), ("nft", 2), ("native", 2), ("auto", 2)] {
+        let namespace = Namespace::new();
+        // strace tells sockets apart by their number alone, so the calls of AF_INET6 are found first.
+        let trace = Run::new(&chart_in(mode)).calls(&Namespace::new()).0;
+        let sockets: Vec<usize> = trace
+            .lines()
+            .filter(|line| line.contains(" socket("))
+            .enumerate()
+            .filter(|(_, line)| line.contains("AF_INET6") && line.contains("SOCK_DGRAM"))
+            .map(|(index, _)| index + 1)
+            .collect();
+        let (Some(first), Some(last)) = (sockets.first(), sockets.last()) else {
+            panic!("{trace}");
+        };
+        assert_eq!(last - first + 1, sockets.len(), "{trace}");
+        let when = format!("{first}..{last}");
+        let said = Run::new(&chart_in(mode))
+            .inject("socket", &format!("error=EAFNOSUPPORT:when={when}"))
+            .output(&namespace)
+            .success();
+        assert_eq!(said.matches("this kernel has no IPv6").count(), 1, "{said}");
+        assert!(said.contains("level=warning"), "{said}");
+        let wanted = if families == 1 {
+            "for IPv4 in"
+        } else {
+            "for IPv4 and IPv6 in"
+        };
+        assert!(said.contains(wanted), "{said}");
+        if mode == "legacy" {
+            let jumps = |save: &str| namespace.sh(save).matches("-j PROXY_INIT").count();
+            assert_eq!(jumps("iptables-legacy-save -t nat"), 2);
+            assert_eq!(jumps("ip6tables-legacy-save -t nat"), 0);
+        }
+    }
+}
