@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
@@ -33,7 +33,7 @@ const COMMIT: &[u8] = b"COMMIT\n";
 /// How much a restore command reads at once: glibc's buffer for a pipe has the pipe's block size.
 const READ_AT_ONCE: usize = 4096;
 
-/// How long to sleep between two looks at whether the commands have read their input.
+/// How long to sleep between two looks at whether a command has ended.
 const PAUSE: Duration = Duration::from_micros(30);
 
 /// How long to wait for a killed command to be gone.
@@ -136,31 +136,40 @@ pub(super) fn restore(restores: &[Restore<'_>], lock: &File, limit: Duration) ->
 /// Waits until every command has read its input.
 fn prepare(started: &mut [Running], inputs: &mut [Feed], deadline: Instant) -> Result<(), (usize, Failure)> {
     loop {
-        let mut waiting = None;
+        let mut waiting = Vec::new();
         for (index, feed) in inputs.iter_mut().enumerate() {
             if !feed.is_read().map_err(|error| (index, error.into()))? {
-                waiting = Some(index);
+                waiting.push(index);
             }
         }
         for (index, running) in started.iter_mut().enumerate() {
-            if running.listen(Some(PAUSE)).map_err(|error| (index, error.into()))? {
+            if running.listen(Duration::ZERO).map_err(|error| (index, error.into()))? {
                 // No command ends before it has been told to commit, unless it fails.
                 let failure = running.end(deadline).map_or_else(|failure| failure, Failure::Ended);
                 return Err((index, failure));
             }
         }
-        match waiting {
-            None => return Ok(()),
-            Some(index) if Instant::now() >= deadline => return Err((index, Failure::Hung)),
-            Some(_) => {}
+        let Some(&first) = waiting.first() else {
+            return Ok(());
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err((first, Failure::Hung));
         }
+        let unread = inputs.iter().enumerate().filter(|(index, _)| waiting.contains(index));
+        let mut events: Vec<PollFd<'_>> = unread
+            .map(|(_, feed)| PollFd::new(feed.writer.as_fd(), PollFlags::POLLOUT))
+            .collect();
+        let words = started.iter().filter_map(|running| running.stderr.as_ref());
+        events.extend(words.map(|stderr| PollFd::new(stderr.as_fd(), PollFlags::POLLIN)));
+        wait_for(&mut events, left).map_err(|error| (first, error.into()))?;
     }
 }
 
 /// A command's input on its way.
 struct Feed {
-    /// The end that the command reads, to see whether it has.
-    reader: PipeReader,
+    /// The end that the command reads. While it is open, writing is no error after the command has ended.
+    _reader: PipeReader,
     writer: PipeWriter,
     input: Vec<u8>,
     written: usize,
@@ -169,12 +178,14 @@ struct Feed {
 impl Feed {
     fn new(reader: PipeReader, writer: PipeWriter, input: &[u8]) -> io::Result<Self> {
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // One page (F_SETPIPE_SZ rounds up): there is room to write if, and only if, everything has been read.
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(1))?;
         // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
         let mut input = input.to_vec();
         input.resize(input.len() + READ_AT_ONCE, b'#');
         input.push(b'\n');
         Ok(Self {
-            reader,
+            _reader: reader,
             writer,
             input,
             written: 0,
@@ -191,12 +202,8 @@ impl Feed {
                 Err(error) => return Err(error),
             }
         }
-        let mut unread = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut unread, PollTimeout::ZERO) {
-            Ok(count) => Ok(count == 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        let mut room = [PollFd::new(self.writer.as_fd(), PollFlags::POLLOUT)];
+        wait_for(&mut room, Duration::ZERO)
     }
 
     /// Writes the last line, for which the pipe has room, and closes the pipe.
@@ -230,13 +237,13 @@ struct Running {
 }
 
 impl Running {
-    /// Reads what the command says on stderr, waiting this long for it (without a time, not at all), and tells whether it
-    /// has closed its stderr, as it does when it ends.
-    fn listen(&mut self, wait: Option<Duration>) -> io::Result<bool> {
+    /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as it
+    /// does when it ends.
+    fn listen(&mut self, wait: Duration) -> io::Result<bool> {
         let Some(stderr) = &mut self.stderr else {
             return Ok(true);
         };
-        if !is_ready(stderr.as_fd(), wait.unwrap_or_default())? {
+        if !wait_for(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLIN)], wait)? {
             return Ok(false);
         }
         let mut chunk = [0; 4096];
@@ -257,7 +264,7 @@ impl Running {
     /// Waits for the command's end.
     fn end(&mut self, deadline: Instant) -> Result<Ended, Failure> {
         let left = || deadline.saturating_duration_since(Instant::now());
-        while !self.listen(Some(left()))? {
+        while !self.listen(left())? {
             if left().is_zero() {
                 return Err(Failure::Hung);
             }
@@ -288,14 +295,14 @@ impl Drop for Running {
         // A killed process finishes the system call that it is in. When the last one that had this stderr is gone,
         // nothing can change any more.
         let deadline = Instant::now() + DEATH;
-        while Instant::now() < deadline && matches!(self.listen(Some(PAUSE)), Ok(false)) {}
+        while Instant::now() < deadline && matches!(self.listen(PAUSE), Ok(false)) {}
     }
 }
 
-fn is_ready(file: BorrowedFd<'_>, wait: Duration) -> io::Result<bool> {
-    let mut files = [PollFd::new(file, PollFlags::POLLIN)];
+/// Waits this long for one of the events, and tells whether there was one.
+fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     let wait = TimeSpec::nanoseconds(i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX));
-    match ppoll(&mut files, Some(wait), None) {
+    match ppoll(events, Some(wait), None) {
         Ok(count) => Ok(count > 0),
         Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno.into()),
