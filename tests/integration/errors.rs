@@ -128,9 +128,9 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
         line.contains("the rules are installed, but those of legacy mode are still there too"),
         "{line}"
     );
-    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+    assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
     let line = last_line(&run_with_path(&namespace, empty.path(), "uninstall"));
-    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+    assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
 }
 
 #[test]
