@@ -126,12 +126,12 @@ fn rules_of_another_backend_that_cannot_be_taken_out() {
         line.contains("the rules are installed, but those of legacy mode are still there too"),
         "{line}"
     );
-    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+    assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
     let line = Run::new("uninstall")
         .only_commands_of(&empty)
         .output(&namespace)
         .last_line();
-    assert!(line.contains("iptables-legacy-save is not on PATH"), "{line}");
+    assert!(line.contains("iptables-legacy-restore is not on PATH"), "{line}");
 }
 
 #[test]
