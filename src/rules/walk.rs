@@ -979,6 +979,7 @@ mod tests {
     #[test]
     fn conditions_pick_their_connections() {
         let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
+        let unlisted = Condition::is(Field::SourcePort, Values::Set(name("missing")));
         let dropped = |conditions: Vec<Condition>| {
             let drop = Rule {
                 conditions,
@@ -1015,6 +1016,16 @@ mod tests {
             (
                 vec![strange()],
                 " perhaps of all TCP connections",
+                "all TCP connections",
+            ),
+            (
+                vec![strange(), to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
+                "all TCP connections",
+            ),
+            (
+                vec![unlisted, to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
                 "all TCP connections",
             ),
             (
@@ -1268,6 +1279,10 @@ mod tests {
         assert_eq!(inbound(vec![other(), nat(vec![], vec![]), last()]), want);
         assert_eq!(inbound(vec![last(), nat(vec![], vec![]), other()]), want);
         assert_eq!(inbound(vec![nat(vec![], vec![]), last(), other()]), want);
+        // A chain named like the one that holds the jump is another one in another table.
+        let namesake = base("PREROUTING", Kind::Filter, Hook::Prerouting, -150, vec![]);
+        let namesake = table("ip mangle", vec![namesake]);
+        assert_eq!(inbound(vec![namesake, other(), nat(vec![], vec![])]), want);
         // A filter chain's priority isn't tied with a nat chain's.
         let rules = vec![rule([to_port(80)], Action::Drop)];
         let filter = table(
@@ -1368,17 +1383,23 @@ mod tests {
 
     #[test]
     fn deep_jumps_are_followed_and_loops_end() {
-        let link = |depth: usize| {
-            let next = if depth == 16 {
-                jump(REDIRECT)
-            } else {
-                jump(&format!("c{}", depth + 1))
+        let deep = |depth: usize| {
+            let link = |at: usize| {
+                let next = if at == depth {
+                    REDIRECT.to_owned()
+                } else {
+                    format!("c{}", at + 1)
+                };
+                chain(&format!("c{at}"), vec![any(jump(&next))])
             };
-            chain(&format!("c{depth}"), vec![any(next)])
+            let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
+            chains.extend((1..=depth).map(link));
+            inbound(vec![table("ip nat", chains)])
         };
-        let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
-        chains.extend((1..=16).map(link));
-        assert_eq!(inbound(vec![table("ip nat", chains)]), ALL_WELL);
+        // The kernel's own limit, and this one's.
+        assert_eq!(deep(16), ALL_WELL);
+        assert_eq!(deep(31), ALL_WELL);
+        assert_eq!(deep(32), ["ip nat c32 1: Unknown perhaps of all TCP connections"]);
 
         let circle = vec![chain("a", vec![any(jump("b"))]), chain("b", vec![any(goto("a"))])];
         let got = inbound(vec![nat(vec![any(jump("a"))], circle)]);
@@ -1386,34 +1407,15 @@ mod tests {
         assert!(got[1].contains("Unknown perhaps"), "{got:?}");
     }
 
-    /// However many sets of connections there are, each connection that is taken is said to be.
-    #[test]
-    fn of_many_sets_no_connection_is_lost() {
-        // Each port is sent through a chain of its own, which changes nothing: as many sets as ports.
-        let many = 40u16;
-        let mut before: Vec<Rule> = (1..=many)
-            .map(|port| rule([to_port(port), strange()], Action::Accept))
-            .collect();
-        before.push(rule([to_port(7)], Action::Accept));
-        let accepted: Vec<_> = inbound(vec![nat(before, vec![])])
-            .into_iter()
-            .filter(|line| line.contains("Accepted"))
-            .collect();
-        assert!(!accepted.is_empty());
-        let ports: Vec<Rule> = (1..=many)
-            .map(|port| rule([to_port(port * 2)], Action::Accept))
-            .collect();
-        let got = walk_ports(ports);
-        for port in 1..=u128::from(many) {
-            assert!(got.contains(&(port * 2)), "port {} is lost", port * 2);
-        }
-        assert!(!got.contains(&1000), "a port that no rule names");
-    }
-
-    /// The ports of all connections that are said to be accepted.
-    fn walk_ports(before: Vec<Rule>) -> Vec<u128> {
+    /// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
+    /// it, and how many decisions say so.
+    fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
+        let before = ports.map(|port| rule([to_port(port)], Action::Accept)).collect();
+        let mut table = nat(before, vec![]);
+        // Some more that nothing decides about, but that have been in proxy-init's chain.
+        table.chains[1].rules.insert(0, rule([to_port(1001)], Action::Return));
         let found = Found {
-            tables: vec![nat(before, vec![])],
+            tables: vec![table],
             not_known: vec![],
         };
         let goal = Goal {
@@ -1424,18 +1426,27 @@ mod tests {
         };
         let all = Connections::all(Family::V4, Direction::Inbound);
         let walk = walk(&found, Family::V4, Direction::Inbound, goal, all);
-        let accepted = walk.decisions.iter().filter(|decision| decision.fate == Fate::Accepted);
-        accepted
-            .flat_map(|decision| {
-                let ports = decision
-                    .connections
-                    .get(Field::DestinationPort)
-                    .unwrap()
-                    .as_slice()
-                    .to_vec();
-                ports.into_iter().flat_map(|(first, last)| first..=last)
-            })
-            .collect()
+        let decisions = walk.decisions.iter().filter(|decision| decision.fate == Fate::Accepted);
+        let ports = decisions.clone().flat_map(|decision| {
+            let ports = decision.connections.get(Field::DestinationPort).unwrap();
+            ports
+                .as_slice()
+                .to_vec()
+                .into_iter()
+                .flat_map(|(first, last)| first..=last)
+        });
+        (decisions.clone().count(), ports.collect())
+    }
+
+    /// However many sets of connections there are, each connection that is taken is said to be.
+    #[test]
+    fn of_many_sets_no_connection_is_lost() {
+        let even = |count: u16| (1..=count).map(|number| number * 2);
+        let numbers = |count: u16| even(count).map(u128::from).collect::<Vec<_>>();
+        assert_eq!(accepted(even(10)), (10, numbers(10)), "few are told apart");
+        assert_eq!(accepted(even(40)), (1, numbers(40)), "many are not");
+        assert_eq!(accepted(even(64)), (1, numbers(64)));
+        assert_eq!(accepted(even(65)), (1, (2..=130).collect()), "nor those between them");
     }
 
     /// A field that would be in more than 64 pieces is kept whole: what is said is of more connections than it is true of.
