@@ -377,6 +377,10 @@ fn words(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::config::Config;
+    use crate::rules::found::examples::{commented, not, rule, to_port};
+    use crate::rules::found::{Name, interface};
+    use crate::rules::plan::plan;
     use proptest::prelude::*;
 
     fn line(specification: &str) -> Line {
@@ -435,6 +439,272 @@ mod tests {
                 }
             }
             line(&text).rule();
+        }
+    }
+
+    fn written(rule: &FoundRule) -> String {
+        IptablesRule(rule).to_string()
+    }
+
+    fn listed(field: Field, list: &[(u128, u128)]) -> Condition {
+        Condition::is(field, Values::Listed(list.to_vec()))
+    }
+
+    /// Each text is of a line that iptables-legacy-save 1.8.9 printed.
+    #[test]
+    fn rules_of_others_are_written_as_iptables_save_writes_them() {
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
+        let eth0 = interface(b"eth0");
+        let beginning = |name: &[u8]| {
+            let first = interface(name);
+            (first, first | (u128::MAX >> (8 * name.len())))
+        };
+        let ports = [(80, 80), (90, 100)];
+        for (conditions, action, text) in [
+            (
+                vec![tcp(), to_port(80)],
+                Action::Accept,
+                "-p tcp -m tcp --dport 80 -j ACCEPT",
+            ),
+            (
+                vec![tcp(), not(Condition::is(Field::DestinationPort, (80, 90)))],
+                Action::Drop,
+                "-p tcp -m tcp ! --dport 80:90 -j DROP",
+            ),
+            (
+                vec![tcp(), Condition::is(Field::SourcePort, 80)],
+                Action::Return,
+                "-p tcp -m tcp --sport 80 -j RETURN",
+            ),
+            (
+                vec![tcp(), listed(Field::DestinationPort, &ports)],
+                Action::Return,
+                "-p tcp -m multiport --dports 80,90:100 -j RETURN",
+            ),
+            (
+                vec![tcp(), not(listed(Field::SourcePort, &[(80, 80), (90, 90)]))],
+                Action::Return,
+                "-p tcp -m multiport ! --sports 80,90 -j RETURN",
+            ),
+            // In whichever order they are compared.
+            (
+                vec![
+                    tcp(),
+                    Condition::is(Field::OutInterface, eth0),
+                    Condition::is(Field::InInterface, beginning(b"eth")),
+                    Condition::is(Field::Destination(Family::V4), (0xc000_0200, 0xc000_02ff)),
+                    ten(),
+                ],
+                Action::Return,
+                "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
+            ),
+            (
+                vec![to_port(1), Condition::Unknown("-m recent --rcheck".to_owned()), tcp()],
+                Action::Accept,
+                "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
+            ),
+            (vec![not(ten())], Action::Redirect(None), "! -s 10.0.0.0/8 -j REDIRECT"),
+            (
+                vec![not(Condition::is(Field::InInterface, eth0)), not(tcp())],
+                Action::Accept,
+                "! -i eth0 ! -p tcp -j ACCEPT",
+            ),
+            (
+                vec![Condition::is(Field::Protocol, 17)],
+                Action::Accept,
+                "-p udp -j ACCEPT",
+            ),
+            (
+                vec![tcp()],
+                Action::Redirect(Some((80, 80))),
+                "-p tcp -j REDIRECT --to-ports 80",
+            ),
+            (
+                vec![tcp()],
+                Action::Redirect(Some((80, 90))),
+                "-p tcp -j REDIRECT --to-ports 80-90",
+            ),
+            (vec![], Action::Jump(Name::from("SUB")), "-j SUB"),
+            (vec![], Action::Goto(Name::from("SUB")), "-g SUB"),
+            (
+                vec![Condition::is(Field::OutInterface, interface(b"lo"))],
+                Action::Return,
+                "-o lo -j RETURN",
+            ),
+            (
+                vec![not(Condition::is(Field::OutInterface, beginning(b"lo")))],
+                Action::Return,
+                "! -o lo+ -j RETURN",
+            ),
+            (
+                vec![Condition::is(Field::Uid, 7)],
+                Action::Return,
+                "-m owner --uid-owner 7 -j RETURN",
+            ),
+            (
+                vec![Condition::is(Field::Uid, (7, 9))],
+                Action::Return,
+                "-m owner --uid-owner 7-9 -j RETURN",
+            ),
+            (
+                vec![not(Condition::is(Field::Gid, 7))],
+                Action::Return,
+                "-m owner ! --gid-owner 7 -j RETURN",
+            ),
+            (vec![], Action::Untrack, "-j CT --notrack"),
+            (vec![], Action::Continue(Some("LOG".to_owned())), "-j LOG"),
+            (vec![], Action::Continue(None), ""),
+            (
+                vec![],
+                Action::Nat("DNAT --to-destination 10.0.0.1".to_owned()),
+                "-j DNAT --to-destination 10.0.0.1",
+            ),
+            (vec![], Action::Unknown("NFQUEUE".to_owned()), "-j NFQUEUE"),
+        ] {
+            let rule = FoundRule {
+                conditions,
+                ..rule([], action)
+            };
+            assert_eq!(written(&rule), text);
+        }
+        let commented = commented("a b", rule([tcp()], Action::Accept));
+        assert_eq!(written(&commented), "-p tcp -m comment --comment \"a b\" -j ACCEPT");
+    }
+
+    /// What iptables has no words for; nft can make such rules in its tables.
+    #[test]
+    fn what_iptables_cannot_say_is_in_brackets() {
+        let set = |field| Condition::is(field, Values::Set(Name::from("web")));
+        for (condition, text) in [
+            (set(Field::DestinationPort), "[DestinationPort @web] -j ACCEPT"),
+            (not(set(Field::Uid)), "! [Uid @web] -j ACCEPT"),
+            (Condition::is(Field::Family, 2), "[Family 2] -j ACCEPT"),
+            (
+                listed(Field::Protocol, &[(6, 6), (17, 17)]),
+                "[Protocol 6,17] -j ACCEPT",
+            ),
+        ] {
+            assert_eq!(written(&rule([condition], Action::Accept)), text);
+        }
+        let map = Action::Map(Field::SourcePort, Name::from("m"));
+        assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
+    }
+
+    /// linkerd-init's rules, in the words in which it hands them to iptables.
+    #[test]
+    fn a_rule_of_proxy_inits_is_written_and_read_back() {
+        for text in [
+            "-p tcp -m multiport --dports 4190,8000:8100 -m comment --comment \"proxy-init/ignore-port-4190,8000:8100\" -j RETURN",
+            "-s 10.0.0.0/8 -m comment --comment \"proxy-init/ignore-subnet-10.1.2.3/8\" -j RETURN",
+            "-d 10.0.0.0/8 -m comment --comment \"proxy-init/ignore-subnet-10.1.2.3/8\" -j RETURN",
+            "-p tcp -m tcp --dport 80 -m comment --comment \"proxy-init/redirect-port-80-to-proxy-port\" -j REDIRECT --to-ports 4143",
+            "-m owner --uid-owner 2102 -m comment --comment \"proxy-init/ignore-proxy-user-id\" -j RETURN",
+            "-m owner --gid-owner 2102 -m comment --comment \"proxy-init/ignore-proxy-group-id\" -j RETURN",
+            "-o lo -m comment --comment \"proxy-init/ignore-loopback\" -j RETURN",
+            "-m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT",
+        ] {
+            let rule = line(text).rule().unwrap();
+            assert_eq!(rule.to_string(), text);
+            assert_eq!(format!("{rule:#}"), text.replace('"', ""));
+            assert_eq!(written(&crate::rules::expected::found(&rule)), text);
+        }
+    }
+
+    #[test]
+    fn what_a_restore_command_is_fed() {
+        let port = |number| Port::new(number).unwrap();
+        let jump = Rule {
+            matches: vec![],
+            target: Target::Jump(ChainName::ProxyInitOutput),
+            purpose: Purpose::LookAtOutbound,
+        };
+        let mut input = Input::new();
+        input.make_or_flush(ChainName::ProxyInitOutput);
+        input.append(ChainName::Output, &jump);
+        input.append_saved(&line("-j ACCEPT"));
+        input.delete(ChainName::Output, "-j RETURN");
+        input.delete_chain(ChainName::ProxyInitRedirect);
+        assert_eq!(
+            input.finish(),
+            "*nat\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j \
+             PROXY_INIT_OUTPUT\n-A PREROUTING -j ACCEPT\n-D OUTPUT -j RETURN\n-X PROXY_INIT_REDIRECT\nCOMMIT\n"
+        );
+
+        let mut config = Config::new(port(4143), port(4140));
+        config.ipv6 = false;
+        let restore = "*nat\n:PROXY_INIT_REDIRECT - [0:0]\n:PROXY_INIT_OUTPUT - [0:0]\n\
+            -A PROXY_INIT_REDIRECT -p tcp -m comment --comment \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143\n\
+            -A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT\n\
+            -A PROXY_INIT_OUTPUT -o lo -m comment --comment \"proxy-init/ignore-loopback\" -j RETURN\n\
+            -A PROXY_INIT_OUTPUT -p tcp -m comment --comment \"proxy-init/redirect-all-outgoing-to-proxy-port\" -j REDIRECT --to-ports 4140\n\
+            -A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT\nCOMMIT\n";
+        let v4 = format!("# IPv4: iptables-restore --noflush\n{restore}");
+        assert_eq!(simulation(&plan(&config)), v4);
+        config.ipv6 = true;
+        let both = simulation(&plan(&config));
+        let rest = both.strip_prefix(NOT_FOR_ONE_COMMAND).unwrap();
+        assert_eq!(rest, format!("{v4}# IPv6: ip6tables-restore --noflush\n{restore}"));
+    }
+
+    #[test]
+    fn what_is_saved_is_ours_by_its_chains() {
+        let saved = |chains: &str| Saved::parse(chains);
+        assert!(
+            !saved("*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:PROXY_INIT_REDIRECT_OLD - [0:0]\n")
+                .is_ours()
+        );
+        assert!(saved(":PROXY_INIT_REDIRECT - [0:0]\n").is_ours());
+        assert!(saved(":PROXY_INIT_OUTPUT - [0:0]\n").is_ours());
+        let one = saved("-A OUTPUT -j PROXY_INIT_OUTPUT\n-A PREROUTING -j ACCEPT\n");
+        let specifications: Vec<_> = one.lines(ChainName::Output).map(Line::specification).collect();
+        assert_eq!(specifications, ["-j PROXY_INIT_OUTPUT"]);
+        for (specification, ours) in [
+            ("-j PROXY_INIT_REDIRECT", true),
+            ("-p tcp -g PROXY_INIT_OUTPUT", true),
+            ("-j PREROUTING", false),
+            ("-j PROXY_INIT", false),
+            ("-m comment --comment \"-j PROXY_INIT_OUTPUT\" -j ACCEPT", false),
+            ("-j", false),
+            ("", false),
+        ] {
+            assert_eq!(jumps_to_ours(specification), ours, "{specification}");
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_as_iptables_save_quotes_them() {
+        for (line, want) in [
+            ("a b", &["a", "b"][..]),
+            (" a  b ", &["a", "b"]),
+            (r#""a b" c"#, &["a b", "c"]),
+            (r#""" x"#, &["", "x"]),
+            (r#""a\"b\\" c"#, &["a\"b\\", "c"]),
+            // Outside quotes it is a character like any other.
+            (r"a\b", &[r"a\b"]),
+            (r#""a b"#, &["a b"]),
+            ("", &[]),
+        ] {
+            assert_eq!(words(line), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_rule_with_too_much_or_too_little_is_not_proxy_inits() {
+        let comment = "-m comment --comment \"proxy-init/install-proxy-init-prerouting\"";
+        assert!(line(&format!("{comment} -j PROXY_INIT_REDIRECT")).rule().is_some());
+        for specification in [
+            "-j PROXY_INIT_REDIRECT".to_owned(),
+            format!("{comment} -j PROXY_INIT_REDIRECT -x"),
+            format!("{comment} -g PROXY_INIT_REDIRECT"),
+            format!("{comment} -j KUBE-SERVICES"),
+            format!("{comment} -p udp -j RETURN"),
+            format!("{comment} -o eth0 -j RETURN"),
+            format!("{comment} -m tcp --sport 80 -j RETURN"),
+            format!("{comment} -j REDIRECT --to-port 80"),
+            format!("-m comment --xcomment \"proxy-init/install-proxy-init-prerouting\" -j RETURN"),
+        ] {
+            assert_eq!(line(&specification).rule(), None, "{specification}");
         }
     }
 }
