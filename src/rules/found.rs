@@ -598,7 +598,8 @@ mod tests {
             assert_eq!(format!("{:?}", Name::from(bytes)), format!("\"{want}\""));
             assert_eq!(Name::from(bytes).as_bytes(), bytes);
         }
-        assert!(Name::from("nat") == *"nat" && Name::from("nat") != *"NAT");
+        let nat = Name::from("nat");
+        assert!(nat == *"nat" && nat != *"NAT");
     }
 
     #[test]
