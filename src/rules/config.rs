@@ -380,4 +380,76 @@ mod tests {
             assert_eq!(text.parse::<Subnet>().unwrap().to_string(), text);
         }
     }
+
+    #[test]
+    fn families_are_named_for_people_and_for_their_tools() {
+        let names = Family::ALL.map(|family| (family.to_string(), family.nft_name(), family.iptables()));
+        let v6 = ("IPv6".to_owned(), "ip6", "ip6tables");
+        assert_eq!(names, [("IPv4".to_owned(), "ip", "iptables"), v6]);
+    }
+
+    #[test]
+    fn ports_are_1_to_65535() {
+        for text in ["1", "80", "65535"] {
+            let port: Port = text.parse().unwrap();
+            assert_eq!(port.to_string(), text);
+            assert_eq!(port.get().to_string(), text);
+            assert_eq!(Port::new(port.get()), Some(port));
+        }
+        assert_eq!(Port::new(0), None);
+        for text in ["0", "65536", "-1", "", "http"] {
+            assert_eq!(text.parse::<Port>(), Err(Invalid::Port(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn ranges_are_written_as_iptables_writes_them() {
+        let written = |first, last| PortRange::new(first, last).map(|range| range.to_string());
+        assert_eq!(written(4190, 4190).as_deref(), Some("4190"));
+        assert_eq!(written(8000, 8100).as_deref(), Some("8000:8100"));
+        assert_eq!(written(2, 1), None);
+    }
+
+    #[test]
+    fn ids_are_those_of_users_other_than_root() {
+        for text in ["1", "2102", "4294967294"] {
+            let id: OwnerId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+            assert_eq!(id.get().to_string(), text);
+        }
+        assert_eq!(OwnerId::new(u32::MAX), None);
+        for text in ["0", "4294967295", "-1", "root", ""] {
+            assert_eq!(text.parse::<OwnerId>(), Err(Invalid::OwnerId(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_subnet_is_of_its_addresses_family() {
+        let family = |text: &str| text.parse::<Subnet>().unwrap().family();
+        assert_eq!(family("10.0.0.0/8"), Family::V4);
+        assert_eq!(family("fd00::/8"), Family::V6);
+    }
+
+    #[test]
+    fn an_ipv4_subnet_written_as_ipv6_says_how_to_write_it() {
+        let instead = |text: &str| match text.parse::<Subnet>() {
+            Err(Invalid::MappedSubnet { written, instead }) => {
+                assert_eq!(written, text);
+                instead.map(|net| net.to_string())
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(instead("::ffff:10.0.0.0/104").as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(instead("::ffff:0.0.0.0/96").as_deref(), Some("0.0.0.0/0"));
+        assert_eq!(instead("::ffff:10.0.0.0/95"), None, "it has other addresses too");
+    }
+
+    #[test]
+    fn ipv4_always_has_rules_and_ipv6_unless_it_is_switched_off() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        assert_eq!(config.families(), [Family::V4, Family::V6]);
+        config.ipv6 = false;
+        assert_eq!(config.families(), [Family::V4]);
+    }
 }

@@ -88,3 +88,56 @@ fn range(ports: &PortRange) -> String {
         format!("{}-{}", ports.first(), ports.last())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::config::{OwnerId, Port};
+    use crate::rules::mode::Mode;
+
+    fn config() -> Config {
+        let port = |number| Port::new(number).unwrap();
+        Config::new(port(4143), port(4140))
+    }
+
+    #[test]
+    fn what_is_as_by_default_has_no_flag() {
+        let ports = ["--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140"];
+        assert_eq!(arguments(&config(), Choice::Default), ports);
+    }
+
+    #[test]
+    fn each_field_is_its_flag() {
+        let mut config = config();
+        config.proxy_uid = OwnerId::new(2102);
+        config.proxy_gid = OwnerId::new(2103);
+        config.redirected_ports = vec![Port::new(80).unwrap(), Port::new(443).unwrap()];
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
+        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap()];
+        config.ignored_outbound_subnets = vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()];
+        config.ipv6 = false;
+        assert_eq!(
+            arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
+            "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
+             --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
+             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 --ipv6=false \
+             --iptables-mode nft"
+        );
+    }
+
+    /// The kernel takes no argument of more than 128 KiB.
+    #[test]
+    fn a_long_list_is_several_arguments() {
+        let mut config = config();
+        config.redirected_ports = (1..=2001).map(|number| Port::new(number).unwrap()).collect();
+        let arguments = arguments(&config, Choice::Default);
+        let lists: Vec<_> = arguments[4..].chunks(2).collect();
+        assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
+        let ends: Vec<_> = lists
+            .iter()
+            .map(|list| (list[1].split(',').next(), list[1].split(',').count()))
+            .collect();
+        assert_eq!(ends, [(Some("1"), 1000), (Some("1001"), 1000), (Some("2001"), 1)]);
+    }
+}

@@ -474,8 +474,115 @@ impl Slot<'_> {
     }
 }
 
+/// What the tests of these rooms are made of: tables, chains and rules in few words.
+#[cfg(test)]
+pub(in crate::rules) mod examples {
+    use super::*;
+
+    /// A table by the name by which people know it: `ip nat`, `inet mine`, `legacy ip6 nat`.
+    pub(in crate::rules) fn table(name: &str, chains: Vec<Chain>) -> Table {
+        let mut words: Vec<&str> = name.split(' ').collect();
+        let subsystem = match words[0] {
+            "legacy" => {
+                words.remove(0);
+                Subsystem::Legacy
+            }
+            _ => Subsystem::NfTables,
+        };
+        let family = match words[0] {
+            "ip" => TableFamily::Ip(Family::V4),
+            "ip6" => TableFamily::Ip(Family::V6),
+            "inet" => TableFamily::Inet,
+            "netdev" => TableFamily::Netdev,
+            other => panic!("no family: {other}"),
+        };
+        Table {
+            subsystem,
+            family,
+            name: Name::from(words[1]),
+            dormant: false,
+            owned: false,
+            comment: None,
+            objects: 0,
+            chains,
+            sets: Vec::new(),
+        }
+    }
+
+    /// A regular chain.
+    pub(in crate::rules) fn chain(name: &str, rules: Vec<Rule>) -> Chain {
+        Chain {
+            name: Name::from(name),
+            base: None,
+            comment: None,
+            rules,
+        }
+    }
+
+    /// A base chain whose policy is accept.
+    pub(in crate::rules) fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec<Rule>) -> Chain {
+        let base = Base {
+            kind,
+            hook,
+            priority,
+            policy: Policy::Accept,
+        };
+        Chain {
+            base: Some(base),
+            ..chain(name, rules)
+        }
+    }
+
+    /// A rule without a comment and a counter.
+    pub(in crate::rules) fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
+        Rule {
+            conditions: conditions.into(),
+            action,
+            comment: None,
+            counters: None,
+            handle: 0,
+        }
+    }
+
+    /// The same with a comment.
+    pub(in crate::rules) fn commented(comment: &str, rule: Rule) -> Rule {
+        Rule {
+            comment: Some(Name::from(comment)),
+            ..rule
+        }
+    }
+
+    /// A condition that holds where this one doesn't.
+    pub(in crate::rules) fn not(condition: Condition) -> Condition {
+        match condition {
+            Condition::In { field, values, negated } => Condition::In {
+                field,
+                values,
+                negated: !negated,
+            },
+            other => panic!("not negated: {other:?}"),
+        }
+    }
+
+    /// `tcp dport PORT`, without the condition on the protocol.
+    pub(in crate::rules) fn to_port(port: u16) -> Condition {
+        Condition::is(Field::DestinationPort, u128::from(port))
+    }
+
+    /// A set of ports.
+    pub(in crate::rules) fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
+        Set {
+            name: Name::from(name),
+            bits: 16,
+            elements: Some(Intervals::new(elements.iter().copied())),
+            verdicts: Vec::new(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::examples::{base, chain, commented, ports, rule, table, to_port};
     use super::*;
 
     #[test]
@@ -483,9 +590,253 @@ mod tests {
         for (bytes, want) in [
             (&b"KUBE-SERVICES"[..], "KUBE-SERVICES"),
             (b"\xff\xfe", r"\xff\xfe"),
+            (b"KUBE\xff", r"KUBE\xff"),
             ("\u{e4}\n\u{1b}[31m".as_bytes(), "\u{e4}\\n\\u{1b}[31m"),
+            (b"", ""),
         ] {
             assert_eq!(Name::from(bytes).to_string(), want);
+            assert_eq!(format!("{:?}", Name::from(bytes)), format!("\"{want}\""));
+            assert_eq!(Name::from(bytes).as_bytes(), bytes);
         }
+        let nat = Name::from("nat");
+        assert!(nat == *"nat" && nat != *"NAT");
+    }
+
+    #[test]
+    fn a_table_is_called_as_nft_calls_it() {
+        for name in ["ip nat", "ip6 nat", "inet proxy-init", "netdev edge", "legacy ip nat"] {
+            assert_eq!(table(name, vec![]).to_string(), name);
+        }
+        assert_eq!(Subsystem::NfTables.to_string(), "nf_tables");
+        assert_eq!(Subsystem::Legacy.to_string(), "legacy");
+    }
+
+    #[test]
+    fn only_the_tables_that_iptables_has_are_in_its_syntax() {
+        for (name, want) in [
+            ("ip nat", true),
+            ("ip6 filter", true),
+            ("ip mangle", true),
+            ("legacy ip6 raw", true),
+            ("ip security", true),
+            ("inet nat", false),
+            ("netdev filter", false),
+            ("ip mine", false),
+            ("ip NAT", false),
+        ] {
+            assert_eq!(table(name, vec![]).is_xtables(), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_found_by_all_of_its_name() {
+        let mut nat = table("ip nat", vec![chain("A", vec![]), chain("B", vec![])]);
+        nat.sets = vec![ports("a", &[]), ports("b", &[(1, 2)])];
+        assert_eq!(nat.chain(&Name::from("B")), Some(&nat.chains[1]));
+        assert_eq!(nat.chain(&Name::from("b")), None);
+        assert_eq!(nat.set(&Name::from("b")), Some(&nat.sets[1]));
+        assert_eq!(nat.set(&Name::from("B")), None);
+
+        let names = ["legacy ip nat", "ip filter", "ip6 nat", "ip nat", "inet nat"];
+        let found = Found {
+            tables: names.map(|name| table(name, vec![])).into(),
+            not_known: vec![],
+        };
+        let v4 = TableFamily::Ip(Family::V4);
+        for (subsystem, family, name, want) in [
+            (Subsystem::NfTables, v4, "nat", Some("ip nat")),
+            (Subsystem::NfTables, TableFamily::Ip(Family::V6), "nat", Some("ip6 nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "nat", Some("inet nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "filter", None),
+            (Subsystem::Legacy, v4, "nat", Some("legacy ip nat")),
+            (Subsystem::Legacy, v4, "filter", None),
+        ] {
+            let got = found.table(subsystem, family, name).map(ToString::to_string);
+            assert_eq!(got.as_deref(), want);
+        }
+        assert_eq!(found.tables_of(Subsystem::NfTables).count(), 4);
+        assert_eq!(found.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    #[test]
+    fn rules_do_the_same_whatever_they_have_counted() {
+        let one = commented("mine", rule([to_port(80)], Action::Accept));
+        let counted = Rule {
+            counters: Some(Counters { packets: 1, bytes: 60 }),
+            handle: 7,
+            ..one.clone()
+        };
+        assert!(one.does_as(&counted));
+        for other in [
+            commented("mine", rule([to_port(81)], Action::Accept)),
+            commented("mine", rule([to_port(80)], Action::Drop)),
+            commented("yours", rule([to_port(80)], Action::Accept)),
+            rule([to_port(80)], Action::Accept),
+        ] {
+            assert!(!one.does_as(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_as_large_as_their_fields() {
+        for (field, largest) in [
+            (Field::Family, 255),
+            (Field::Protocol, 255),
+            (Field::SourcePort, 65535),
+            (Field::DestinationPort, 65535),
+            (Field::Uid, 4_294_967_295),
+            (Field::Gid, 4_294_967_295),
+            (Field::Source(Family::V4), 4_294_967_295),
+            (Field::Destination(Family::V4), 4_294_967_295),
+            (Field::Source(Family::V6), u128::MAX),
+            (Field::Destination(Family::V6), u128::MAX),
+            (Field::InInterface, u128::MAX),
+            (Field::OutInterface, u128::MAX),
+        ] {
+            assert_eq!(field.largest(), largest, "{field:?}");
+        }
+        assert_eq!((Field::Protocol.bits(), Field::Uid.bits()), (8, 32));
+    }
+
+    #[test]
+    fn an_interfaces_name_is_its_bytes_and_zeros() {
+        assert_eq!(interface(b""), 0);
+        assert_eq!(interface(b"lo"), 0x6c6f_0000_0000_0000_0000_0000_0000_0000);
+        assert_eq!(interface(b"0123456789abcdef"), interface(b"0123456789abcdefgh"));
+    }
+
+    #[test]
+    fn a_condition_is_made_of_a_number_or_an_interval() {
+        let listed = |list| Condition::In {
+            field: Field::Uid,
+            values: Values::Listed(list),
+            negated: false,
+        };
+        assert_eq!(Condition::is(Field::Uid, 7), listed(vec![(7, 7)]));
+        assert_eq!(Condition::is(Field::Uid, (7, 9)), listed(vec![(7, 9)]));
+    }
+
+    /// The chains at a hook, as `table/chain`.
+    fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
+        let found = Found {
+            tables: tables.to_vec(),
+            not_known: vec![],
+        };
+        let slots = found.chains_at(family, hook);
+        slots
+            .iter()
+            .map(|slot| format!("{}/{}", slot.table, slot.chain.name))
+            .collect()
+    }
+
+    #[test]
+    fn chains_run_by_their_priorities_and_nat_chains_together() {
+        let prerouting = |name, kind, priority| base(name, kind, Hook::Prerouting, priority, vec![]);
+        let tables = [
+            table(
+                "inet mine",
+                vec![
+                    prerouting("late", Kind::Filter, -99),
+                    // Where its priority says nothing against filter chains, but against nat chains.
+                    prerouting("nat-last", Kind::Nat, 300),
+                    prerouting("nat-first", Kind::Nat, -300),
+                    prerouting("early", Kind::Filter, -101),
+                    chain("regular", vec![]),
+                    base("out", Kind::Filter, Hook::Output, 0, vec![]),
+                ],
+            ),
+            table("ip nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+            table("ip6 nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(
+            order(&tables, Family::V6, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip6 nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(order(&tables, Family::V4, Hook::Output), ["inet mine/out"]);
+        assert!(order(&tables, Family::V4, Hook::Forward).is_empty());
+        let mut tables = tables;
+        tables[0].dormant = true;
+        assert_eq!(order(&tables, Family::V4, Hook::Prerouting), ["ip nat/PREROUTING"]);
+    }
+
+    /// Source NAT has a place of its own (100), behind filter chains at 0.
+    #[test]
+    fn chains_of_source_nat_run_at_100() {
+        let chains = |hook| {
+            vec![
+                base("nat", Kind::Nat, hook, -300, vec![]),
+                base("at-99", Kind::Filter, hook, 99, vec![]),
+                base("at-101", Kind::Filter, hook, 101, vec![]),
+            ]
+        };
+        for hook in [Hook::Input, Hook::Postrouting] {
+            let tables = [table("ip mine", chains(hook))];
+            let want = ["ip mine/at-99", "ip mine/nat", "ip mine/at-101"];
+            assert_eq!(order(&tables, Family::V4, hook), want, "{hook}");
+        }
+    }
+
+    #[test]
+    fn of_equal_priorities_the_later_chain_runs_first() {
+        let at_0 = |name| base(name, Kind::Filter, Hook::Output, 0, vec![]);
+        let tables = [
+            table("inet one", vec![at_0("a"), at_0("b")]),
+            table("inet two", vec![at_0("c")]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Output),
+            ["inet two/c", "inet one/b", "inet one/a"]
+        );
+    }
+
+    #[test]
+    fn the_order_is_unknown_only_between_tables() {
+        let output = |name, kind, priority| base(name, kind, Hook::Output, priority, vec![]);
+        let found = Found {
+            tables: vec![
+                table(
+                    "inet one",
+                    vec![
+                        output("a", Kind::Filter, 0),
+                        output("b", Kind::Filter, 0),
+                        output("nat", Kind::Nat, 0),
+                    ],
+                ),
+                table(
+                    "inet two",
+                    vec![
+                        output("c", Kind::Filter, 0),
+                        output("d", Kind::Filter, 1),
+                        output("other-nat", Kind::Nat, 0),
+                    ],
+                ),
+            ],
+            not_known: vec![],
+        };
+        let slots = found.chains_at(Family::V4, Hook::Output);
+        let ties = |one: &str, other: &str| {
+            let slot = |name: &str| slots.iter().find(|slot| slot.chain.name == *name).unwrap();
+            slot(one).ties_with(slot(other))
+        };
+        assert!(ties("a", "c") && ties("c", "b") && ties("nat", "other-nat"));
+        assert!(!ties("a", "b"), "within a table it is known");
+        assert!(!ties("a", "d"), "other priorities");
+        assert!(!ties("a", "other-nat"), "a nat chain at 0 runs at -100");
     }
 }

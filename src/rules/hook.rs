@@ -62,3 +62,31 @@ pub fn nat_priority(hook: Hook) -> i32 {
 /// Where in a hook's order destination NAT happens, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST` in
 /// linux/netfilter_ipv4.h.
 pub const NAT_PRIORITY: i32 = -100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_are_numbered_and_named_as_in_the_kernel_and_nft() {
+        let names = Hook::INET.map(|hook| hook.to_string());
+        assert_eq!(
+            names,
+            ["prerouting", "input", "forward", "output", "postrouting", "ingress"]
+        );
+        assert_eq!(Hook::NETDEV.map(|hook| hook.to_string()), ["ingress", "egress"]);
+    }
+
+    /// What nft calls `dstnat` and `srcnat`.
+    #[test]
+    fn nat_of_destinations_is_before_filters_and_of_sources_behind() {
+        for (hook, priority) in [
+            (Hook::Prerouting, -100),
+            (Hook::Output, -100),
+            (Hook::Input, 100),
+            (Hook::Postrouting, 100),
+        ] {
+            assert_eq!(nat_priority(hook), priority, "{hook}");
+        }
+    }
+}

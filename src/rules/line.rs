@@ -52,3 +52,28 @@ impl fmt::Display for Line<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::found::Action;
+    use crate::rules::found::examples::{chain, rule, table, to_port};
+
+    #[test]
+    fn the_table_decides_the_syntax() {
+        let chain = chain("OUTPUT", vec![rule([to_port(80)], Action::Accept)]);
+        for (name, text) in [
+            ("ip nat", "-A OUTPUT -m tcp --dport 80 -j ACCEPT"),
+            ("legacy ip6 filter", "-A OUTPUT -m tcp --dport 80 -j ACCEPT"),
+            ("inet nat", "tcp dport 80 accept"),
+            ("ip mine", "tcp dport 80 accept"),
+        ] {
+            let line = Line {
+                table: &table(name, vec![]),
+                chain: &chain,
+                rule: &chain.rules[0],
+            };
+            assert_eq!(line.to_string(), text, "{name}");
+        }
+    }
+}

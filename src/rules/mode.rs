@@ -156,4 +156,16 @@ mod tests {
         assert_eq!(Choice::from_name("iptables"), Some(Choice::Mode(Mode::Legacy)));
         assert_eq!(Choice::from_name("default"), None);
     }
+
+    #[test]
+    fn each_mode_has_its_iptables() {
+        for (mode, commands) in [
+            (Mode::Nft, ["iptables-nft", "ip6tables-nft"]),
+            (Mode::Legacy, ["iptables-legacy", "ip6tables-legacy"]),
+            (Mode::Native, ["iptables", "ip6tables"]),
+        ] {
+            assert_eq!(Family::ALL.map(|family| mode.iptables(family)), commands);
+        }
+        assert_eq!(Choice::Default.to_string(), "default");
+    }
 }

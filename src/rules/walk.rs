@@ -672,3 +672,851 @@ fn hull(intervals: Intervals) -> Intervals {
         _ => intervals,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::found::examples::{base, chain, not, ports, rule, table, to_port};
+    use crate::rules::found::{Name, Set, interface};
+
+    const REDIRECT: &str = "PROXY_INIT_REDIRECT";
+
+    fn name(text: &str) -> Name {
+        Name::from(text)
+    }
+
+    fn jump(to: &str) -> Action {
+        Action::Jump(name(to))
+    }
+
+    fn goto(to: &str) -> Action {
+        Action::Goto(name(to))
+    }
+
+    fn redirect(port: u16) -> Action {
+        Action::Redirect(Some((port, port)))
+    }
+
+    fn unknown() -> Action {
+        Action::Unknown("queue to 1".to_owned())
+    }
+
+    fn fixed(holds: bool) -> Condition {
+        let text = "ct state new".to_owned();
+        Condition::Fixed { text, holds }
+    }
+
+    fn strange() -> Condition {
+        Condition::Unknown("-m recent".to_owned())
+    }
+
+    fn any(action: Action) -> Rule {
+        rule([], action)
+    }
+
+    fn prerouting(rules: Vec<Rule>) -> Chain {
+        base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules)
+    }
+
+    /// proxy-init's own chain, which redirects everything.
+    fn redirecting() -> Chain {
+        chain(REDIRECT, vec![any(redirect(4143))])
+    }
+
+    /// The nat table with these rules before the jump to proxy-init's chain, and other chains.
+    fn nat(before: Vec<Rule>, others: Vec<Chain>) -> Table {
+        let mut rules = before;
+        rules.push(any(jump(REDIRECT)));
+        let mut chains = vec![prerouting(rules), redirecting()];
+        chains.extend(others);
+        table("ip nat", chains)
+    }
+
+    /// A filter table whose chain at the hook runs before nat.
+    fn mangle(name: &str, rules: Vec<Rule>) -> Table {
+        table(name, vec![base("early", Kind::Filter, Hook::Prerouting, -150, rules)])
+    }
+
+    /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps` where
+    /// it isn't certain, and `behind` where they have been in proxy-init's chain. Before them, `reached` if any have.
+    fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec<String> {
+        let found = Found {
+            tables,
+            not_known: vec![],
+        };
+        let goal = Goal {
+            subsystem: Subsystem::NfTables,
+            family: TableFamily::Ip(Family::V4),
+            table: "nat",
+            chain: direction.chain(),
+        };
+        let walk = walk(&found, Family::V4, direction, goal, connections);
+        let decision = |decision: &Decision<'_>| {
+            let at = decision.at;
+            let rule = match at.rule {
+                Some(rule) => at.chain.rules.iter().position(|own| std::ptr::eq(own, rule)).unwrap() + 1,
+                None => 0,
+            };
+            format!(
+                "{} {} {}: {:?}{}{} of {}",
+                at.table,
+                at.chain.name,
+                if rule == 0 {
+                    "policy".to_owned()
+                } else {
+                    rule.to_string()
+                },
+                decision.fate,
+                if decision.certain { "" } else { " perhaps" },
+                if decision.behind_ours { " behind" } else { "" },
+                decision.connections
+            )
+        };
+        let mut said: Vec<_> = walk.reached.then(|| "reached".to_owned()).into_iter().collect();
+        said.extend(walk.decisions.iter().map(decision));
+        said
+    }
+
+    fn inbound(tables: Vec<Table>) -> Vec<String> {
+        of(
+            tables,
+            Direction::Inbound,
+            Connections::all(Family::V4, Direction::Inbound),
+        )
+    }
+
+    /// What is said of a nat table in which everything gets to proxy-init's chain.
+    const ALL_WELL: [&str; 2] = [
+        "reached",
+        "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of all TCP connections",
+    ];
+
+    /// What is said if all connections but those to port 80 get there, and this about those.
+    fn but_for_port_80(about: &str) -> Vec<String> {
+        let mut said = vec!["reached".to_owned()];
+        let redirected = "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of to port 0-79,81-65535".to_owned();
+        // A connection that passes by is known to only at the end.
+        match about.contains("Accepted") {
+            true => said.extend([redirected, about.to_owned()]),
+            false => said.extend([about.to_owned(), redirected]),
+        }
+        said
+    }
+
+    #[test]
+    fn directions_have_their_hooks_and_chains() {
+        let [inbound, outbound] = Direction::ALL;
+        assert_eq!(
+            (inbound.to_string(), outbound.to_string()),
+            ("inbound".into(), "outbound".into())
+        );
+        assert_eq!((inbound.hook(), outbound.hook()), (Hook::Prerouting, Hook::Output));
+        assert_eq!(inbound.chain().as_str(), "PROXY_INIT_REDIRECT");
+        assert_eq!(outbound.chain().as_str(), "PROXY_INIT_OUTPUT");
+    }
+
+    #[test]
+    fn connections_say_what_sets_them_apart() {
+        let all = |direction| Connections::all(Family::V4, direction);
+        let set = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
+        let lo = Intervals::one(interface(b"lo"));
+        let ten = 0x0a00_0000;
+        let every_second: Vec<_> = (1..=9).map(|number| (number * 2, number * 2)).collect();
+        for (field, numbers, want) in [
+            (
+                Field::DestinationPort,
+                set(&[(80, 80), (8000, 8100)]),
+                "to port 80,8000-8100",
+            ),
+            (Field::SourcePort, set(&[(1, 2)]), "from port 1-2"),
+            (
+                Field::Source(Family::V4),
+                set(&[(ten, ten + 0xff_ffff)]),
+                "from 10.0.0.0/8",
+            ),
+            (
+                Field::Destination(Family::V4),
+                set(&[(ten, ten + 1), (ten + 3, ten + 4)]),
+                "to 10.0.0.0/31,10.0.0.3-10.0.0.4",
+            ),
+            (Field::Uid, set(&[(2102, 2102)]), "of user 2102"),
+            (Field::Gid, set(&[(0, 7)]), "of group 0-7"),
+            (Field::OutInterface, lo.clone(), "out by \"lo\""),
+            (
+                Field::DestinationPort,
+                set(&every_second[..8]),
+                "to port 2,4,6,8,10,12,14,16",
+            ),
+            (
+                Field::DestinationPort,
+                set(&every_second),
+                "to port 2,4,6,8,10,12,14,16,...",
+            ),
+            // What these connections don't have, or have anyway.
+            (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
+            (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
+            (Field::Protocol, set(&[(6, 6)]), "all TCP connections"),
+        ] {
+            assert_eq!(all(Direction::Outbound).with(field, &numbers).to_string(), want);
+        }
+        let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+        assert_eq!(
+            to_80.with(Field::InInterface, &lo).to_string(),
+            "to port 80 in by \"lo\""
+        );
+        assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
+        let inbound = all(Direction::Inbound);
+        assert_eq!(
+            inbound.with(Field::Uid, &Intervals::one(7)),
+            inbound,
+            "no user sends them"
+        );
+        let v6 = Connections::all(Family::V6, Direction::Inbound);
+        let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
+        assert_eq!(from.to_string(), "from ::1");
+    }
+
+    #[test]
+    fn nothing_that_decides_leaves_the_way_free() {
+        assert_eq!(inbound(vec![nat(vec![], vec![])]), ALL_WELL);
+        let to = |port: u16| Condition::is(Field::DestinationPort, u128::from(port));
+        let count = Action::Continue(None);
+        for (what, before, others) in [
+            ("a counter", vec![any(count.clone())], vec![]),
+            ("a log", vec![any(Action::Continue(Some("log".to_owned())))], vec![]),
+            ("an empty chain", vec![any(jump("empty"))], vec![chain("empty", vec![])]),
+            (
+                "a return in a chain",
+                vec![any(jump("back"))],
+                vec![chain("back", vec![any(Action::Return)])],
+            ),
+            (
+                "nested jumps",
+                vec![any(jump("one"))],
+                vec![
+                    chain("one", vec![any(jump("two")), any(Action::Return)]),
+                    chain("two", vec![any(jump("three"))]),
+                    chain("three", vec![any(Action::Return), any(Action::Drop)]),
+                ],
+            ),
+            (
+                "a goto within a jump",
+                vec![any(jump("one"))],
+                vec![
+                    chain("one", vec![any(goto("two")), any(Action::Drop)]),
+                    chain("two", vec![any(count.clone())]),
+                ],
+            ),
+            (
+                "UDP only",
+                vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "no TCP",
+                vec![rule([not(Condition::is(Field::Protocol, TCP))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "IPv6 only",
+                vec![rule([Condition::is(Field::Family, 10)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "an IPv6 address",
+                vec![rule([not(Condition::is(Field::Source(Family::V6), 1))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "a user, which inbound packets have none of",
+                vec![rule([Condition::is(Field::Uid, 7)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "not a user",
+                vec![rule([not(Condition::is(Field::Uid, 7))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "a way out by a device",
+                vec![rule(
+                    [Condition::is(Field::OutInterface, interface(b"lo"))],
+                    Action::Drop,
+                )],
+                vec![],
+            ),
+            ("no new connection", vec![rule([fixed(false)], Action::Drop)], vec![]),
+            (
+                "no new connection and something unknown",
+                vec![rule([strange(), fixed(false)], Action::Drop)],
+                vec![],
+            ),
+            ("two ports at once", vec![rule([to(80), to(81)], Action::Drop)], vec![]),
+            (
+                "an unknown condition on a counter",
+                vec![rule([strange()], count)],
+                vec![],
+            ),
+        ] {
+            assert_eq!(inbound(vec![nat(before, others)]), ALL_WELL, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_rule_before_the_jump_takes_its_connections() {
+        let first = "ip nat PREROUTING 1";
+        for (action, others, want) in [
+            (Action::Accept, vec![], "Accepted"),
+            (Action::Return, vec![], "Accepted"),
+            (goto("empty"), vec![chain("empty", vec![])], "Accepted"),
+            (Action::Drop, vec![], "Dropped"),
+            (redirect(1), vec![], "Mapped"),
+            (Action::Nat("dnat to 10.0.0.1".to_owned()), vec![], "Mapped"),
+        ] {
+            let got = inbound(vec![nat(vec![rule([to_port(80)], action)], others)]);
+            assert_eq!(got, but_for_port_80(&format!("{first}: {want} of to port 80")));
+        }
+    }
+
+    #[test]
+    fn a_rule_in_a_chain_before_the_jump_takes_its_connections() {
+        for (way, action, want) in [
+            (jump("sub"), Action::Accept, "ip nat sub 1: Accepted of to port 80"),
+            (jump("sub"), Action::Drop, "ip nat sub 1: Dropped of to port 80"),
+            (jump("sub"), goto("end"), ""),
+        ] {
+            let others = vec![
+                chain("sub", vec![rule([to_port(80)], action), any(Action::Return)]),
+                chain("end", vec![any(Action::Return)]),
+            ];
+            let got = inbound(vec![nat(vec![any(way)], others)]);
+            match want {
+                // The goto ends in the chain that jumped before.
+                "" => assert_eq!(got[0], "reached"),
+                want => assert_eq!(got, but_for_port_80(want)),
+            }
+        }
+        // A goto from the base chain doesn't come back, wherever its target ends.
+        let others = vec![chain("sub", vec![rule([to_port(80)], Action::Drop)])];
+        assert_eq!(
+            inbound(vec![nat(vec![any(goto("sub"))], others)]),
+            [
+                "ip nat sub 1: Dropped of to port 80",
+                "ip nat PREROUTING 1: Accepted of to port 0-79,81-65535",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rule_behind_the_jump_is_too_late() {
+        let mut table = nat(vec![], vec![]);
+        table.chains[1].rules = vec![rule([to_port(80)], Action::Return), any(redirect(4143))];
+        table.chains[0].rules.push(rule([to_port(80)], redirect(1)));
+        assert_eq!(
+            inbound(vec![table]),
+            [
+                "reached",
+                "ip nat PROXY_INIT_REDIRECT 2: Mapped behind of to port 0-79,81-65535",
+                "ip nat PREROUTING 2: Mapped behind of to port 80",
+            ]
+        );
+    }
+
+    #[test]
+    fn conditions_pick_their_connections() {
+        let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
+        let unlisted = Condition::is(Field::SourcePort, Values::Set(name("missing")));
+        let dropped = |conditions: Vec<Condition>| {
+            let drop = Rule {
+                conditions,
+                ..any(Action::Drop)
+            };
+            let got = inbound(vec![nat(vec![drop], vec![])]);
+            let (of, rest) = (&got[1], &got[2..]);
+            let of = of.strip_prefix("ip nat PREROUTING 1: Dropped").unwrap().to_owned();
+            let prefix = "ip nat PROXY_INIT_REDIRECT 1: Mapped ";
+            let rest: Vec<_> = rest
+                .iter()
+                .map(|line| line.strip_prefix(prefix).unwrap().replace("behind of ", ""))
+                .collect();
+            (of, rest)
+        };
+        for (conditions, of, rest) in [
+            (vec![not(to_port(80))], " of to port 0-79,81-65535", "to port 80"),
+            (
+                vec![to_port(80), fixed(true)],
+                " of to port 80",
+                "to port 0-79,81-65535",
+            ),
+            (
+                vec![Condition::is(Field::Protocol, TCP), to_port(80)],
+                " of to port 80",
+                "to port 0-79,81-65535",
+            ),
+            // Two tell them apart: the others can't be said in one set, so they are said to be all.
+            (
+                vec![to_port(80), ten()],
+                " of from 10.0.0.0/8 to port 80",
+                "all TCP connections",
+            ),
+            (
+                vec![strange()],
+                " perhaps of all TCP connections",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![strange(), to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![unlisted, to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![strange(), to_port(80)],
+                " perhaps of to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![to_port(80), strange()],
+                " perhaps of to port 80",
+                "perhaps all TCP connections",
+            ),
+        ] {
+            let case = format!("{conditions:?}");
+            assert_eq!(dropped(conditions), (of.to_owned(), vec![rest.to_owned()]), "{case}");
+        }
+    }
+
+    #[test]
+    fn sets_are_looked_up_in_their_table() {
+        let in_set = |set: &str| Condition::is(Field::DestinationPort, Values::Set(name(set)));
+        let with_sets = |condition| {
+            let mut table = nat(vec![rule([condition], Action::Drop)], vec![]);
+            table.sets = vec![
+                ports("web", &[(80, 80)]),
+                ports("empty", &[]),
+                Set {
+                    elements: None,
+                    ..ports("several-fields", &[])
+                },
+            ];
+            inbound(vec![table])
+        };
+        assert_eq!(
+            with_sets(in_set("web")),
+            but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80")
+        );
+        assert_eq!(with_sets(in_set("empty")), ALL_WELL);
+        assert_eq!(
+            with_sets(not(in_set("empty"))),
+            ["ip nat PREROUTING 1: Dropped of all TCP connections"]
+        );
+        for unknown in ["several-fields", "missing"] {
+            assert_eq!(
+                with_sets(in_set(unknown)),
+                [
+                    "reached",
+                    "ip nat PREROUTING 1: Dropped perhaps of all TCP connections",
+                    "ip nat PROXY_INIT_REDIRECT 1: Mapped perhaps behind of all TCP connections",
+                ],
+                "{unknown}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_verdict_map_takes_what_it_lists() {
+        let map = |field, verdicts: &[(u128, Action)]| {
+            let mut table = nat(
+                vec![any(Action::Map(field, name("verdicts")))],
+                vec![chain("sub", vec![])],
+            );
+            table.sets = vec![Set {
+                verdicts: verdicts
+                    .iter()
+                    .map(|(number, action)| (Intervals::one(*number), action.clone()))
+                    .collect(),
+                ..ports("verdicts", &[])
+            }];
+            inbound(vec![table])
+        };
+        let port = Field::DestinationPort;
+        let drop_80 = but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80");
+        assert_eq!(map(port, &[(80, Action::Drop)]), drop_80);
+        assert_eq!(
+            map(port, &[(80, Action::Drop), (70_000, Action::Accept)]),
+            drop_80,
+            "no packet has such a port"
+        );
+        assert_eq!(
+            map(port, &[(80, goto("sub")), (443, Action::Accept)]),
+            [
+                "reached",
+                "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of to port 0-79,81-442,444-65535",
+                "ip nat PREROUTING 1: Accepted of to port 80",
+                "ip nat PREROUTING 1: Accepted of to port 443",
+            ]
+        );
+        assert_eq!(map(port, &[]), ALL_WELL);
+        assert_eq!(map(Field::Uid, &[(7, Action::Drop)]), ALL_WELL, "no user sends them");
+        assert_eq!(
+            map(Field::Protocol, &[(TCP, Action::Drop)]),
+            ["ip nat PREROUTING 1: Dropped of all TCP connections"]
+        );
+        assert_eq!(
+            inbound(vec![nat(vec![any(Action::Map(port, name("missing")))], vec![])]),
+            [
+                "reached",
+                "ip nat PREROUTING 1: Unknown perhaps of all TCP connections",
+                ALL_WELL[1]
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_certain_nor_what_comes_behind_it() {
+        let after = vec![rule([to_port(80)], unknown()), rule([to_port(80)], Action::Drop)];
+        assert_eq!(
+            inbound(vec![nat(after, vec![])]),
+            [
+                "reached",
+                "ip nat PREROUTING 1: Unknown perhaps of to port 80",
+                "ip nat PREROUTING 2: Dropped perhaps of to port 80",
+                "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of to port 0-79,81-65535",
+            ]
+        );
+        let before = vec![any(jump("missing"))];
+        assert_eq!(
+            inbound(vec![nat(before, vec![])]),
+            [
+                "reached",
+                "ip nat PREROUTING 1: Unknown perhaps of all TCP connections",
+                ALL_WELL[1]
+            ]
+        );
+    }
+
+    #[test]
+    fn an_accept_ends_only_its_own_base_chain() {
+        let accept = mangle("ip mangle", vec![any(Action::Accept), any(Action::Drop)]);
+        assert_eq!(inbound(vec![accept, nat(vec![], vec![])]), ALL_WELL);
+    }
+
+    #[test]
+    fn a_drop_before_ends_everything_whatever_table_it_is_in() {
+        for name in ["ip mangle", "inet mine", "legacy ip mangle"] {
+            let dropping = mangle(name, vec![rule([to_port(80)], Action::Drop)]);
+            assert_eq!(
+                inbound(vec![dropping, nat(vec![], vec![])]),
+                but_for_port_80(&format!("{name} early 1: Dropped of to port 80"))
+            );
+        }
+        let other_family = mangle("ip6 mangle", vec![any(Action::Drop)]);
+        let dormant = Table {
+            dormant: true,
+            ..mangle("ip mangle", vec![any(Action::Drop)])
+        };
+        let output = base("out", Kind::Filter, Hook::Output, -150, vec![any(Action::Drop)]);
+        let other_hook = table("inet mine", vec![output]);
+        assert_eq!(
+            inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]),
+            ALL_WELL
+        );
+    }
+
+    #[test]
+    fn ingress_comes_before_prerouting() {
+        let at_ingress = base(
+            "edge",
+            Kind::Filter,
+            Hook::Ingress,
+            500,
+            vec![rule([to_port(80)], Action::Drop)],
+        );
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), table("netdev edge", vec![at_ingress])]),
+            but_for_port_80("netdev edge edge 1: Dropped of to port 80")
+        );
+    }
+
+    #[test]
+    fn a_policy_drops_what_gets_to_the_end() {
+        let with_policy_drop = |mut table: Table| {
+            table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
+            table
+        };
+        let accept_80 = || mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
+        assert_eq!(
+            inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
+            [
+                "reached",
+                "ip mangle early policy: Dropped of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of to port 80",
+            ]
+        );
+        let mut bypassing = nat(vec![], vec![]);
+        bypassing.chains[1].rules.insert(0, rule([to_port(80)], Action::Return));
+        assert_eq!(
+            inbound(vec![with_policy_drop(bypassing)]),
+            [
+                "reached",
+                "ip nat PROXY_INIT_REDIRECT 2: Mapped behind of to port 0-79,81-65535",
+                "ip nat PREROUTING policy: Dropped behind of to port 80",
+            ]
+        );
+    }
+
+    #[test]
+    fn once_mapped_no_nat_chain_is_asked_but_filter_chains_are() {
+        let later = |kind| {
+            let rules = vec![any(Action::Drop)];
+            table("inet later", vec![base("late", kind, Hook::Prerouting, 10, rules)])
+        };
+        assert_eq!(inbound(vec![nat(vec![], vec![]), later(Kind::Nat)]), ALL_WELL);
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), later(Kind::Filter)]),
+            [
+                ALL_WELL[0],
+                ALL_WELL[1],
+                "inet later late 1: Dropped behind of all TCP connections"
+            ]
+        );
+        // An earlier nat chain has mapped them: proxy-init's isn't asked.
+        let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, vec![any(redirect(1))]);
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), table("ip mine", vec![earlier])]),
+            ["ip mine dstnat 1: Mapped of all TCP connections"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_tracked_passes_no_nat_chain() {
+        let raw = mangle(
+            "ip raw",
+            vec![
+                rule([to_port(80)], Action::Untrack),
+                rule([to_port(80)], Action::Accept),
+            ],
+        );
+        assert_eq!(
+            inbound(vec![raw, nat(vec![], vec![])]),
+            but_for_port_80("ip raw early 1: Untracked of to port 80")
+        );
+    }
+
+    #[test]
+    fn between_tables_of_equal_priority_the_other_is_assumed_to_run_first() {
+        let other = || {
+            let rules = vec![rule([to_port(80)], redirect(1))];
+            table(
+                "ip mine",
+                vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
+            )
+        };
+        let last = || {
+            let rules = vec![any(redirect(2))];
+            table("ip last", vec![base("dstnat", Kind::Nat, Hook::Prerouting, -99, rules)])
+        };
+        let want = but_for_port_80("ip mine dstnat 1: Mapped perhaps of to port 80");
+        // Whichever table was made first.
+        assert_eq!(inbound(vec![other(), nat(vec![], vec![]), last()]), want);
+        assert_eq!(inbound(vec![last(), nat(vec![], vec![]), other()]), want);
+        assert_eq!(inbound(vec![nat(vec![], vec![]), last(), other()]), want);
+        // A chain named like the one that holds the jump is another one in another table.
+        let namesake = base("PREROUTING", Kind::Filter, Hook::Prerouting, -150, vec![]);
+        let namesake = table("ip mangle", vec![namesake]);
+        assert_eq!(inbound(vec![namesake, other(), nat(vec![], vec![])]), want);
+        // A filter chain's priority isn't tied with a nat chain's.
+        let rules = vec![rule([to_port(80)], Action::Drop)];
+        let filter = table(
+            "ip mine",
+            vec![base("late", Kind::Filter, Hook::Prerouting, -99, rules)],
+        );
+        assert_eq!(
+            inbound(vec![filter, nat(vec![], vec![])]),
+            [ALL_WELL[0], ALL_WELL[1], "ip mine late 1: Dropped behind of to port 80"]
+        );
+    }
+
+    #[test]
+    fn what_a_tied_chain_leaves_alone_is_as_certain_as_before() {
+        let rules = vec![rule([to_port(80)], Action::Return)];
+        let tied = table(
+            "ip mine",
+            vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
+        );
+        let before = vec![rule([to_port(443)], Action::Drop)];
+        assert_eq!(
+            inbound(vec![tied.clone(), nat(before.clone(), vec![])])[..2],
+            ["reached", "ip nat PREROUTING 1: Dropped of to port 443"]
+        );
+        // What wasn't certain before isn't now.
+        let doubt = mangle("ip mangle", vec![any(unknown())]);
+        let got = inbound(vec![doubt, tied, nat(before, vec![])]);
+        assert_eq!(
+            got[..3],
+            [
+                "reached",
+                "ip mangle early 1: Unknown perhaps of all TCP connections",
+                "ip nat PREROUTING 1: Dropped perhaps of to port 443",
+            ]
+        );
+    }
+
+    #[test]
+    fn outbound_connections_have_a_user_and_pass_output() {
+        let rules = vec![
+            rule([Condition::is(Field::Uid, 2102)], Action::Return),
+            any(jump("PROXY_INIT_OUTPUT")),
+        ];
+        let output = table(
+            "ip nat",
+            vec![
+                base("OUTPUT", Kind::Nat, Hook::Output, -100, rules),
+                chain("PROXY_INIT_OUTPUT", vec![any(redirect(4140))]),
+                prerouting(vec![any(Action::Drop)]),
+            ],
+        );
+        assert_eq!(
+            of(
+                vec![output],
+                Direction::Outbound,
+                Connections::all(Family::V4, Direction::Outbound)
+            ),
+            [
+                "reached",
+                "ip nat PROXY_INIT_OUTPUT 1: Mapped behind of of user 0-2101,2103-4294967295",
+                "ip nat OUTPUT 1: Accepted of of user 2102",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_single_connection_is_followed_too() {
+        let one = Connections::all(Family::V4, Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+        let got = |port| {
+            let before = vec![rule([to_port(port)], Action::Accept)];
+            of(vec![nat(before, vec![])], Direction::Inbound, one.clone())
+        };
+        assert_eq!(got(80), ["ip nat PREROUTING 1: Accepted of to port 80"]);
+        assert_eq!(
+            got(81),
+            ["reached", "ip nat PROXY_INIT_REDIRECT 1: Mapped behind of to port 80"]
+        );
+    }
+
+    #[test]
+    fn without_a_way_to_the_goal_nothing_is_reached_and_nothing_decided() {
+        assert!(inbound(vec![]).is_empty());
+        let only_hooked = table("ip nat", vec![prerouting(vec![]), redirecting()]);
+        assert!(inbound(vec![only_hooked]).is_empty());
+        // A chain of the same name in another table isn't the goal.
+        for name in ["ip mine", "inet nat", "legacy ip nat"] {
+            let mut other = table("ip nat", vec![prerouting(vec![any(jump(REDIRECT))]), redirecting()]);
+            let of_name = table(name, vec![]);
+            other.name = of_name.name;
+            other.family = of_name.family;
+            other.subsystem = of_name.subsystem;
+            assert_eq!(
+                inbound(vec![other]),
+                [format!("{name} PROXY_INIT_REDIRECT 1: Mapped of all TCP connections")]
+            );
+        }
+    }
+
+    #[test]
+    fn deep_jumps_are_followed_and_loops_end() {
+        let deep = |depth: usize| {
+            let link = |at: usize| {
+                let next = if at == depth {
+                    REDIRECT.to_owned()
+                } else {
+                    format!("c{}", at + 1)
+                };
+                chain(&format!("c{at}"), vec![any(jump(&next))])
+            };
+            let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
+            chains.extend((1..=depth).map(link));
+            inbound(vec![table("ip nat", chains)])
+        };
+        // The kernel's own limit, and this one's.
+        assert_eq!(deep(16), ALL_WELL);
+        assert_eq!(deep(31), ALL_WELL);
+        assert_eq!(deep(32), ["ip nat c32 1: Unknown perhaps of all TCP connections"]);
+
+        let circle = vec![chain("a", vec![any(jump("b"))]), chain("b", vec![any(goto("a"))])];
+        let got = inbound(vec![nat(vec![any(jump("a"))], circle)]);
+        assert_eq!(got.len(), 3, "{got:?}");
+        assert!(got[1].contains("Unknown perhaps"), "{got:?}");
+    }
+
+    /// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
+    /// it, and how many decisions say so.
+    fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
+        let before = ports.map(|port| rule([to_port(port)], Action::Accept)).collect();
+        let mut table = nat(before, vec![]);
+        // Some more that nothing decides about, but that have been in proxy-init's chain.
+        table.chains[1].rules.insert(0, rule([to_port(1001)], Action::Return));
+        let found = Found {
+            tables: vec![table],
+            not_known: vec![],
+        };
+        let goal = Goal {
+            subsystem: Subsystem::NfTables,
+            family: TableFamily::Ip(Family::V4),
+            table: "nat",
+            chain: ChainName::ProxyInitRedirect,
+        };
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let walk = walk(&found, Family::V4, Direction::Inbound, goal, all);
+        let decisions = walk.decisions.iter().filter(|decision| decision.fate == Fate::Accepted);
+        let ports = decisions.clone().flat_map(|decision| {
+            let ports = decision.connections.get(Field::DestinationPort).unwrap();
+            ports
+                .as_slice()
+                .to_vec()
+                .into_iter()
+                .flat_map(|(first, last)| first..=last)
+        });
+        (decisions.clone().count(), ports.collect())
+    }
+
+    /// However many sets of connections there are, each connection that is taken is said to be.
+    #[test]
+    fn of_many_sets_no_connection_is_lost() {
+        let even = |count: u16| (1..=count).map(|number| number * 2);
+        let numbers = |count: u16| even(count).map(u128::from).collect::<Vec<_>>();
+        assert_eq!(accepted(even(10)), (10, numbers(10)), "few are told apart");
+        assert_eq!(accepted(even(40)), (1, numbers(40)), "many are not");
+        assert_eq!(accepted(even(64)), (1, numbers(64)));
+        assert_eq!(accepted(even(65)), (1, (2..=130).collect()), "nor those between them");
+    }
+
+    /// A field that would be in more than 64 pieces is kept whole: what is said is of more connections than it is true of.
+    #[test]
+    fn of_many_intervals_no_connection_is_lost() {
+        let every_second = |count: u128| {
+            let list = (1..=count).map(|port| (port * 2, port * 2)).collect();
+            Condition::is(Field::DestinationPort, Values::Listed(list))
+        };
+        let redirected = |condition| {
+            let got = inbound(vec![nat(vec![rule([condition], Action::Drop)], vec![])]);
+            let rest = got[2]
+                .strip_prefix("ip nat PROXY_INIT_REDIRECT 1: Mapped ")
+                .unwrap()
+                .replace("behind of ", "");
+            (got[1].clone(), rest)
+        };
+        let certain = "ip nat PREROUTING 1: Dropped of to port 2,4,6,8,10,12,14,16,...".to_owned();
+        let odd = "to port 0-1,3,5,7,9,11,13,15,...".to_owned();
+        let all = "all TCP connections".to_owned();
+        // 63 holes leave 64 pieces, 64 leave 65.
+        assert_eq!(redirected(every_second(63)), (certain.clone(), odd));
+        assert_eq!(redirected(every_second(64)), (certain, all.clone()));
+        let perhaps = "ip nat PREROUTING 1: Dropped perhaps of all TCP connections".to_owned();
+        assert_eq!(redirected(every_second(65)), (perhaps, format!("perhaps {all}")));
+    }
+}

@@ -231,3 +231,211 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::config::{Config, Port};
+    use crate::rules::found::examples::{commented, not, rule, to_port};
+    use crate::rules::found::{Name, interface};
+    use crate::rules::plan::plan;
+    use crate::rules::ruleset::Purpose;
+
+    fn written(rule: &FoundRule) -> String {
+        IptablesRule(rule).to_string()
+    }
+
+    fn listed(field: Field, list: &[(u128, u128)]) -> Condition {
+        Condition::is(field, Values::Listed(list.to_vec()))
+    }
+
+    /// Each text is of a line that iptables-legacy-save 1.8.9 printed.
+    #[test]
+    fn rules_of_others_are_written_as_iptables_save_writes_them() {
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
+        let eth0 = interface(b"eth0");
+        let beginning = |name: &[u8]| {
+            let first = interface(name);
+            (first, first | (u128::MAX >> (8 * name.len())))
+        };
+        let ports = [(80, 80), (90, 100)];
+        for (conditions, action, text) in [
+            (
+                vec![tcp(), to_port(80)],
+                Action::Accept,
+                "-p tcp -m tcp --dport 80 -j ACCEPT",
+            ),
+            (
+                vec![tcp(), not(Condition::is(Field::DestinationPort, (80, 90)))],
+                Action::Drop,
+                "-p tcp -m tcp ! --dport 80:90 -j DROP",
+            ),
+            (
+                vec![tcp(), Condition::is(Field::SourcePort, 80)],
+                Action::Return,
+                "-p tcp -m tcp --sport 80 -j RETURN",
+            ),
+            (
+                vec![tcp(), listed(Field::DestinationPort, &ports)],
+                Action::Return,
+                "-p tcp -m multiport --dports 80,90:100 -j RETURN",
+            ),
+            (
+                vec![tcp(), not(listed(Field::SourcePort, &[(80, 80), (90, 90)]))],
+                Action::Return,
+                "-p tcp -m multiport ! --sports 80,90 -j RETURN",
+            ),
+            // In whichever order they are compared.
+            (
+                vec![
+                    tcp(),
+                    Condition::is(Field::OutInterface, eth0),
+                    Condition::is(Field::InInterface, beginning(b"eth")),
+                    Condition::is(Field::Destination(Family::V4), (0xc000_0200, 0xc000_02ff)),
+                    ten(),
+                ],
+                Action::Return,
+                "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
+            ),
+            (
+                vec![to_port(1), Condition::Unknown("-m recent --rcheck".to_owned()), tcp()],
+                Action::Accept,
+                "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
+            ),
+            (vec![not(ten())], Action::Redirect(None), "! -s 10.0.0.0/8 -j REDIRECT"),
+            (
+                vec![not(Condition::is(Field::InInterface, eth0)), not(tcp())],
+                Action::Accept,
+                "! -i eth0 ! -p tcp -j ACCEPT",
+            ),
+            (
+                vec![Condition::is(Field::Protocol, 17)],
+                Action::Accept,
+                "-p udp -j ACCEPT",
+            ),
+            (
+                vec![tcp()],
+                Action::Redirect(Some((80, 80))),
+                "-p tcp -j REDIRECT --to-ports 80",
+            ),
+            (
+                vec![tcp()],
+                Action::Redirect(Some((80, 90))),
+                "-p tcp -j REDIRECT --to-ports 80-90",
+            ),
+            (vec![], Action::Jump(Name::from("SUB")), "-j SUB"),
+            (vec![], Action::Goto(Name::from("SUB")), "-g SUB"),
+            (
+                vec![Condition::is(Field::OutInterface, interface(b"lo"))],
+                Action::Return,
+                "-o lo -j RETURN",
+            ),
+            (
+                vec![not(Condition::is(Field::OutInterface, beginning(b"lo")))],
+                Action::Return,
+                "! -o lo+ -j RETURN",
+            ),
+            (
+                vec![Condition::is(Field::Uid, 7)],
+                Action::Return,
+                "-m owner --uid-owner 7 -j RETURN",
+            ),
+            (
+                vec![Condition::is(Field::Uid, (7, 9))],
+                Action::Return,
+                "-m owner --uid-owner 7-9 -j RETURN",
+            ),
+            (
+                vec![not(Condition::is(Field::Gid, 7))],
+                Action::Return,
+                "-m owner ! --gid-owner 7 -j RETURN",
+            ),
+            (vec![], Action::Untrack, "-j CT --notrack"),
+            (vec![], Action::Continue(Some("LOG".to_owned())), "-j LOG"),
+            (vec![], Action::Continue(None), ""),
+            (
+                vec![],
+                Action::Nat("DNAT --to-destination 10.0.0.1".to_owned()),
+                "-j DNAT --to-destination 10.0.0.1",
+            ),
+            (vec![], Action::Unknown("NFQUEUE".to_owned()), "-j NFQUEUE"),
+        ] {
+            let rule = FoundRule {
+                conditions,
+                ..rule([], action)
+            };
+            assert_eq!(written(&rule), text);
+        }
+        let commented = commented("a b", rule([tcp()], Action::Accept));
+        assert_eq!(written(&commented), "-p tcp -m comment --comment \"a b\" -j ACCEPT");
+    }
+
+    /// What iptables has no words for; nft can make such rules in its tables.
+    #[test]
+    fn what_iptables_cannot_say_is_in_brackets() {
+        let set = |field| Condition::is(field, Values::Set(Name::from("web")));
+        for (condition, text) in [
+            (set(Field::DestinationPort), "[DestinationPort @web] -j ACCEPT"),
+            (not(set(Field::Uid)), "! [Uid @web] -j ACCEPT"),
+            (Condition::is(Field::Family, 2), "[Family 2] -j ACCEPT"),
+            (
+                listed(Field::Protocol, &[(6, 6), (17, 17)]),
+                "[Protocol 6,17] -j ACCEPT",
+            ),
+        ] {
+            assert_eq!(written(&rule([condition], Action::Accept)), text);
+        }
+        let map = Action::Map(Field::SourcePort, Name::from("m"));
+        assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
+    }
+
+    /// A rule of proxy-init's reads the same before it is installed and after it was found.
+    #[test]
+    fn a_found_rule_is_written_as_it_was_planned() {
+        let mut config = Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap());
+        config.ipv6 = true;
+        for ruleset in plan(&config) {
+            for (_, rule) in ruleset.rules() {
+                let text = rule.to_string();
+                assert_eq!(format!("{rule:#}"), text.replace('"', ""));
+                assert_eq!(written(&crate::rules::expected::found(rule)), text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_restore_command_is_fed() {
+        let port = |number| Port::new(number).unwrap();
+        let jump = Rule {
+            matches: vec![],
+            target: Target::Jump(ChainName::ProxyInitOutput),
+            purpose: Purpose::LookAtOutbound,
+        };
+        let mut input = Input::new();
+        input.make_or_flush(ChainName::ProxyInitOutput);
+        input.append(ChainName::Output, &jump);
+        input.delete(&Name::from("a \\ \"b\""), 2);
+        input.delete_chain(ChainName::ProxyInitRedirect);
+        assert_eq!(
+            String::from_utf8(input.uncommitted()).unwrap(),
+            "*nat\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j \
+             PROXY_INIT_OUTPUT\n-D \"a \\\\ \\\"b\\\"\" 3\n-X PROXY_INIT_REDIRECT\n"
+        );
+
+        let mut config = Config::new(port(4143), port(4140));
+        config.ipv6 = false;
+        let restore = "*nat\n:PROXY_INIT_REDIRECT - [0:0]\n:PROXY_INIT_OUTPUT - [0:0]\n\
+            -A PROXY_INIT_REDIRECT -p tcp -m comment --comment \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143\n\
+            -A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT\n\
+            -A PROXY_INIT_OUTPUT -o lo -m comment --comment \"proxy-init/ignore-loopback\" -j RETURN\n\
+            -A PROXY_INIT_OUTPUT -p tcp -m comment --comment \"proxy-init/redirect-all-outgoing-to-proxy-port\" -j REDIRECT --to-ports 4140\n\
+            -A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT\nCOMMIT\n";
+        let v4 = format!("# IPv4: iptables-restore --noflush\n{restore}");
+        assert_eq!(simulation(&plan(&config)), v4);
+        config.ipv6 = true;
+        let both = simulation(&plan(&config));
+        let rest = both.strip_prefix(NOT_FOR_ONE_COMMAND).unwrap();
+        assert_eq!(rest, format!("{v4}# IPv6: ip6tables-restore --noflush\n{restore}"));
+    }
+}
