@@ -6,6 +6,7 @@ use crate::backend::nft;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::socket;
 use crate::netlink::sockopt::Entries;
+use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{rule, table, user_data};
 use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
@@ -50,6 +51,7 @@ pub fn read_all(input: &[u8]) {
 /// Reads attributes as each of nf_tables' objects.
 fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
     let _ = table::read(family, attributes);
+    let _ = Hooked::default().add(attributes);
     let mut elements = Elements::default();
     let _ = elements.read(attributes);
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());

@@ -1,5 +1,5 @@
 //! Numbers of the kernel's nf_tables interface that libc doesn't have, under the names they have in
-//! linux/netfilter/nf_tables.h, nfnetlink.h and netlink.h.
+//! linux/netfilter/nf_tables.h, nfnetlink_hook.h, nfnetlink.h and netlink.h.
 
 pub(crate) const NFTA_GEN_ID: u16 = 1;
 
@@ -122,3 +122,9 @@ pub(crate) const NFTA_SET_ELEM_DATA: u16 = 2;
 pub(crate) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 2;
+
+pub(crate) const NFNL_SUBSYS_HOOK: i32 = 12;
+pub(crate) const NFNL_MSG_HOOK_GET: i32 = 0;
+pub(crate) const NFNLA_HOOK_HOOKNUM: u16 = 1;
+pub(crate) const NFNLA_HOOK_PRIORITY: u16 = 2;
+pub(crate) const NFNLA_HOOK_FUNCTION_NAME: u16 = 4;

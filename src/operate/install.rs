@@ -1,5 +1,6 @@
 //! Installing the rules.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -168,7 +169,7 @@ impl Install {
             install: self,
             rulesets,
             tell,
-            lists: Lists::open(),
+            lists: OnceCell::new(),
             warnings,
             replaced: Vec::new(),
             changed: false,
@@ -231,7 +232,8 @@ struct Work<'a, 't> {
     install: &'a Install,
     rulesets: Vec<Ruleset>,
     tell: Tell<'t>,
-    lists: Lists,
+    /// Opened once, as soon as they are needed.
+    lists: OnceCell<Lists>,
     warnings: Vec<Warning>,
     replaced: Vec<Mode>,
     changed: bool,
@@ -279,14 +281,14 @@ impl Work<'_, '_> {
     /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
     /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
     fn install_if_untouched(&mut self) -> Option<(Mode, Reason)> {
-        let presence = self.lists.presence();
-        if presence == Presence::Present && legacy::read::read().ok()?.nat_rules(Subsystem::Legacy) > 0 {
+        let Presence { families, unseen } = self.legacy_tables();
+        if legacy::read::read_nat(&families).ok()?.nat_rules(Subsystem::Legacy) > 0 {
             return None;
         }
         let lack = match Over::Nft.plan(&self.rulesets).install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
-                let legacy_hidden = matches!(presence, Presence::Unseen(_));
+                let legacy_hidden = unseen.is_some();
                 return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
             }
             Err(error) if error.is_lack() => error,
@@ -383,17 +385,18 @@ impl Work<'_, '_> {
     }
 
     fn legacy_rules(&self) -> Result<LegacyRules, Error> {
-        Ok(match self.lists.presence() {
-            Presence::Absent => LegacyRules::None,
-            Presence::Unseen(unseen) => LegacyRules::Unseen(unseen),
-            Presence::Present => match legacy::read::read() {
-                Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
-                Ok(_) => LegacyRules::None,
-                // Without the privilege to read them, there is none to install either, and installing says so.
-                Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
-                Err(error) => return Err(error),
-            },
+        let Presence { families, unseen } = self.legacy_tables();
+        Ok(match legacy::read::read_nat(&families) {
+            Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
+            Ok(_) => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
+            // Without the privilege to read them, there is none to install either, and installing says so.
+            Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
+            Err(error) => return Err(error),
         })
+    }
+
+    fn legacy_tables(&self) -> Presence {
+        self.lists.get_or_init(Lists::open).presence()
     }
 }
 

@@ -9,8 +9,10 @@ use crate::backend::legacy;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::install::Install;
+use crate::rules::config::Family;
 use crate::rules::difference::{Finding, Problem, differences};
-use crate::rules::found::{Found, Subsystem};
+use crate::rules::expected::NAT;
+use crate::rules::found::{Found, Subsystem, TableFamily};
 use crate::rules::mode::{Choice, Mode};
 use crate::rules::plan::plan;
 use crate::rules::ruleset::Ruleset;
@@ -133,7 +135,9 @@ impl Install {
         {
             // Whoever may not list legacy tables may read those that the flags are about.
             found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
-            found.tables.extend(legacy::read::read_nat()?.tables);
+            let mut unread = Family::ALL.to_vec();
+            unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
+            found.tables.extend(legacy::read::read_nat(&unread)?.tables);
         }
         legacy::leave_out_ipv6(mode, &mut rulesets);
         verdict(mode, &rulesets, &found)

@@ -7,6 +7,7 @@
 mod child;
 mod lock;
 pub(crate) mod read;
+mod unlisted;
 
 use std::env;
 use std::fs;

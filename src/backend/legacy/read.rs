@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 
+use super::unlisted;
 use crate::error::{Errno, Error};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, entries, has_ipv6, replace};
@@ -16,11 +17,15 @@ use crate::rules::found::{
 use crate::rules::hook::{Hook, nat_priority};
 use crate::xt;
 
+/// All names of legacy tables (net/ipv4/netfilter/iptable_*.c).
+const NAMES: [&str; 5] = ["raw", "mangle", NAT, "filter", "security"];
+
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
     let mut found = Found::default();
-    for family in Family::ALL {
-        match names(family) {
+    let lists = Family::ALL.map(names);
+    for ((family, told), list) in Family::ALL.into_iter().zip(told(&lists, &NAMES)).zip(lists) {
+        match list.or_else(|error| told.ok_or(error)) {
             Ok(names) => {
                 for name in names {
                     found.tables.push(read_table(family, &name)?);
@@ -33,44 +38,74 @@ pub(crate) fn read() -> Result<Found, Error> {
     Ok(found)
 }
 
+/// Where only root may read the lists: which of the wanted tables each family has, if something else tells.
+fn told<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<Vec<String>>; 2] {
+    let is_denied = |list: &io::Result<T>| matches!(list, Err(error) if error.kind() == ErrorKind::PermissionDenied);
+    if !lists.iter().any(is_denied) {
+        return [None, None];
+    }
+    unlisted::tables(wanted).map(|names| Some(names?.into_iter().map(ToOwned::to_owned).collect()))
+}
+
 /// What is known of the nat tables without reading them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Presence {
-    /// No family has one, so there are no rules either.
-    Absent,
-    /// There is one.
-    Present,
-    /// It can't be seen.
-    Unseen(NotKnown),
+pub(crate) struct Presence {
+    /// The families that have one.
+    pub(crate) families: Vec<Family>,
+    /// Another family may have one, but that can't be seen.
+    pub(crate) unseen: Option<NotKnown>,
 }
 
 /// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
 #[derive(Debug)]
-pub(crate) struct Lists([io::Result<Option<File>>; 2]);
+pub(crate) struct Lists([List; 2]);
+
+#[derive(Debug)]
+enum List {
+    /// The list.
+    Open(File),
+    /// There was none, for a list comes with its family's module.
+    Missing,
+    /// It may not be read. Something else told whether there was a nat table. Telling again would take longer, and tell
+    /// nothing new once nf_tables has nat chains, so this stands.
+    Told(bool),
+    /// It can't be read, and nothing else tells.
+    Unseen(NotKnown),
+}
 
 impl Lists {
     /// Opens them, in the thread's network namespace.
     pub(crate) fn open() -> Self {
-        Self(Family::ALL.map(open_list))
+        let lists = Family::ALL.map(open_list);
+        let mut told = told(&lists, &[NAT]).into_iter();
+        Self(lists.map(|list| match (list, told.next().flatten()) {
+            (Ok(Some(file)), _) => List::Open(file),
+            (Ok(None), _) => List::Missing,
+            (Err(_), Some(names)) => List::Told(names.iter().any(|name| name == NAT)),
+            (Err(error), None) => List::Unseen(not_known(&error)),
+        }))
     }
 
-    /// Whether there are nat tables now.
+    /// Which nat tables there are now.
     pub(crate) fn presence(&self) -> Presence {
-        let mut presence = Presence::Absent;
+        let mut presence = Presence {
+            families: Vec::new(),
+            unseen: None,
+        };
         for (family, list) in Family::ALL.into_iter().zip(&self.0) {
             let names = match list {
-                Ok(Some(file)) => read_list(file),
-                // A list comes with its family's module.
-                Ok(None) => names(family),
-                Err(error) => {
-                    presence = Presence::Unseen(not_known(error));
+                List::Open(file) => read_list(file),
+                List::Missing => names(family),
+                List::Told(has_nat) => Ok(has_nat.then(|| NAT.to_owned()).into_iter().collect()),
+                List::Unseen(unseen) => {
+                    presence.unseen = Some(unseen.clone());
                     continue;
                 }
             };
             match names {
-                Ok(names) if names.iter().any(|name| name == NAT) => return Presence::Present,
+                Ok(names) if names.iter().any(|name| name == NAT) => presence.families.push(family),
                 Ok(_) => {}
-                Err(error) => presence = Presence::Unseen(not_known(&error)),
+                Err(error) => presence.unseen = Some(not_known(&error)),
             }
         }
         presence
@@ -85,13 +120,10 @@ pub(crate) fn has_nat_table(family: Family) -> Result<bool, NotKnown> {
     }
 }
 
-/// The nat tables, whether they were there before or not: asking about one makes it. For whoever may not list the tables.
-pub(crate) fn read_nat() -> Result<Found, Error> {
+/// The nat tables of these families, whether they were there before or not: asking about one makes it.
+pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
     let mut found = Found::default();
-    for family in Family::ALL
-        .into_iter()
-        .filter(|&family| family != Family::V6 || has_ipv6())
-    {
+    for &family in families.iter().filter(|&&family| family != Family::V6 || has_ipv6()) {
         found.tables.push(read_table(family, NAT)?);
     }
     Ok(found)

@@ -7,10 +7,11 @@ use std::process::{Command, Output};
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
-use xtask::lab::{Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect};
+use serde_json::{Value, json};
+use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use xtask::linkerd;
 
-use super::variant::{LEFT_BEHIND, MODES, PARAMETER, RESULT, VARIANTS};
+use super::variant::{LEFT_BEHIND, MODES, PARAMETER, RESULT, Told, VARIANTS};
 
 /// Whether this is a guest: the first process of a kernel that was started for it.
 pub(crate) fn is_guest() -> bool {
@@ -44,9 +45,14 @@ pub(crate) fn run() {
     for module in ["ip_tables", "ip6_tables"] {
         let _ = Command::new("/sbin/modprobe").arg(module).output();
     }
+    let (unloaded, _) = verify(&Namespace::new());
     for mode in MODES {
         println!("{RESULT} {}", try_mode(mode));
     }
+    println!(
+        "{RESULT} {}",
+        told_of_legacy_rules(&unloaded).unwrap_or_else(|otherwise| otherwise)
+    );
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
@@ -80,7 +86,7 @@ fn try_mode(mode: &str) -> String {
     let last = log.lines().last().unwrap_or_default();
     if !output.status.success() {
         let report = proxy_init(&lab, &["detect", "--output", "json"], &[]);
-        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap_or_default();
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap_or_default();
         // How many rules each table has.
         let tables = |backend: &str| -> Vec<u64> {
             let tables = report.pointer(&format!("/{backend}/tables"));
@@ -125,6 +131,75 @@ fn try_mode(mode: &str) -> String {
     match taken.unwrap_or(last) {
         taken if taken == mode => "ok".to_owned(),
         taken => taken.to_owned(),
+    }
+}
+
+/// Runs proxy-init in nft mode with these arguments before its flags, as uid 65534 with NET_ADMIN.
+fn nobody(namespace: &Namespace, before: &[&str]) -> Output {
+    let mut command = Command::new("/bin/setpriv");
+    command
+        .args("--reuid=65534 --regid=65534 --clear-groups --no-new-privs".split(' '))
+        .args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}=-all,+net_admin")))
+        .arg("/bin/proxy-init")
+        .args(before)
+        .args(["--iptables-mode", "nft"])
+        .args(linkerd::CHART_ARGUMENTS);
+    namespace.output(&mut command)
+}
+
+/// What verify tells uid 65534 of other backends, and what it says is not known.
+fn verify(namespace: &Namespace) -> ([Value; 2], Output) {
+    let output = nobody(namespace, &["verify", "--output", "json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let told = [report["other_backends"].clone(), report["not_known"].clone()];
+    (told, output)
+}
+
+/// What proxy-init tells uid 65534 of its rules in legacy mode; an error is what was said otherwise. `unloaded` is what it
+/// told before the modules of legacy nat tables were loaded.
+fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
+    let (nothing, legacy) = (json!([]), json!(["legacy"]));
+    let none = [nothing.clone(), nothing.clone()];
+    if *unloaded != none {
+        return Err(format!("told without modules: {unloaded:?}"));
+    }
+    let (with_rules, fresh) = (Namespace::new(), Namespace::new());
+    let mut install = Command::new("/bin/proxy-init");
+    install
+        .env("PATH", "/usr/sbin:/sbin:/bin")
+        .args(["--iptables-mode", "legacy"]);
+    install.args(linkerd::CHART_ARGUMENTS);
+    if !with_rules.output(&mut install).status.success() {
+        return Ok(Told::Untried.word().to_owned());
+    }
+    let (of_none, _) = verify(&fresh);
+    let (of_rules, verified) = verify(&with_rules);
+    let installed = nobody(&with_rules, &[]);
+    let log = String::from_utf8_lossy(&installed.stdout);
+    let made = fresh.run(|| fs::read_to_string("/proc/thread-self/net/ip_tables_names"));
+    let told = if of_rules == [legacy.clone(), nothing.clone()]
+        && of_none == none
+        && verified.status.code() == Some(3)
+        && log.contains("legacy mode holds proxy-init's rules already")
+    {
+        Told::Seen
+    } else if of_rules == [nothing, legacy]
+        && of_none == of_rules
+        && log.matches("level=warning").count() == 1
+        && log.contains("not known: whether legacy tables hold proxy-init's rules too")
+        // Where nft mode works here, verify then finds it in place.
+        && (!installed.status.success() || verify(&with_rules).1.status.success())
+    {
+        Told::NotKnown
+    } else {
+        return Err(format!(
+            "told of none: {of_none:?}, of rules: {of_rules:?}, {:?}",
+            log.lines().last()
+        ));
+    };
+    match made {
+        Ok(names) if names.is_empty() => Ok(told.word().to_owned()),
+        names => Err(format!("{}, but asking made tables: {names:?}", told.word())),
     }
 }
 

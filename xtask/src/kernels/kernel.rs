@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use xtask::apt;
 use xtask::shell::{Result, Run as _, target};
 
-use super::variant::{PARAMETER, RESULT, Variant};
+use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
 use crate::rootfs;
 
 /// Modules that the modes may ask for; those that they depend on come with them.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "nf_tables",
     "nft_compat",
     "nft_chain_nat",
@@ -21,6 +21,7 @@ const MODULES: [&str; 17] = [
     "nft_nat",
     "nft_counter",
     "nf_conntrack",
+    HOOK_LISTS,
     "xt_owner",
     "xt_multiport",
     "xt_REDIRECT",
@@ -46,6 +47,8 @@ pub(crate) struct Kernel {
     /// The unpacked package, or, since Debian has split it, packages.
     folders: Vec<PathBuf>,
     pub(crate) version: String,
+    /// It has the module [`HOOK_LISTS`].
+    pub(crate) has_hook_lists: bool,
     /// What the guest runs, an archive for cpio.
     initramfs: PathBuf,
 }
@@ -61,12 +64,13 @@ impl Kernel {
             }
         }
         let initramfs = target("kernels").join(&version).join("root.cpio");
-        let kernel = Self {
+        let mut kernel = Self {
             folders,
             version,
+            has_hook_lists: false,
             initramfs,
         };
-        kernel.make_initramfs(binary, init)?;
+        kernel.has_hook_lists = kernel.make_initramfs(binary, init)?.contains(HOOK_LISTS);
         Ok(kernel)
     }
 
@@ -82,7 +86,8 @@ impl Kernel {
         found.ok_or_else(|| format!("{}: none of {paths:?}", self.version).into())
     }
 
-    fn make_initramfs(&self, binary: &Path, init: &Path) -> Result<()> {
+    /// Returns the names of the modules in it.
+    fn make_initramfs(&self, binary: &Path, init: &Path) -> Result<BTreeSet<String>> {
         let root = self.initramfs.with_extension("");
         if root.exists() {
             fs::remove_dir_all(&root)?;
@@ -97,17 +102,20 @@ impl Kernel {
             symlink("/bin/busybox", root.join("bin").join(applet))?;
         }
         symlink("/bin/busybox", root.join("sbin/modprobe"))?;
-        let ip = rootfs::which("ip")?;
-        rootfs::copy_with_libraries(&ip, &root)?;
-        symlink(&ip, root.join("bin/ip"))?;
+        for program in ["ip", "setpriv"] {
+            let path = rootfs::which(program)?;
+            rootfs::copy_with_libraries(&path, &root)?;
+            symlink(&path, root.join("bin").join(program))?;
+        }
         rootfs::add_iptables_legacy(&root)?;
-        self.copy_modules(&root)?;
+        let modules = self.copy_modules(&root)?;
         let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
-        Command::new("sh").current_dir(&root).args(["-c", &script]).run()
+        Command::new("sh").current_dir(&root).args(["-c", &script]).run()?;
+        Ok(modules)
     }
 
-    /// The modules and what they need, uncompressed, for busybox's modprobe.
-    fn copy_modules(&self, root: &Path) -> Result<()> {
+    /// The modules and what they need, uncompressed, for busybox's modprobe. Returns their names.
+    fn copy_modules(&self, root: &Path) -> Result<BTreeSet<String>> {
         let version = &self.version;
         let from = self.find(&[
             format!("lib/modules/{version}/kernel"),
@@ -146,7 +154,7 @@ impl Kernel {
                 }),
         );
         let to = root.join("lib/modules").join(&self.version);
-        for file in files {
+        for file in &files {
             let target = to.join(file.trim_end_matches(".xz"));
             fs::create_dir_all(target.parent().unwrap_or(&to))?;
             if file.ends_with(".xz") {
@@ -169,7 +177,8 @@ impl Kernel {
             .arg(root)
             .arg(&self.version)
             .stderr(Stdio::null())
-            .run()
+            .run()?;
+        Ok(files.into_iter().map(module_name).collect())
     }
 
     /// Boots it, and returns what the guest said of each mode.

@@ -9,13 +9,16 @@ pub(crate) const RESULT: &str = "RESULT:";
 /// What a result says when a failed run has left something.
 pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
 
-/// The modes that a guest tries, in the order of its results.
+/// The module that lists what is hooked, and by which others than root see legacy tables.
+pub(crate) const HOOK_LISTS: &str = "nfnetlink_hook";
+
+/// The modes that a guest tries, in the order of its results, before that of [`Told`].
 pub(crate) const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
 
 /// A kernel with something taken out, and what is expected of it.
 pub(crate) struct Variant {
     pub(crate) without: &'static str,
-    /// The modules that are deleted.
+    /// The modules that are deleted, if there are such.
     pub(crate) modules: &'static [&'static str],
     /// What each of [`MODES`] does.
     pub(crate) expected: [Expected; MODES.len()],
@@ -28,6 +31,28 @@ pub(crate) enum Expected {
     Works(&'static str),
     /// It fails and leaves nothing, and the error says these words.
     Fails(&'static str),
+}
+
+/// What uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.
+#[derive(Clone, Copy)]
+pub(crate) enum Told {
+    /// That they are there; and, in a namespace without any, that there are none.
+    Seen,
+    /// That it is not known whether there are any.
+    NotKnown,
+    /// Nothing, for there are none: legacy mode fails.
+    Untried,
+}
+
+impl Told {
+    /// The word for it, in results and in the table.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Seen => "seen",
+            Self::NotKnown => "not known",
+            Self::Untried => "-",
+        }
+    }
 }
 
 const OK: Expected = Expected::Works("ok");
@@ -47,9 +72,19 @@ impl Variant {
     pub(crate) fn parameter(&self) -> String {
         self.without.replace(' ', "_")
     }
+
+    /// What uid 65534 is told on a kernel that, but for the variant, has nfnetlink_hook or not.
+    pub(crate) fn told(&self, has_hook_lists: bool) -> Told {
+        let legacy = MODES.iter().zip(self.expected).find(|(mode, _)| **mode == "legacy");
+        match legacy {
+            Some((_, Fails(_))) => Told::Untried,
+            _ if has_hook_lists && !self.modules.contains(&HOOK_LISTS) => Told::Seen,
+            _ => Told::NotKnown,
+        }
+    }
 }
 
-pub(crate) const VARIANTS: [Variant; 8] = [
+pub(crate) const VARIANTS: [Variant; 9] = [
     Variant {
         without: "nothing",
         modules: &[],
@@ -79,6 +114,11 @@ pub(crate) const VARIANTS: [Variant; 8] = [
         without: "nf_tables",
         modules: &["nf_tables"],
         expected: [Fails("no nf_tables"), Fails("no nf_tables"), OK, Works("legacy")],
+    },
+    Variant {
+        without: "nfnetlink_hook",
+        modules: &[HOOK_LISTS],
+        expected: [OK, OK, OK, Works("nft")],
     },
     Variant {
         without: "ip6 nat",

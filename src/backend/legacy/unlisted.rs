@@ -1,0 +1,89 @@
+//! Which legacy tables there are, for whoever may not read the kernel's list of them (root's alone, 0440), as in most pods.
+
+use std::path::Path;
+
+use nix::sys::utsname::uname;
+
+use crate::netlink::Socket;
+use crate::nf_tables::hooks;
+use crate::rules::config::Family;
+use crate::rules::expected::NAT;
+
+/// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes no
+/// table.
+///
+/// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is nothing to
+/// ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
+/// - nothing measurable where no table's module is loaded;
+/// - 6 % where one is, and nfnetlink_hook is too; loading that takes longer, once per boot;
+/// - 75 % where the kernel has no nfnetlink_hook though it is new enough, as Debian's 6.1, for it runs modprobe each time
+///   (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
+pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
+    let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
+    let mut socket = (possible.contains(&true) && has_hook_lists())
+        .then(Socket::open)
+        .and_then(Result::ok);
+    let mut families = Family::ALL.into_iter().zip(possible);
+    std::array::from_fn(|_| {
+        let (family, is_possible) = families.next()?;
+        if !is_possible {
+            return Some(Vec::new());
+        }
+        let told = hooks::legacy_tables(socket.as_ref()?, family, may_have(family, NAT));
+        if told.is_err() {
+            // It wouldn't tell of the other family either, and asking again costs another run of modprobe.
+            socket = None;
+        }
+        told.ok().flatten()
+    })
+}
+
+/// Whether any network namespace can have this table, as far as the kernel's modules tell. A table's module calls
+/// functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it is loaded,
+/// or no namespace has the table.
+fn may_have(family: Family, table: &str) -> bool {
+    let (tables, prefix) = match family {
+        Family::V4 => ("ip_tables", "iptable"),
+        Family::V6 => ("ip6_tables", "ip6table"),
+    };
+    !is_loaded_module(tables) || is_loaded_module(&format!("{prefix}_{table}"))
+}
+
+/// Whether this is a module, and loaded: what is built in has no such file (Documentation/ABI/testing/sysfs-module).
+fn is_loaded_module(name: &str) -> bool {
+    // Where it can't be looked at, it may be.
+    Path::new("/sys/module").join(name).join("initstate").exists()
+}
+
+/// Whether the kernel may have nfnetlink_hook. Asking an older one would only run modprobe.
+fn has_hook_lists() -> bool {
+    uname().is_ok_and(|system| is_new_enough(&system.release().to_string_lossy()))
+}
+
+/// nfnetlink_hook came with Linux 5.14.
+fn is_new_enough(release: &str) -> bool {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    next().zip(next()) >= Some((5, 14))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        for release in [
+            "5.14",
+            "5.14.0-570.el9.x86_64",
+            "5.15-rc1",
+            "6.1.0-50-cloud-amd64",
+            "10.0.1",
+        ] {
+            assert!(is_new_enough(release), "{release}");
+        }
+        for release in ["5.10.0-32-cloud-amd64", "5.9.16", "5.13.19", "4.19.0", "5", "", "linux"] {
+            assert!(!is_new_enough(release), "{release}");
+        }
+    }
+}
