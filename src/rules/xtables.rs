@@ -702,7 +702,7 @@ mod tests {
             format!("{comment} -o eth0 -j RETURN"),
             format!("{comment} -m tcp --sport 80 -j RETURN"),
             format!("{comment} -j REDIRECT --to-port 80"),
-            format!("-m comment --xcomment \"proxy-init/install-proxy-init-prerouting\" -j RETURN"),
+            "-m comment --xcomment \"proxy-init/install-proxy-init-prerouting\" -j RETURN".to_owned(),
         ] {
             assert_eq!(line(&specification).rule(), None, "{specification}");
         }
