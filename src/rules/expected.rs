@@ -288,6 +288,8 @@ fn as_match(condition: &Condition, purpose: &Purpose) -> Option<Match> {
 mod tests {
     use super::*;
     use crate::rules::config::Config;
+    use crate::rules::found::examples;
+    use crate::rules::intervals::Intervals;
     use crate::rules::plan::plan;
 
     #[test]
@@ -328,6 +330,234 @@ mod tests {
         assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
         for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {
             assert_eq!(subnet(Family::V4, interval), None, "{interval:?}");
+        }
+    }
+
+    #[test]
+    fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let held = |tables: Vec<Table>| {
+            let found = Found {
+                tables,
+                not_known: vec![],
+            };
+            [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| found.holds(mode))
+        };
+        assert_eq!(held(vec![]), [false, false, false]);
+        assert_eq!(held(xtables(Mode::Nft.subsystem(), &rulesets)), [true, false, false]);
+        assert_eq!(
+            held(xtables(Mode::Legacy.subsystem(), &rulesets[1..])),
+            [false, true, false]
+        );
+        assert_eq!(
+            held(vec![examples::table("inet proxy-init", vec![])]),
+            [false, false, true]
+        );
+        assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
+        // Neither base chains nor tables of other names, nor of other families.
+        let ours = || vec![examples::chain("PROXY_INIT_REDIRECT", vec![])];
+        for table in [
+            examples::table("ip nat", vec![examples::chain("PREROUTING", vec![])]),
+            examples::table("ip mine", ours()),
+            examples::table("inet nat", ours()),
+            examples::table("ip proxy-init", ours()),
+        ] {
+            assert_eq!(held(vec![table]), [false, false, false]);
+        }
+    }
+
+    #[test]
+    fn nat_rules_are_counted_in_both_families() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let mut tables = xtables(Subsystem::NfTables, &rulesets);
+        tables.push(examples::table(
+            "ip filter",
+            vec![chain(ChainName::Output, vec![found(&rulesets[0].chains[1].rules[0])])],
+        ));
+        let found = Found {
+            tables,
+            not_known: vec![NotKnown {
+                subsystem: Subsystem::Legacy,
+                not_permitted: true,
+                reason: "EPERM".to_owned(),
+            }],
+        };
+        assert_eq!(found.nat_rules(Subsystem::NfTables), 2 * 5);
+        assert_eq!(found.nat_rules(Subsystem::Legacy), 0);
+        assert_eq!(
+            found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()),
+            Some("EPERM")
+        );
+        assert_eq!(found.unseen(Subsystem::NfTables), None);
+    }
+
+    #[test]
+    fn tables_are_as_iptables_makes_them() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let tables = xtables(Subsystem::Legacy, &rulesets);
+        let names: Vec<_> = tables.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["legacy ip nat", "legacy ip6 nat"]);
+        let chains: Vec<_> = tables[0]
+            .chains
+            .iter()
+            .map(|chain| (chain.name.to_string(), chain.base))
+            .collect();
+        let hooked = |hook| {
+            Some(Base {
+                kind: Kind::Nat,
+                hook,
+                priority: -100,
+                policy: Policy::Accept,
+            })
+        };
+        assert_eq!(
+            chains,
+            [
+                ("PROXY_INIT_REDIRECT".to_owned(), None),
+                ("PREROUTING".to_owned(), hooked(Hook::Prerouting)),
+                ("PROXY_INIT_OUTPUT".to_owned(), None),
+                ("OUTPUT".to_owned(), hooked(Hook::Output)),
+            ]
+        );
+        let rule = &tables[0].chains[0].rules[0];
+        assert_eq!(rule.conditions, [Condition::is(Field::Protocol, 6)]);
+        assert_eq!(rule.action, Action::Redirect(Some((4143, 4143))));
+        assert_eq!(
+            rule.comment,
+            Some(Name::from("proxy-init/redirect-all-incoming-to-proxy-port"))
+        );
+    }
+
+    #[test]
+    fn native_modes_sets_are_known_by_their_bits() {
+        let of = |bits| Set {
+            bits,
+            ..examples::ports("set", &[])
+        };
+        assert_eq!(set_field(&of(16)), Field::DestinationPort);
+        assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
+        assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
+    }
+
+    #[test]
+    fn a_rule_is_proxy_inits_only_if_all_of_it_is() {
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let user = "proxy-init/ignore-proxy-user-id";
+        let ports = "proxy-init/ignore-port-80";
+        let redirect = "proxy-init/redirect-port-80-to-proxy-port";
+        let is_ours = |comment: &str, conditions: Vec<Condition>, action| {
+            let rule = FoundRule {
+                conditions,
+                ..examples::commented(comment, examples::rule([], action))
+            };
+            rule.as_rule().is_some()
+        };
+        let port = |first, last| Condition::is(Field::DestinationPort, (first, last));
+        let listed = |list: &[(u128, u128)]| Condition::is(Field::DestinationPort, Values::Listed(list.to_vec()));
+        for (comment, condition) in [
+            (user, tcp()),
+            (user, Condition::is(Field::Uid, 7)),
+            (user, Condition::is(Field::Gid, 4_294_967_294)),
+            (user, Condition::is(Field::OutInterface, interface(b"lo"))),
+            (user, Condition::is(Field::Source(Family::V4), (0, 255))),
+            (ports, port(80, 90)),
+            (ports, listed(&[(80, 80), (90, 90)])),
+            (redirect, port(80, 80)),
+        ] {
+            assert!(
+                is_ours(comment, vec![condition.clone()], Action::Return),
+                "{condition:?}"
+            );
+            assert!(!is_ours("mine", vec![condition.clone()], Action::Return));
+            assert!(!is_ours(comment, vec![condition], Action::Accept));
+        }
+        for (comment, condition) in [
+            (user, examples::not(tcp())),
+            (user, Condition::is(Field::Protocol, 17)),
+            (user, Condition::is(Field::Protocol, (6, 7))),
+            (user, Condition::is(Field::Uid, 0)),
+            (user, Condition::is(Field::Uid, (7, 8))),
+            (user, Condition::is(Field::Gid, 4_294_967_296)),
+            (user, Condition::is(Field::Source(Family::V4), (1, 2))),
+            (user, Condition::is(Field::OutInterface, interface(b"eth0"))),
+            (user, Condition::is(Field::InInterface, interface(b"lo"))),
+            (user, Condition::is(Field::SourcePort, 80)),
+            (
+                user,
+                Condition::is(Field::DestinationPort, Values::Set(Name::from("ports"))),
+            ),
+            (user, Condition::Unknown("-m recent".to_owned())),
+            (ports, port(65535, 65536)),
+            (redirect, port(80, 90)),
+            (redirect, port(0, 0)),
+            (redirect, listed(&[(80, 80), (90, 90)])),
+        ] {
+            assert!(
+                !is_ours(comment, vec![condition.clone()], Action::Return),
+                "{condition:?}"
+            );
+            assert!(!is_ours(comment, vec![tcp(), condition], Action::Return));
+        }
+    }
+
+    #[test]
+    fn actions_stand_for_targets() {
+        let port = Port::new(4143).unwrap();
+        for target in [
+            Target::Return,
+            Target::Redirect(port),
+            Target::Jump(ChainName::ProxyInitOutput),
+        ] {
+            assert_eq!(examples::rule([], action(target)).as_target(), Some(target));
+        }
+        for action in [
+            Action::Accept,
+            Action::Redirect(None),
+            Action::Redirect(Some((4143, 4144))),
+            Action::Redirect(Some((0, 0))),
+            Action::Jump(Name::from("KUBE-SERVICES")),
+            Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
+        ] {
+            assert_eq!(examples::rule([], action).as_target(), None);
+        }
+    }
+
+    #[test]
+    fn every_way_to_proxy_inits_chains_is_seen() {
+        let name = |text: &str| Name::from(text);
+        let mut table = examples::table("ip nat", vec![]);
+        let map = |name: &str, to: Action| Set {
+            verdicts: vec![
+                (Intervals::one(1), Action::Accept),
+                (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
+                (Intervals::one(3), to),
+            ],
+            ..examples::ports(name, &[])
+        };
+        table.sets = vec![
+            map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
+            map("going", Action::Goto(name("PROXY_INIT_OUTPUT"))),
+            map("others", Action::Goto(name("OUTPUT"))),
+        ];
+        let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
+        for (action, want) in [
+            (
+                Action::Jump(name("PROXY_INIT_REDIRECT")),
+                Some(ChainName::ProxyInitRedirect),
+            ),
+            (
+                Action::Goto(name("PROXY_INIT_OUTPUT")),
+                Some(ChainName::ProxyInitOutput),
+            ),
+            (Action::Jump(name("OUTPUT")), None),
+            (Action::Jump(name("KUBE-SERVICES")), None),
+            (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
+            (by_map("going"), Some(ChainName::ProxyInitOutput)),
+            (by_map("others"), None),
+            (by_map("missing"), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(examples::rule([], action.clone()).leads_to(&table), want, "{action:?}");
         }
     }
 }

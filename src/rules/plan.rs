@@ -130,6 +130,7 @@ fn jump(to: ChainName, purpose: Purpose) -> Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::config::OwnerId;
 
     #[test]
     fn a_subnet_goes_to_its_own_family() {
@@ -149,5 +150,57 @@ mod tests {
                 .collect();
             assert_eq!(subnets, [comment]);
         }
+    }
+
+    /// In linkerd-init's order and with its comments.
+    #[test]
+    fn each_setting_has_its_rules_in_order() {
+        let written = |config: &Config, family: Family| -> Vec<String> {
+            let rulesets = plan(config);
+            let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family).unwrap();
+            ruleset
+                .rules()
+                .map(|(chain, rule)| format!("{chain} {rule:#}"))
+                .collect()
+        };
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        assert_eq!(
+            written(&config, Family::V6),
+            [
+                "PROXY_INIT_REDIRECT -p tcp -m comment --comment proxy-init/redirect-all-incoming-to-proxy-port -j REDIRECT --to-ports 4143",
+                "PREROUTING -m comment --comment proxy-init/install-proxy-init-prerouting -j PROXY_INIT_REDIRECT",
+                "PROXY_INIT_OUTPUT -o lo -m comment --comment proxy-init/ignore-loopback -j RETURN",
+                "PROXY_INIT_OUTPUT -p tcp -m comment --comment proxy-init/redirect-all-outgoing-to-proxy-port -j REDIRECT --to-ports 4140",
+                "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
+            ]
+        );
+        config.proxy_uid = OwnerId::new(2102);
+        config.proxy_gid = OwnerId::new(2103);
+        config.redirected_ports = vec![port(80), port(443)];
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
+        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
+        config.ignored_outbound_subnets = vec!["192.0.2.1/32".parse().unwrap()];
+        config.ipv6 = false;
+        assert_eq!(plan(&config).len(), 1);
+        assert_eq!(
+            written(&config, Family::V4),
+            [
+                "PROXY_INIT_REDIRECT -p tcp -m multiport --dports 4190,8000:8100 -m comment --comment proxy-init/ignore-port-4190,8000:8100 -j RETURN",
+                "PROXY_INIT_REDIRECT -s 10.0.0.0/8 -m comment --comment proxy-init/ignore-subnet-10.1.2.3/8 -j RETURN",
+                "PROXY_INIT_REDIRECT -m comment --comment proxy-init/ignore-subnet-0.0.0.0/0 -j RETURN",
+                "PROXY_INIT_REDIRECT -p tcp -m tcp --dport 80 -m comment --comment proxy-init/redirect-port-80-to-proxy-port -j REDIRECT --to-ports 4143",
+                "PROXY_INIT_REDIRECT -p tcp -m tcp --dport 443 -m comment --comment proxy-init/redirect-port-443-to-proxy-port -j REDIRECT --to-ports 4143",
+                "PREROUTING -m comment --comment proxy-init/install-proxy-init-prerouting -j PROXY_INIT_REDIRECT",
+                "PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment proxy-init/ignore-proxy-user-id -j RETURN",
+                "PROXY_INIT_OUTPUT -m owner --gid-owner 2103 -m comment --comment proxy-init/ignore-proxy-group-id -j RETURN",
+                "PROXY_INIT_OUTPUT -o lo -m comment --comment proxy-init/ignore-loopback -j RETURN",
+                "PROXY_INIT_OUTPUT -p tcp -m multiport --dports 25 -m comment --comment proxy-init/ignore-port-25 -j RETURN",
+                "PROXY_INIT_OUTPUT -d 192.0.2.1/32 -m comment --comment proxy-init/ignore-subnet-192.0.2.1/32 -j RETURN",
+                "PROXY_INIT_OUTPUT -p tcp -m comment --comment proxy-init/redirect-all-outgoing-to-proxy-port -j REDIRECT --to-ports 4140",
+                "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
+            ]
+        );
     }
 }

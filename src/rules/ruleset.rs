@@ -304,4 +304,107 @@ mod tests {
         assert!(Multiport::new(ranges(&format!("{seven_ranges_and_one},30"))).is_none());
         assert!(Multiport::new(Vec::new()).is_none());
     }
+
+    #[test]
+    fn a_list_of_any_length_is_cut_where_it_is_full() {
+        let numbers = |count: u16| -> Vec<PortRange> {
+            (1..=count)
+                .map(|number| PortRange::new(number, number).unwrap())
+                .collect()
+        };
+        let lengths = |ports: &[PortRange]| -> Vec<usize> {
+            Multiport::pieces(ports)
+                .iter()
+                .map(|piece| piece.ranges().len())
+                .collect()
+        };
+        assert!(lengths(&[]).is_empty());
+        assert_eq!(lengths(&numbers(15)), [15]);
+        assert_eq!(lengths(&numbers(16)), [15, 1]);
+        assert_eq!(lengths(&numbers(31)), [15, 15, 1]);
+        // A range that no longer fits begins the next match.
+        let mut ports = numbers(14);
+        ports.push(PortRange::new(80, 90).unwrap());
+        assert_eq!(lengths(&ports), [14, 1]);
+        let all: Vec<_> = Multiport::pieces(&ports)
+            .iter()
+            .flat_map(|piece| piece.ranges().to_vec())
+            .collect();
+        assert_eq!(all, ports);
+        assert!(Multiport::new(numbers(15)).is_some() && Multiport::new(numbers(16)).is_none());
+    }
+
+    #[test]
+    fn ports_are_read_as_iptables_writes_them() {
+        for text in ["4190", "4190,8000:8100", "0:65535"] {
+            assert_eq!(Multiport::from_iptables(text).unwrap().to_string(), text);
+        }
+        for text in ["", ",", "80,", "8100:8000", "80-90", "65536", "http"] {
+            assert_eq!(Multiport::from_iptables(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn chains_have_two_ends() {
+        use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
+        for (base, own, hook, names) in [
+            (
+                Prerouting,
+                ProxyInitRedirect,
+                Hook::Prerouting,
+                ["PREROUTING", "PROXY_INIT_REDIRECT"],
+            ),
+            (Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
+        ] {
+            assert_eq!((base.other_end(), own.other_end()), (own, base));
+            assert_eq!((base.hook(), own.hook()), (Some(hook), None));
+            assert_eq!((base.is_ours(), own.is_ours()), (false, true));
+            assert_eq!([base.to_string(), own.to_string()], names);
+            assert_eq!(
+                names.map(|name| ChainName::from_name(name.as_bytes())),
+                [Some(base), Some(own)]
+            );
+        }
+        assert_eq!(ChainName::from_name(b"INPUT"), None);
+        assert_eq!(ChainName::from_name(b"prerouting"), None);
+    }
+
+    /// The comments of linkerd-init's rules.
+    #[test]
+    fn purposes_are_read_from_their_comments() {
+        let port = Port::new(80).unwrap();
+        for (purpose, comment) in [
+            (
+                Purpose::IgnorePorts(Multiport::from_iptables("25,80:90").unwrap()),
+                "ignore-port-25,80:90",
+            ),
+            (
+                Purpose::IgnoreSubnet("10.1.2.3/8".parse().unwrap()),
+                "ignore-subnet-10.1.2.3/8",
+            ),
+            (Purpose::IgnoreUser, "ignore-proxy-user-id"),
+            (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
+            (Purpose::IgnoreLoopback, "ignore-loopback"),
+            (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
+            (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),
+            (Purpose::RedirectOutbound, "redirect-all-outgoing-to-proxy-port"),
+            (Purpose::LookAtInbound, "install-proxy-init-prerouting"),
+            (Purpose::LookAtOutbound, "install-proxy-init-output"),
+        ] {
+            let comment = format!("proxy-init/{comment}");
+            assert_eq!(purpose.to_string(), comment);
+            assert_eq!(Purpose::from_comment(&comment), Some(purpose));
+        }
+        for comment in [
+            "ignore-loopback",
+            "proxy-init/",
+            "proxy-init/ignore-port-",
+            "proxy-init/ignore-subnet-10.0.0.0",
+            "proxy-init/redirect-port-0-to-proxy-port",
+            "proxy-init/redirect-port-80",
+            "other/ignore-loopback",
+        ] {
+            assert_eq!(Purpose::from_comment(comment), None, "{comment}");
+        }
+    }
 }
