@@ -74,7 +74,6 @@ pub mod cli;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
-#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod log;
 pub mod namespace;
