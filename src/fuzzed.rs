@@ -43,7 +43,7 @@ pub fn read_all(input: &[u8]) {
         #[cfg(feature = "cli")]
         let _ = crate::cli::parse(
             std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into),
-            None,
+            |_| None,
         );
     }
 }

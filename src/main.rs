@@ -13,14 +13,14 @@ use proxy_init::cli::{self, Command, Exit, Output};
 use proxy_init::error::chain;
 use proxy_init::log::{self, Level, Log};
 use proxy_init::operate::detect;
-use proxy_init::{Error, report, start_up};
+use proxy_init::{report, start_up};
 use serde_json::json;
 
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     start_up::prepare();
-    let exit = match cli::parse(std::env::args_os(), std::env::var_os("IPTABLES_MODE")) {
+    let exit = match cli::parse(std::env::args_os(), |name| std::env::var_os(name)) {
         Ok(command) => run(command),
         Err(error) => fail(&error, Exit::BadInput, error.output),
     };
@@ -31,11 +31,15 @@ fn run(command: Command) -> Exit {
     match command {
         Command::Install(install, mut log) => {
             let result = report::install(&install, &mut log);
-            finish(result, log)
+            finish(result.map_err(|error| chain(&error).to_string()), log, Exit::Failed)
         }
         Command::Uninstall(uninstall, mut log) => {
             let result = report::uninstall(&uninstall, &mut log);
-            finish(result, log)
+            finish(result.map_err(|error| chain(&error).to_string()), log, Exit::Failed)
+        }
+        Command::Validate(validate, mut log) => {
+            let result = report::validate(&validate, &mut log);
+            finish(result.map_err(|failure| failure.to_string()), log, Exit::NotValidated)
         }
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
         Command::Verify(install, output) => match install.verify() {
@@ -65,14 +69,14 @@ fn run(command: Command) -> Exit {
 
 /// Ends a run that keeps a log on stdout. An error is the log's last line, which Kubernetes shows as the termination
 /// message, and goes to stderr too.
-fn finish(result: Result<(), Error>, mut log: Log) -> Exit {
+fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
     if let Err(error) = &result {
-        log.add(Level::Error, chain(error));
+        log.add(Level::Error, format_args!("{error}"));
     }
     log.flush();
     match result {
         Ok(()) => Exit::Done,
-        Err(error) => fail(&chain(&error), Exit::Failed, Output::Text),
+        Err(error) => fail(&error, failed, Output::Text),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::log::{Level, Log};
 use crate::operate::install::Install;
 use crate::operate::notice::{Notice, Warning};
 use crate::operate::uninstall::Uninstall;
+use crate::operate::validate::{Failure, Step, Validate};
 
 /// Installs the rules, and logs what was done.
 ///
@@ -51,6 +52,24 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
         .any(|warning| matches!(warning, Warning::LegacyUnseen(_)));
     let seen = if hidden { " in nf_tables" } else { "" };
     log.add(Level::Info, format_args!("no rules of proxy-init's are left{seen}"));
+    Ok(())
+}
+
+/// Validates the rules by a connection, and logs its steps.
+///
+/// # Errors
+/// As [`Validate::run`].
+pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), Failure> {
+    validate.run(|step| {
+        let level = match step {
+            Step::Listening(_) | Step::Connecting(_) => Level::Info,
+            _ => Level::Debug,
+        };
+        log.add(level, format_args!("{step}"));
+        // It may wait for something now.
+        log.flush();
+    })?;
+    log.add(Level::Info, format_args!("Validated"));
     Ok(())
 }
 

@@ -13,6 +13,9 @@ pub enum Exit {
     BadInput = 2,
     /// `verify` found other rules than those that the flags describe.
     NotInPlace = 3,
+    /// `validate` found that connections do not get to the proxy, or was ended by a signal; the number is
+    /// linkerd-network-validator's.
+    NotValidated = 95,
 }
 
 impl Exit {

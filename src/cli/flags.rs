@@ -2,7 +2,9 @@
 //! value does. clap, the quick path, help, the man page and completions all go by that table.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::subcommand::Subcommand;
 use super::values::{self, Output};
@@ -32,8 +34,11 @@ pub(super) struct Settings {
     pub(super) netns: Option<PathBuf>,
     pub(super) use_wait_flag: bool,
     pub(super) timeout_close_wait_secs: Option<u32>,
-    pub(super) log_format: Format,
-    pub(super) log_level: Level,
+    pub(super) listen_addr: Option<SocketAddr>,
+    pub(super) connect_addr: Option<SocketAddr>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) log_format: Option<Format>,
+    pub(super) log_level: Option<Level>,
     pub(super) output: Output,
 }
 
@@ -137,6 +142,7 @@ impl Given {
 
 const RULES: &str = "Rules";
 const PLACE: &str = "Where and how";
+const CONNECTION: &str = "Connection";
 const LOG: &str = "Log";
 const OUTPUT: &str = "Output";
 const COMPATIBILITY: &str = "Compatibility";
@@ -366,14 +372,50 @@ pub(super) const FLAGS: &[Flag] = &[
         ..FLAG
     },
     Flag {
+        name: "listen-addr",
+        placeholder: "ADDRESS",
+        value: Value::Word(|settings, text| {
+            settings.listen_addr = Some(values::address(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Validate],
+        heading: CONNECTION,
+        help: "Where the proxy listens for outbound connections [default: 0.0.0.0:4140]",
+        ..FLAG
+    },
+    Flag {
+        name: "connect-addr",
+        placeholder: "ADDRESS",
+        value: Value::Word(|settings, text| {
+            settings.connect_addr = Some(values::address(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Validate],
+        heading: CONNECTION,
+        help: "Where to connect to; it needs a route, but no host [default: 192.0.2.2:1404]",
+        ..FLAG
+    },
+    Flag {
+        name: "timeout",
+        placeholder: "DURATION",
+        value: Value::Word(|settings, text| {
+            settings.timeout = Some(values::duration(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Validate],
+        heading: CONNECTION,
+        help: "How long the connection may take, e.g. 500ms or 1m30s [default: 10s]",
+        ..FLAG
+    },
+    Flag {
         name: "log-format",
         placeholder: "FORMAT",
         value: Value::Word(|settings, text| {
-            settings.log_format = values::log_format(text)?;
+            settings.log_format = Some(values::log_format(text)?);
             Ok(())
         }),
         words: || vec!["plain", "json"],
-        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
         help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",
         ..FLAG
@@ -382,11 +424,11 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "log-level",
         placeholder: "LEVEL",
         value: Value::Word(|settings, text| {
-            settings.log_level = values::log_level(text)?;
+            settings.log_level = Some(values::log_level(text)?);
             Ok(())
         }),
         words: || vec!["error", "warning", "info", "debug"],
-        taken_by: &[Subcommand::Install, Subcommand::Uninstall],
+        taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
         help: "Least important lines to log: error, warning, info or debug [default: info]",
         ..FLAG

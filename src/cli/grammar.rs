@@ -39,7 +39,7 @@ fn command(subcommand: Subcommand) -> Command {
         .after_help(after_help(subcommand))
         .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(argument));
     match subcommand {
-        Subcommand::Install => command.version(VERSION),
+        Subcommand::Install | Subcommand::Validate => command.version(VERSION),
         Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => command,
         Subcommand::Help | Subcommand::Man => command.arg(
             Arg::new(SUBJECT)

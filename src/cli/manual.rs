@@ -39,6 +39,17 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += &entry("IPTABLES_MODE", "The mode, where --iptables-mode does not name one.");
         page += &entry("PATH", "Where legacy and plain mode look for iptables commands.");
     }
+    if subcommand == Subcommand::Validate {
+        page += ".SH ENVIRONMENT\n";
+        page += &entry(
+            "LINKERD_VALIDATOR_LOG_FORMAT",
+            "The format, where --log-format is not given.",
+        );
+        page += &entry(
+            "LINKERD_VALIDATOR_LOG_LEVEL",
+            "The level, where --log-level is not given.",
+        );
+    }
     page += ".SH \"EXIT STATUS\"\n";
     for (exit, meaning) in subcommand.exits() {
         page += &entry(&exit.code().to_string(), meaning);

@@ -20,6 +20,7 @@ pub use self::values::Output;
 use crate::log::Log;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
+use crate::operate::validate::Validate;
 use crate::rules::config::{Config, Family, Port};
 use crate::rules::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
 use crate::rules::mode::{Choice, Mode};
@@ -37,6 +38,8 @@ pub enum Command {
     Uninstall(Uninstall, Log),
     /// Show what the kernel and the namespace have.
     Detect(Option<PathBuf>, Output),
+    /// See whether a connection gets to the proxy.
+    Validate(Validate, Log),
     /// Print this text.
     Print(String),
 }
@@ -50,21 +53,35 @@ pub struct UsageError {
     pub output: Output,
 }
 
-/// Reads the command line, the program's name first, and the environment's `IPTABLES_MODE`.
+/// A program of this name takes the flags of `validate`.
+const VALIDATOR: &str = "linkerd2-network-validator";
+
+/// Where the environment has the validator's log format and log level.
+const LOG_FORMAT: &str = "LINKERD_VALIDATOR_LOG_FORMAT";
+const LOG_LEVEL: &str = "LINKERD_VALIDATOR_LOG_LEVEL";
+
+/// What a variable of the environment is set to.
+type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Reads the command line, the program's name first, and those variables of the environment that stand for flags.
 ///
 /// # Errors
 /// Anything that linkerd-init, iptables or the kernel would refuse, or that is probably a mistake.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
-    iptables_mode: Option<OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Command, UsageError> {
-    let arguments: Vec<OsString> = arguments.into_iter().skip(1).collect();
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next().unwrap_or_default();
+    let is_validator = Path::new(&program).file_name().is_some_and(|name| name == VALIDATOR);
+    let implied = is_validator.then(|| Subcommand::Validate.name().into());
+    let arguments: Vec<OsString> = implied.into_iter().chain(arguments).collect();
     let named = arguments
         .first()
         .and_then(|first| Subcommand::from_name(first.to_str()?));
     let behind = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
     let subcommand = named.unwrap_or(Subcommand::Install);
-    read(subcommand, behind, &arguments, iptables_mode).map_err(|text| UsageError {
+    read(subcommand, behind, &arguments, &environment).map_err(|text| UsageError {
         text,
         output: output(subcommand, behind),
     })
@@ -75,7 +92,7 @@ fn read(
     subcommand: Subcommand,
     behind: &[OsString],
     arguments: &[OsString],
-    iptables_mode: Option<OsString>,
+    environment: Environment<'_>,
 ) -> Result<Command, String> {
     let refused = |error: clap::Error| {
         grammar::asked_for(&error, arguments)
@@ -83,10 +100,14 @@ fn read(
             .ok_or_else(|| see_help(&grammar::explain(&error, behind, subcommand), subcommand))
     };
     match subcommand {
-        Subcommand::Install | Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => {
+        Subcommand::Install
+        | Subcommand::Verify
+        | Subcommand::Uninstall
+        | Subcommand::Detect
+        | Subcommand::Validate => {
             let given = quick::parse(behind, subcommand).map_or_else(|| grammar::parse(behind, subcommand), Ok);
             match given {
-                Ok(given) => run(subcommand, given.read()?, iptables_mode),
+                Ok(given) => run(subcommand, given.read()?, environment),
                 Err(error) => refused(error),
             }
         }
@@ -98,8 +119,12 @@ fn read(
 }
 
 /// What a subcommand that takes flags is to do.
-fn run(subcommand: Subcommand, settings: Settings, iptables_mode: Option<OsString>) -> Result<Command, String> {
-    let log = Log::new(settings.log_format, settings.log_level);
+fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
+    if subcommand == Subcommand::Validate {
+        return validate(settings, environment);
+    }
+    let iptables_mode = environment("IPTABLES_MODE");
+    let log = log(&settings);
     let output = settings.output;
     Ok(match subcommand {
         Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
@@ -149,6 +174,32 @@ fn output(subcommand: Subcommand, arguments: &[OsString]) -> Output {
     } else {
         Output::Text
     }
+}
+
+/// linkerd-network-validator has two variables in the environment, for where the flags are not given.
+fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
+    let look = |name| environment(name).filter(|value| !value.is_empty());
+    let invalid = |name, reason| format!("{name} in the environment {reason}");
+    if let (None, Some(text)) = (settings.log_format, look(LOG_FORMAT)) {
+        let format = values::log_format(&text.to_string_lossy());
+        settings.log_format = Some(format.map_err(|reason| invalid(LOG_FORMAT, reason))?);
+    }
+    if let (None, Some(text)) = (settings.log_level, look(LOG_LEVEL)) {
+        let level = values::log_level(&text.to_string_lossy());
+        settings.log_level = Some(level.map_err(|reason| invalid(LOG_LEVEL, reason))?);
+    }
+    let mut validate = Validate::default();
+    validate.listen = settings.listen_addr.unwrap_or(validate.listen);
+    validate.connect = settings.connect_addr.unwrap_or(validate.connect);
+    validate.timeout = settings.timeout.unwrap_or(validate.timeout);
+    Ok(Command::Validate(validate, log(&settings)))
+}
+
+fn log(settings: &Settings) -> Log {
+    Log::new(
+        settings.log_format.unwrap_or_default(),
+        settings.log_level.unwrap_or_default(),
+    )
 }
 
 fn uninstall(settings: Settings) -> Uninstall {
@@ -244,7 +295,7 @@ mod tests {
 
     fn read_back(arguments: Vec<String>) -> (Config, Choice) {
         let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
-        match parse(all.map(OsString::from), None) {
+        match parse(all.map(OsString::from), |_| None) {
             Ok(Command::Install(install, _)) => (install.config, install.choice),
             other => panic!("{other:?}"),
         }
@@ -313,7 +364,8 @@ mod tests {
 
     fn try_parse(line: &str, iptables_mode: Option<&str>) -> Result<Command, String> {
         let arguments = line.split_whitespace().map(OsString::from);
-        parse(arguments, iptables_mode.map(OsString::from)).map_err(|error| error.to_string())
+        let environment = |name: &str| iptables_mode.filter(|_| name == "IPTABLES_MODE").map(OsString::from);
+        parse(arguments, environment).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -401,6 +453,52 @@ mod tests {
         assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
     }
 
+    fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log), String> {
+        let look = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        match parse(line.split(' ').map(OsString::from), look) {
+            Ok(Command::Validate(validate, log)) => Ok((validate, log)),
+            Ok(other) => panic!("{line}: {other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_validators_flags_arrive_by_either_name() {
+        let flags = "--log-format json --log-level linkerd=debug,warn --connect-addr [fd00::1]:20001 --listen-addr [::]:4141 \
+                     --timeout 1m30s";
+        for program in ["proxy-init validate", "/usr/lib/linkerd/linkerd2-network-validator"] {
+            let (validate, log) = validation(&format!("{program} {flags}"), &[]).unwrap();
+            assert_eq!(validate.connect, "[fd00::1]:20001".parse().unwrap());
+            assert_eq!(validate.listen, "[::]:4141".parse().unwrap());
+            assert_eq!(validate.timeout.as_secs(), 90);
+            let want = Log::new(crate::log::Format::Json, crate::log::Level::Debug);
+            assert_eq!(format!("{log:?}"), format!("{want:?}"));
+            let (validate, _) = validation(program, &[]).unwrap();
+            assert_eq!(validate, Validate::default());
+            let error = validation(&format!("{program} --netns x"), &[]).unwrap_err();
+            assert!(error.starts_with("validate does not take --netns"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_validators_environment_counts_where_there_is_no_flag() {
+        let environment = [
+            ("LINKERD_VALIDATOR_LOG_FORMAT", "json"),
+            ("LINKERD_VALIDATOR_LOG_LEVEL", "loud"),
+        ];
+        let error = validation("proxy-init validate", &environment).unwrap_err();
+        assert!(
+            error.starts_with("LINKERD_VALIDATOR_LOG_LEVEL in the environment \"loud\""),
+            "{error}"
+        );
+        let (_, log) = validation("proxy-init validate --log-level warn", &environment).unwrap();
+        let want = Log::new(crate::log::Format::Json, crate::log::Level::Warning);
+        assert_eq!(format!("{log:?}"), format!("{want:?}"));
+    }
+
     #[test]
     fn a_mistake_is_explained_and_says_where_help_is() {
         for (line, want) in [
@@ -436,7 +534,7 @@ mod tests {
             ),
             (
                 "80",
-                "unknown subcommand \"80\": there are verify, uninstall, detect, help, man, completions",
+                "unknown subcommand \"80\": there are verify, uninstall, detect, validate, help, man, completions",
             ),
             (
                 "-p 1 -o 2 --output json",
@@ -476,7 +574,7 @@ mod tests {
             ("--output=json", Output::Text),
         ] {
             let arguments = format!("proxy-init {line}");
-            let error = parse(arguments.split(' ').map(OsString::from), None).unwrap_err();
+            let error = parse(arguments.split(' ').map(OsString::from), |_| None).unwrap_err();
             assert_eq!(error.output, want, "{line}");
         }
     }
@@ -485,6 +583,8 @@ mod tests {
     fn exit_codes_are_those_of_the_documents() {
         let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
         assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let codes = Subcommand::Validate.exits().into_iter().map(|(exit, _)| exit.code());
+        assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
     }
 
     #[test]

@@ -39,11 +39,12 @@ mod tests {
     use super::*;
     use crate::cli::grammar;
 
-    const FLAG_TAKERS: [Subcommand; 4] = [
+    const FLAG_TAKERS: [Subcommand; 5] = [
         Subcommand::Install,
         Subcommand::Verify,
         Subcommand::Uninstall,
         Subcommand::Detect,
+        Subcommand::Validate,
     ];
 
     fn names() -> Vec<&'static str> {

@@ -10,6 +10,7 @@ pub(super) enum Subcommand {
     Verify,
     Uninstall,
     Detect,
+    Validate,
     Help,
     Man,
     Completions,
@@ -17,10 +18,11 @@ pub(super) enum Subcommand {
 
 impl Subcommand {
     /// Those that are named, in the order in which help lists them.
-    pub(super) const NAMED: [Self; 6] = [
+    pub(super) const NAMED: [Self; 7] = [
         Self::Verify,
         Self::Uninstall,
         Self::Detect,
+        Self::Validate,
         Self::Help,
         Self::Man,
         Self::Completions,
@@ -38,6 +40,7 @@ impl Subcommand {
             Self::Verify => "verify",
             Self::Uninstall => "uninstall",
             Self::Detect => "detect",
+            Self::Validate => "validate",
             Self::Help => "help",
             Self::Man => "man",
             Self::Completions => "completions",
@@ -51,6 +54,7 @@ impl Subcommand {
             Self::Verify => "Compare the installed rules with what the same flags would install",
             Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",
             Self::Detect => "Show what the kernel supports, what the namespace holds, and what auto mode would choose",
+            Self::Validate => "Make a connection, and see whether the rules bring it to the proxy's port",
             Self::Help => "Print help for the program or for a subcommand",
             Self::Man => "Print the manual page of the program or of a subcommand",
             Self::Completions => "Print a shell's completion script",
@@ -81,6 +85,15 @@ impl Subcommand {
             Self::Detect => {
                 "It changes nothing: what the kernel supports is found with transactions that are never committed.\n\
                  It reports what it cannot read without privileges."
+            }
+            Self::Validate => {
+                "It does what linkerd-network-validator does, with its flags: it listens where the proxy will, connects\n\
+                 to an address that no host needs to have, and expects its own answer, a random token. It changes\n\
+                 nothing, needs no privileges, and has to run as another user than the proxy's. If it may read the\n\
+                 rules, which takes CAP_NET_ADMIN, it says why a connection did not arrive.\n\n\
+                 A program of the name linkerd2-network-validator, a link or a copy, takes these flags directly.\n\
+                 LINKERD_VALIDATOR_LOG_FORMAT and LINKERD_VALIDATOR_LOG_LEVEL in the environment stand for\n\
+                 --log-format and --log-level where those are not given."
             }
             Self::Help => "It is the same text as that of --help behind the subcommand.",
             Self::Man => "The page is written in roff, which man(1) formats.",
@@ -117,6 +130,10 @@ impl Subcommand {
                 "remove the rules from that namespace",
             )],
             Self::Detect => &[("proxy-init detect --output json", "report to a program")],
+            Self::Validate => &[(
+                "proxy-init validate --connect-addr '[fd00::1]:20001' --listen-addr '[::]:4140'",
+                "validate the rules for IPv6",
+            )],
             Self::Help => &[("proxy-init help verify", "explain verify")],
             Self::Man => &[("proxy-init man verify | man -l -", "read the page of verify")],
             Self::Completions => &[(
@@ -139,6 +156,16 @@ impl Subcommand {
                 "failed; the error says why, what to do, and whether anything was changed",
             ),
             Self::Detect => ("reported", "the namespace cannot be entered"),
+            Self::Validate => {
+                return vec![
+                    (Exit::Done, "validated: the connection came to the proxy's port"),
+                    (Exit::BadInput, "the command line is invalid"),
+                    (
+                        Exit::NotValidated,
+                        "the connection did not arrive, or a signal ended the run",
+                    ),
+                ];
+            }
             Self::Help | Self::Man | Self::Completions => ("printed", "cannot write to stdout"),
         };
         let mut exits = vec![

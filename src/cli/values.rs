@@ -1,7 +1,9 @@
 //! What a flag's value means. linkerd-init's flags are read as Go reads them. An error says what is wrong with the value
 //! and reads on from the flag's name.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
@@ -145,22 +147,180 @@ pub(super) fn log_format(text: &str) -> Result<Format, String> {
     }
 }
 
-/// logrus' levels; those that the log has no lines of mean the nearest one.
+/// The validator's name in filters of log lines.
+const VALIDATOR: &str = "linkerd_network_validator";
+
+/// A level, or a filter as linkerd-network-validator takes it (EnvFilter of Rust's tracing): a list of levels, each for the
+/// programs whose name begins with what is before its equals sign. The level for the longest such beginning counts; if there
+/// is none, it means errors.
 pub(super) fn log_level(text: &str) -> Result<Level, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => Ok(Level::Error),
-        "warn" | "warning" => Ok(Level::Warning),
-        "info" => Ok(Level::Info),
-        "debug" | "trace" => Ok(Level::Debug),
-        _ => Err(format!(
-            "\"{text}\" is not a valid logrus Level (use error, warning, info or debug)"
-        )),
+    let mut most_special = (0, Level::Error);
+    for directive in text.split(',').map(str::trim) {
+        let (target, name) = directive.rsplit_once('=').unwrap_or(("", directive));
+        let level = level(name)
+            .ok_or_else(|| format!("\"{text}\" is not a valid logrus Level (use error, warning, info or debug)"))?;
+        if VALIDATOR.starts_with(target) && target.len() >= most_special.0 {
+            most_special = (target.len(), level);
+        }
+    }
+    Ok(most_special.1)
+}
+
+/// The levels of logrus and of tracing; those that the log has no lines of mean the nearest one.
+fn level(name: &str) -> Option<Level> {
+    match name.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" | "off" => Some(Level::Error),
+        "warn" | "warning" => Some(Level::Warning),
+        "info" => Some(Level::Info),
+        "debug" | "trace" => Some(Level::Debug),
+        _ => None,
+    }
+}
+
+/// An IP address with a port.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| format!("\"{text}\" is not an IP address with a port, such as 192.0.2.2:1404 or [fd00::1]:20001"))
+}
+
+/// A duration as Go's flags (time.ParseDuration) or the validator's (a whole number and one unit, which may be days) have
+/// it.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let trimmed = text.trim();
+    let nanoseconds = match trimmed.strip_prefix('+').unwrap_or(trimmed) {
+        "0" => Some(0),
+        spelled => nanoseconds(spelled),
+    };
+    nanoseconds
+        .map(Duration::from_nanos)
+        .ok_or_else(|| format!("\"{text}\" is not a duration, such as 10s, 500ms or 1m30s"))
+}
+
+fn nanoseconds(spelled: &str) -> Option<u64> {
+    let is_number = |character: char| character.is_ascii_digit() || character == '.';
+    let (mut rest, mut sum) = (spelled, 0u64);
+    loop {
+        let (number, behind) = rest.split_at(rest.find(|character| !is_number(character))?);
+        let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
+        let unit: u64 = match unit {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60 * 1_000_000_000,
+            "h" => 3_600 * 1_000_000_000,
+            "d" => 86_400 * 1_000_000_000,
+            _ => return None,
+        };
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && part.is_empty() || part.contains('.') {
+            return None;
+        }
+        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        sum = sum.checked_add(whole.checked_mul(unit)?)?;
+        let mut place = unit;
+        for digit in part.chars() {
+            place /= 10;
+            sum = sum.checked_add(place * u64::from(digit.to_digit(10)?))?;
+        }
+        rest = behind;
+        if rest.is_empty() {
+            return Some(sum);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_those_of_go_and_of_the_validator() {
+        let milliseconds = |text: &str| duration(text).map(|duration| duration.as_millis());
+        for (text, want) in [
+            // time.ParseDuration
+            ("1m30s", 90_000),
+            ("1h15m30.918s", 4_530_918),
+            ("1.5s", 1_500),
+            (".5s", 500),
+            ("1.s", 1_000),
+            ("+5s", 5_000),
+            ("0", 0),
+            ("500ms", 500),
+            ("5000us", 5),
+            ("5000\u{b5}s", 5),
+            ("5000000ns", 5),
+            // The validator's tests.
+            ("0ms", 0),
+            ("0s", 0),
+            ("0m", 0),
+            ("120s", 120_000),
+            ("120000ms", 120_000),
+            ("2h", 7_200_000),
+            ("2d", 172_800_000),
+            (" 10s ", 10_000),
+        ] {
+            assert_eq!(milliseconds(text), Ok(want), "{text}");
+        }
+        for text in [
+            "",
+            "120",
+            "s",
+            "foobars",
+            "18446744073709551615s",
+            "-1s",
+            ".s",
+            "1..2s",
+            "1s2",
+            "1 s",
+            "1x",
+            "+",
+        ] {
+            let error = duration(text).unwrap_err();
+            assert!(error.starts_with(&format!("\"{text}\" is not a duration")), "{error}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_port() {
+        assert_eq!(address("[fd00::1]:20001").map(|it| it.is_ipv6()), Ok(true));
+        assert_eq!(address("0.0.0.0:4140").map(|it| it.port()), Ok(4140));
+        for text in [
+            "",
+            "4140",
+            ":4140",
+            "0.0.0.0",
+            "localhost:80",
+            "fd00::1:80",
+            "1.2.3.4:65536",
+        ] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn filters_are_those_of_tracing() {
+        for (text, want) in [
+            ("info", Level::Info),
+            ("DEBUG", Level::Debug),
+            ("trace", Level::Debug),
+            ("warn", Level::Warning),
+            ("off", Level::Error),
+            ("warn,linkerd=debug", Level::Debug),
+            ("linkerd=debug, warn", Level::Debug),
+            ("linkerd=info,linkerd_network_validator=error", Level::Error),
+            ("linkerd_network_validator=error,linkerd=info", Level::Error),
+            ("hyper=debug", Level::Error),
+            ("info,hyper=trace", Level::Info),
+            ("info,[conn]=debug", Level::Info),
+            ("info,linkerd[conn{client=1}]=debug", Level::Info),
+        ] {
+            assert_eq!(log_level(text), Ok(want), "{text}");
+        }
+        for text in ["", "linkerd", "info,", "linkerd=loud", "in fo", "warn;info"] {
+            assert!(log_level(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn numbers_are_read_as_go_reads_them() {

@@ -6,4 +6,5 @@ pub mod detect;
 pub mod install;
 pub mod notice;
 pub mod uninstall;
+pub mod validate;
 pub mod verify;

@@ -12,6 +12,7 @@ pub mod intervals;
 pub mod line;
 pub mod mode;
 pub mod nftables;
+pub mod obstacle;
 pub mod plan;
 pub mod ruleset;
 #[cfg(feature = "serde")]

@@ -181,7 +181,7 @@ pub struct Place<'a> {
 /// What a rule or a policy does to connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It ends the base chain before the rules behind it are asked.
+    /// It ends the base chain, or proxy-init's chain, before the rules behind it are asked.
     Accepted,
     /// It redirects them to a port of this host, or sends them elsewhere.
     Mapped,
@@ -400,7 +400,10 @@ impl<'a> Walker<'a, '_> {
         let mut now = entering;
         if self.goal.is(table, chain) {
             self.walk.reached |= !now.is_empty();
-            now.iter_mut().for_each(|state| state.reached = true);
+            for state in &mut now {
+                state.reached = true;
+                state.left = None;
+            }
         }
         for rule in &chain.rules {
             if now.is_empty() {
@@ -427,6 +430,14 @@ impl<'a> Walker<'a, '_> {
             now = merged(next);
         }
         out.back.extend(now);
+        if self.goal.is(table, chain) {
+            // Those that a rule of the goal lets bypass the proxy.
+            for state in out.back.iter().chain(&out.gone).filter(|state| !state.mapped) {
+                if let Some(at) = state.left {
+                    self.decide(state, true, at, Fate::Accepted);
+                }
+            }
+        }
         out
     }
 

@@ -327,7 +327,15 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
 #[test]
 fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
     assert_eq!(stdout(&["help"]), stdout(&["--help"]));
-    for subcommand in ["verify", "uninstall", "detect", "help", "man", "completions"] {
+    for subcommand in [
+        "verify",
+        "uninstall",
+        "detect",
+        "validate",
+        "help",
+        "man",
+        "completions",
+    ] {
         let help = stdout(&["help", subcommand]);
         assert_eq!(help, stdout(&[subcommand, "--help"]));
         for words in ["Example: ", &format!("proxy-init {subcommand}"), "Exit codes:\n  0  "] {
@@ -365,7 +373,15 @@ fn every_subcommand_has_a_man_page() {
     for code in 0..=3 {
         assert!(page.contains(&format!("\n       {code}      ")), "{code} in {page}");
     }
-    for subcommand in ["verify", "uninstall", "detect", "help", "man", "completions"] {
+    for subcommand in [
+        "verify",
+        "uninstall",
+        "detect",
+        "validate",
+        "help",
+        "man",
+        "completions",
+    ] {
         assert!(
             page.contains(&format!("\n       {subcommand}")),
             "{subcommand} in {page}"

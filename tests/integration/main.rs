@@ -20,6 +20,7 @@ mod support;
 mod traffic;
 mod truth;
 mod valgrind;
+mod validate;
 mod versions;
 mod walk;
 mod xtables;

@@ -14,8 +14,12 @@ use xtask::shell::{Result, Run as _, need_root, root, target};
 
 use crate::{build, rootfs, setup};
 
-/// Where Linkerd's charts have looked for the program.
-const PATHS: [&str; 2] = ["/usr/local/bin/proxy-init", "/usr/lib/linkerd/linkerd2-proxy-init"];
+/// Where Linkerd's charts have looked for the program, and where they look for the network validator.
+const PATHS: [&str; 3] = [
+    "/usr/local/bin/proxy-init",
+    "/usr/lib/linkerd/linkerd2-proxy-init",
+    "/usr/lib/linkerd/linkerd2-network-validator",
+];
 
 /// The default seccomp profile of CRI-O and podman, of a package that buildah needs.
 const SECCOMP: &str = "/usr/share/containers/seccomp.json";
@@ -28,12 +32,13 @@ pub(crate) fn lay_out(folder: &Path) -> Result<()> {
     // for iptables-legacy, which may be beside it: under no_new_privs, a command gets no more than proxy-init has.
     for target in ["scratch", "legacy"] {
         let root = folder.join(target);
-        let [path, other] = PATHS.map(|path| root.join(path.trim_start_matches('/')));
-        for path in [&path, &other] {
+        let [path, init, validator] = PATHS.map(|path| root.join(path.trim_start_matches('/')));
+        for path in [&path, &init, &validator] {
             fs::create_dir_all(path.parent().unwrap_or(&root))?;
         }
         fs::copy(&binary, &path)?;
-        symlink(PATHS[0], other)?;
+        symlink(PATHS[0], init)?;
+        symlink(PATHS[0], validator)?;
         Command::new("setcap")
             .arg("cap_net_admin,cap_net_raw=p")
             .arg(&path)

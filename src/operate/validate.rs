@@ -1,0 +1,480 @@
+//! Validating: makes a real connection and sees whether the rules bring it to the proxy's port. It is what
+//! linkerd-network-validator does before a pod's containers start; this also says why a connection went astray.
+
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nix::unistd::{getegid, geteuid};
+use thiserror::Error;
+
+use crate::backend::all;
+use crate::error::Errno;
+use crate::rules::obstacle::{Attempt, Obstacle, why};
+
+/// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its own
+/// answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Validate {
+    /// Where the rules should take the connection: the proxy's outbound port.
+    pub listen: SocketAddr,
+    /// Where the connection is meant to go. There has to be a route to it, but no host.
+    pub connect: SocketAddr,
+    /// How long the connection may take.
+    pub timeout: Duration,
+}
+
+/// linkerd-network-validator's defaults.
+impl Default for Validate {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4140)),
+            connect: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 2), 1404)),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a validation has just done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// It listens here.
+    Listening(SocketAddr),
+    /// It is about to connect to this address.
+    Connecting(SocketAddr),
+    /// Its listener has taken a connection from this address, and sent the token.
+    Accepted(SocketAddr),
+    /// Something has taken its own connection.
+    Connected,
+}
+
+/// Why a validation failed. The last part of each says what the rules do with such a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It can't listen there.
+    #[error("cannot listen on {address} ({errno}): {advice}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the kernel said.
+        errno: Errno,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The connection can't be made.
+    #[error("the connection to {address} failed ({errno}): {why}")]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// What the kernel said.
+        errno: Errno,
+        /// Why.
+        why: String,
+    },
+    /// The connection was made, but not to this process.
+    #[error("another program answered the connection to {address}: {why}")]
+    OtherProgram {
+        /// Where to.
+        address: SocketAddr,
+        /// Why.
+        why: String,
+    },
+    /// Nothing has answered in time.
+    #[error("no answer from {address} within {}: {why}", Spelled(*timeout))]
+    NoAnswer {
+        /// Where to.
+        address: SocketAddr,
+        /// How long it waited.
+        timeout: Duration,
+        /// Why.
+        why: String,
+    },
+    /// A signal ended it.
+    #[error("killed by {signal}")]
+    Killed {
+        /// Which one.
+        signal: &'static str,
+    },
+    /// It can't wait for connections and signals.
+    #[error(
+        "cannot wait for connections and signals ({errno}): raise the limits of the process, or allow it in the seccomp profile"
+    )]
+    Wait {
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl Validate {
+    /// Validates the rules of the thread's network namespace, and reports each step.
+    ///
+    /// While it runs, SIGTERM and SIGINT are blocked for the calling thread, and end the validation.
+    ///
+    /// # Errors
+    /// The connection didn't come to this process within the timeout; the error says why.
+    pub fn run(&self, mut tell: impl FnMut(Step)) -> Result<(), Failure> {
+        let signals = Signals::block().map_err(wait)?;
+        let listener = TcpListener::bind(self.listen)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(|error| self.cannot_listen(&error))?;
+        tell(Step::Listening(self.listen));
+        let token = token();
+        tell(Step::Connecting(self.connect));
+        let mut client = self.start_connecting()?;
+        let mut is_connected = false;
+        let mut answer = Vec::new();
+        // A time that no clock reaches is no limit.
+        let deadline = Instant::now().checked_add(self.timeout);
+        loop {
+            let awaited = if is_connected {
+                PollFlags::POLLIN
+            } else {
+                PollFlags::POLLOUT
+            };
+            let mut files = [
+                PollFd::new(signals.file.as_fd(), PollFlags::POLLIN),
+                PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+                PollFd::new(client.as_fd(), awaited),
+            ];
+            match poll(&mut files, remaining(deadline)) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(wait(errno)),
+            }
+            let is_client_ready = files.last().is_some_and(|file| file.any() == Some(true));
+            if let Some(signal) = signals.take() {
+                return Err(Failure::Killed { signal });
+            }
+            match listener.accept() {
+                Ok((mut stream, address)) => {
+                    // If that fails, the client sees it.
+                    let _ = stream.write_all(token.as_bytes());
+                    tell(Step::Accepted(address));
+                }
+                // A client that has gone already is no failure, but what keeps this process from taking any is.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                    return Err(Failure::Wait {
+                        errno: Errno::of_io(&error),
+                    });
+                }
+                Err(_) => {}
+            }
+            if is_client_ready && !is_connected {
+                if let Some(error) = client.take_error().unwrap_or_else(Some) {
+                    return Err(self.cannot_connect(Errno::of_io(&error)));
+                }
+                is_connected = true;
+                tell(Step::Connected);
+            } else if is_client_ready && self.has_read_all(&mut client, &mut answer, &token)? {
+                return Ok(());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Failure::NoAnswer {
+                    address: self.connect,
+                    timeout: self.timeout,
+                    why: self.why(),
+                });
+            }
+        }
+    }
+
+    fn start_connecting(&self) -> Result<TcpStream, Failure> {
+        let family = match self.connect {
+            SocketAddr::V4(_) => AddressFamily::Inet,
+            SocketAddr::V6(_) => AddressFamily::Inet6,
+        };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let client = socket(family, SockType::Stream, flags, None).map_err(|errno| self.cannot_start(errno))?;
+        match connect(client.as_raw_fd(), &SockaddrStorage::from(self.connect)) {
+            Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(client.into()),
+            Err(errno) => Err(self.cannot_start(errno)),
+        }
+    }
+
+    /// Reads what has come. Returns whether that was the rest of the token.
+    fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, Failure> {
+        let mut buffer = [0; 128];
+        let is_other = match client.read(&mut buffer) {
+            Ok(0) => true,
+            Ok(count) => {
+                answer.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                !token.as_bytes().starts_with(answer)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => false,
+            Err(error) => return Err(self.cannot_connect(Errno::of_io(&error))),
+        };
+        match is_other {
+            true => Err(Failure::OtherProgram {
+                address: self.connect,
+                why: self.why(),
+            }),
+            false => Ok(answer.len() == token.len()),
+        }
+    }
+
+    fn cannot_listen(&self, error: &io::Error) -> Failure {
+        let errno = Errno::of_io(error);
+        Failure::Listen {
+            address: self.listen,
+            errno,
+            advice: match errno.raw() {
+                libc::EADDRINUSE => "another program listens there; validate before the proxy starts",
+                libc::EADDRNOTAVAIL => "this namespace does not have that address; use 0.0.0.0 or [::]",
+                libc::EAFNOSUPPORT => "this kernel has no IPv6; use 0.0.0.0",
+                libc::EACCES => "use a port that this user may listen on",
+                _ => "check --listen-addr",
+            },
+        }
+    }
+
+    /// The connection was refused on its way, or by the host to which the rules let it go.
+    fn cannot_connect(&self, errno: Errno) -> Failure {
+        Failure::Connect {
+            address: self.connect,
+            errno,
+            why: self.why(),
+        }
+    }
+
+    /// No packet was sent. The kernel looks for a route before it asks the rules.
+    fn cannot_start(&self, errno: nix::errno::Errno) -> Failure {
+        let why = match errno {
+            nix::errno::Errno::EAFNOSUPPORT => "this kernel has no IPv6; use an IPv4 address",
+            _ => "this namespace has no route to it, or no address of its family; use another --connect-addr",
+        };
+        Failure::Connect {
+            address: self.connect,
+            errno: Errno::of(errno),
+            why: why.to_owned(),
+        }
+    }
+
+    /// What the rules do with the connection.
+    fn why(&self) -> String {
+        let found = match all::read() {
+            Ok(found) => found,
+            Err(error) => return format!("the rules cannot be read: {error}"),
+        };
+        // An IPv4-mapped address stands for an IPv4 connection.
+        let to = SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port());
+        let obstacle = why(
+            &found,
+            Attempt {
+                to,
+                from: source(to),
+                uid: geteuid().as_raw(),
+                gid: getegid().as_raw(),
+            },
+        );
+        format!("{obstacle}{}", self.advice(obstacle))
+    }
+
+    fn advice(&self, obstacle: Obstacle<'_>) -> &'static str {
+        let Obstacle::Redirected(port, _) = obstacle else {
+            return "";
+        };
+        if port != Some(self.listen.port()) {
+            ", where --listen-addr is not"
+        } else if self.listen.is_ipv4() && self.connect.is_ipv6() {
+            ", where --listen-addr takes IPv4 alone: use [::]"
+        } else {
+            ", so another program has that port, or something drops the packets"
+        }
+    }
+}
+
+/// The address from which the kernel's routing would have a connection come. A datagram socket is asked, which sends
+/// nothing.
+fn source(to: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    asked.ok().map(|address| address.ip())
+}
+
+/// 63 random characters and a newline: a program that doesn't know them isn't this one.
+fn token() -> String {
+    // Its keys come from the kernel's random numbers (getrandom(2)).
+    let random = std::hash::RandomState::new();
+    let mut token: String = (0..4u8)
+        .map(|number| format!("{:016x}", random.hash_one(number)))
+        .collect();
+    token.truncate(63);
+    token.push('\n');
+    token
+}
+
+/// How long poll may wait; rounded up, because it would return early otherwise.
+fn remaining(deadline: Option<Instant>) -> PollTimeout {
+    let Some(deadline) = deadline else {
+        return PollTimeout::NONE;
+    };
+    let left = deadline.saturating_duration_since(Instant::now());
+    let rounded_up = left.saturating_add(Duration::from_nanos(999_999));
+    PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
+}
+
+fn wait(errno: nix::errno::Errno) -> Failure {
+    Failure::Wait {
+        errno: Errno::of(errno),
+    }
+}
+
+/// SIGTERM and SIGINT as a file to read. A blocked signal is kept even for a container's first process, for which the
+/// kernel drops signals that have no handler (sig_task_ignored in kernel/signal.c).
+struct Signals {
+    file: SignalFd,
+    before: SigSet,
+}
+
+impl Signals {
+    fn block() -> nix::Result<Self> {
+        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+        let file = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        Ok(Self { file, before })
+    }
+
+    /// The name of a signal that has come.
+    fn take(&self) -> Option<&'static str> {
+        let signal = self.file.read_signal().ok()??;
+        let number = i32::try_from(signal.ssi_signo).ok()?;
+        Signal::try_from(number).ok().map(Signal::as_str)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+/// A duration in seconds, if it has no fraction of one, or else in milliseconds. Rust's own way costs two kilobytes.
+struct Spelled(Duration);
+
+impl fmt::Display for Spelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.as_secs(), self.0.subsec_millis()) {
+            (seconds, 0) => write!(f, "{seconds}s"),
+            (seconds, milliseconds) => write!(
+                f,
+                "{}ms",
+                seconds.saturating_mul(1000).saturating_add(milliseconds.into())
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listening(address) => write!(f, "Listening for connections on {address}"),
+            Self::Connecting(address) => write!(f, "Connecting to {address}"),
+            Self::Accepted(address) => write!(f, "Accepted a connection from {address}, and sent the token"),
+            Self::Connected => f.write_str("Connected"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn docs_errors_md_has_every_failure_and_no_other() {
+        let (address, errno, why) = (Validate::default().connect, Errno::from_raw(libc::EPERM), String::new());
+        let failures = [
+            Failure::Listen {
+                address,
+                errno,
+                advice: "",
+            },
+            Failure::Connect {
+                address,
+                errno,
+                why: why.clone(),
+            },
+            Failure::OtherProgram {
+                address,
+                why: why.clone(),
+            },
+            Failure::NoAnswer {
+                address,
+                timeout: Duration::from_millis(1500),
+                why,
+            },
+            Failure::Killed { signal: "SIGTERM" },
+            Failure::Wait { errno },
+        ];
+        let source = include_str!("validate.rs").split("#[cfg(test)]").next().unwrap();
+        assert_eq!(failures.len(), source.matches("    #[error(").count(), "one of each");
+
+        let (_, documentation) = include_str!("../../docs/errors.md")
+            .split_once("## Failed validations")
+            .unwrap();
+        let rows: Vec<&str> = documentation
+            .lines()
+            .take_while(|line| !line.starts_with("## "))
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(words, _)| words))
+            .collect();
+        let says = |failure: &Failure, words: &&str| {
+            let text = failure.to_string();
+            let mut rest = Some(text.as_str());
+            for piece in words.split('\u{2026}') {
+                rest = rest.and_then(|rest| Some(rest.split_once(piece.trim())?.1));
+            }
+            rest.is_some()
+        };
+        for failure in &failures {
+            let rows = rows.iter().filter(|row| says(failure, row));
+            assert_eq!(rows.count(), 1, "in docs/errors.md: {failure}");
+        }
+        assert_eq!(rows.len(), failures.len());
+    }
+
+    #[test]
+    fn a_token_is_like_the_validators_and_never_the_same() {
+        let (one, other) = (token(), token());
+        assert!(one.len() == 64 && one.ends_with('\n'));
+        assert!(
+            one.trim_end()
+                .chars()
+                .all(|character| character.is_ascii_alphanumeric())
+        );
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn a_duration_is_spelled_as_it_may_be_given() {
+        let spelled = |milliseconds| Spelled(Duration::from_millis(milliseconds)).to_string();
+        assert_eq!(
+            (spelled(10_000), spelled(1_500), spelled(0)),
+            ("10s".into(), "1500ms".into(), "0s".into())
+        );
+    }
+
+    #[test]
+    fn a_wait_is_never_cut_short_and_never_too_long_for_poll() {
+        assert_eq!(remaining(None), PollTimeout::NONE);
+        let in_a_moment = Instant::now() + Duration::from_micros(900_500);
+        let left = remaining(Some(in_a_moment)).as_millis().unwrap();
+        assert!((100..=901).contains(&left), "{left}");
+        assert_eq!(remaining(Some(Instant::now())), PollTimeout::ZERO);
+        let in_a_year = Instant::now() + Duration::from_secs(365 * 86_400);
+        assert_eq!(remaining(Some(in_a_year)), PollTimeout::MAX);
+    }
+}
