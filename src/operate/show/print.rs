@@ -1,10 +1,12 @@
 //! What is shown, as text and as JSON.
 
-use serde_json::{Value, json};
+use std::collections::VecDeque;
+
+use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
 use crate::rules::config::Family;
-use crate::rules::found::{Counters, TableFamily};
+use crate::rules::found::TableFamily;
 use crate::rules::walk::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
@@ -17,11 +19,11 @@ impl Shown {
     /// For machines; docs/show.md has the schema.
     pub fn json(&self) -> String {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
-        json!({
-            "schema": 1,
-            "backends": self.backends.iter().map(backend).collect::<Vec<_>>(),
-            "not_known": not_known.collect::<Vec<_>>(),
-        })
+        object([
+            ("schema", 1.into()),
+            ("backends", self.backends.iter().map(backend).collect()),
+            ("not_known", not_known.collect()),
+        ])
         .to_string()
     }
 
@@ -32,7 +34,7 @@ impl Shown {
             if !text.is_empty() {
                 text.push('\n');
             }
-            backend.write(&mut text, Style { colour });
+            backend.write(&mut text, colour);
         }
         if self.backends.is_empty() {
             text += "no rules of proxy-init's were found in this network namespace\n";
@@ -53,27 +55,26 @@ impl Shown {
 }
 
 fn backend(backend: &Backend) -> Value {
-    json!({
-        "mode": backend.mode.to_string(),
-        "flags": backend.flags,
-        "chains": backend.chains.iter().map(chain).collect::<Vec<_>>(),
-    })
+    object([
+        ("mode", backend.mode.to_string().into()),
+        ("flags", backend.flags.clone().into()),
+        ("chains", backend.chains.iter().map(chain).collect()),
+    ])
 }
 
 fn chain(chain: &Chain) -> Value {
-    let mut value = json!({
-        "family": match chain.family {
-            TableFamily::Ip(family) => family.to_string(),
-            other => other.to_string(),
-        },
-        "chain": chain.name,
-        "rules": chain.rules.iter().map(rule).collect::<Vec<_>>(),
-    });
-    if let (Some(base), Value::Object(value)) = (chain.base, &mut value) {
-        value.insert("hook".to_owned(), json!(base.hook.to_string()));
-        value.insert("priority".to_owned(), json!(base.priority));
-    }
-    value
+    let family = match chain.family {
+        TableFamily::Ip(family) => family.to_string(),
+        other => other.to_string(),
+    };
+    let value = [
+        ("family", family.into()),
+        ("chain", chain.name.as_str().into()),
+        ("rules", chain.rules.iter().map(rule).collect()),
+    ];
+    let hook = chain.base.map(|base| ("hook", base.hook.to_string().into()));
+    let priority = chain.base.map(|base| ("priority", base.priority.into()));
+    object(value.into_iter().chain(hook).chain(priority))
 }
 
 fn rule(rule: &Rule) -> Value {
@@ -83,314 +84,278 @@ fn rule(rule: &Rule) -> Value {
         Effect::Jump => ("jump", None),
         Effect::Other => ("other", None),
     };
-    let mut value = json!({
-        "rule": rule.line.trim_end(),
-        "packets": rule.counters.map(|counters| counters.packets),
-        "bytes": rule.counters.map(|counters| counters.bytes),
-        "ours": rule.ours,
-        "effect": effect,
-    });
-    if let (Some(port), Value::Object(value)) = (port, &mut value) {
-        value.insert("port".to_owned(), json!(port));
-    }
-    value
+    let value = [
+        ("rule", rule.line.trim_end().into()),
+        ("packets", rule.counters.map(|counters| counters.packets).into()),
+        ("bytes", rule.counters.map(|counters| counters.bytes).into()),
+        ("ours", rule.ours.into()),
+        ("effect", effect.into()),
+    ];
+    object(value.into_iter().chain(port.map(|port| ("port", port.into()))))
 }
 
-/// Bold and dim letters, or none.
-#[derive(Clone, Copy)]
-struct Style {
-    colour: bool,
+/// As `json!`, whose code is many times as large.
+fn object<'a>(pairs: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-impl Style {
-    fn with(self, code: &str, text: &str) -> String {
-        match self.colour {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
+/// How letters look on a terminal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Letters {
+    Plain,
+    Bold,
+    Dim,
+}
+
+/// A line of text, or if it has several cells, a row of the table.
+struct Line {
+    letters: Letters,
+    cells: Vec<String>,
+}
+
+impl Line {
+    fn text(letters: Letters, text: String) -> Self {
+        Self {
+            letters,
+            cells: vec![text],
         }
-    }
-
-    fn bold(self, text: &str) -> String {
-        self.with("1", text)
-    }
-
-    fn dim(self, text: &str) -> String {
-        self.with("2", text)
     }
 }
 
 /// Whose packets a counter counts: IPv4's, IPv6's or those of both.
 const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
 
-fn counted(chain: &Chain) -> usize {
+fn counted(chain: &Chain) -> &'static str {
+    let [v4, v6, both] = COUNTED;
     match chain.family {
-        TableFamily::Ip(Family::V4) => 0,
-        TableFamily::Ip(Family::V6) => 1,
-        TableFamily::Inet | TableFamily::Netdev => 2,
+        TableFamily::Ip(Family::V4) => v4,
+        TableFamily::Ip(Family::V6) => v6,
+        TableFamily::Inet | TableFamily::Netdev => both,
     }
 }
 
-/// A line of the table.
-enum Line {
-    /// A chain's name.
-    Chain(String),
-    Rule(Row),
-    /// So many rules of other programs are not listed.
-    More(usize),
-}
-
-/// A rule that one family has, or both.
-struct Row {
-    number: String,
-    counters: [Option<Counters>; 3],
-    matches: String,
-    does: String,
-    why: String,
-    ours: bool,
-}
-
-impl Row {
-    fn new(rules: [Option<(&Chain, &Rule)>; 2]) -> Option<Self> {
-        let (_, rule) = rules.into_iter().flatten().next()?;
-        let mut counters = [None; 3];
-        let mut number = String::new();
-        for (chain, rule) in rules.into_iter().flatten() {
-            if let Some(slot) = counters.get_mut(counted(chain)) {
-                *slot = rule.counters;
-            }
-            let own = rule.number.to_string();
-            if number.is_empty() {
-                number = own;
-            } else if number != own {
-                number = format!("{number}/{own}");
-            }
-        }
-        Some(Self {
-            number,
-            counters,
-            matches: rule.matches.clone(),
-            does: rule.does.clone(),
-            why: match (rule.ours, rule.why.as_str()) {
-                (true, why) => why.to_owned(),
-                (false, "") => "foreign".to_owned(),
-                (false, comment) => format!("foreign: {comment}"),
-            },
-            ours: rule.ours,
-        })
+/// The row of a rule that one family has, or both.
+fn row(used: &[&str], rules: &[(&Chain, &Rule)]) -> Option<Line> {
+    let (_, rule) = rules.first()?;
+    let mut numbers: Vec<String> = rules.iter().map(|(_, rule)| rule.number.to_string()).collect();
+    numbers.dedup();
+    let mut cells = vec![numbers.join("/")];
+    for name in used {
+        let of_it = rules.iter().find(|(chain, _)| counted(chain) == *name);
+        let counters = of_it.and_then(|(_, rule)| rule.counters);
+        cells.extend(match counters {
+            Some(counters) => [counters.packets.to_string(), counters.bytes.to_string()],
+            None => ["-".to_owned(), "-".to_owned()],
+        });
     }
+    let why = match (rule.ours, rule.why.as_str()) {
+        (true, why) => why.to_owned(),
+        (false, "") => "foreign".to_owned(),
+        (false, comment) => "foreign: ".to_owned() + comment,
+    };
+    cells.extend([rule.matches.clone(), rule.does.clone(), why]);
+    let letters = if rule.ours { Letters::Plain } else { Letters::Bold };
+    Some(Line { letters, cells })
 }
 
 impl Backend {
-    fn write(&self, text: &mut String, style: Style) {
-        let tables: Vec<(Direction, Vec<Line>)> = Direction::ALL
-            .map(|direction| (direction, self.lines(direction)))
-            .into();
-        let rows = || {
-            let lines = tables.iter().flat_map(|(_, lines)| lines);
-            lines.filter_map(|line| match line {
-                Line::Rule(row) => Some(row),
-                _ => None,
-            })
-        };
-        let is_used = |index: &usize| self.chains.iter().any(|chain| counted(chain) == *index);
-        let used: Vec<usize> = (0..COUNTED.len()).filter(is_used).collect();
-        let wide = |least: usize, of: &dyn Fn(&Row) -> usize| rows().map(of).fold(least, usize::max);
-        let number = wide(2, &|row| row.number.len());
-        let digits = |row: &Row, index: usize, of: fn(Counters) -> u64| {
-            let counters = row.counters.get(index).copied().flatten();
-            counters.map_or(1, |counters| of(counters).to_string().len())
-        };
-        let pairs: Vec<(usize, usize, usize)> = used
-            .into_iter()
-            .map(|index| {
-                let packets = wide(4, &|row| digits(row, index, |counters| counters.packets));
-                let bytes = wide(5, &|row| digits(row, index, |counters| counters.bytes));
-                (index, packets, bytes)
-            })
-            .collect();
-        let matches = wide(8, &|row| row.matches.chars().count());
-        let does = wide(8, &|row| row.does.chars().count());
-
-        let mode = self.mode;
-        let title = match self.flags {
-            Some(_) => format!("{mode} mode"),
-            None => format!("{mode} mode: not one complete, untouched installation (see proxy-init verify)"),
-        };
-        *text += &format!("{}\n", style.bold(&title));
-        for (direction, lines) in &tables {
-            let mut head = direction.to_string();
-            let mut end = number;
-            for &(index, packets, bytes) in &pairs {
-                end += 2 + packets + 1 + bytes;
-                let name = COUNTED.get(index).copied().unwrap_or_default();
-                head += &format!("{name:>width$}", width = end - head.len());
-            }
-            *text += &format!("{}\n", style.bold(&head));
-            if *direction == Direction::Inbound {
-                let mut head = format!("{:>number$}", "#");
-                for &(_, packets, bytes) in &pairs {
-                    head += &format!("  {:>packets$} {:>bytes$}", "pkts", "bytes");
-                }
-                head += &format!("  {:matches$}  {:does$}  why", "matches", "does");
-                *text += &format!("{}\n", style.dim(&head));
-            }
-            for line in lines {
-                match line {
-                    Line::Chain(name) => *text += &format!("{}\n", style.dim(name)),
-                    Line::More(count) => *text += &format!("{:>number$}  {count} more foreign rules\n", "..."),
-                    Line::Rule(row) => {
-                        let mut line = format!("{:>number$}", row.number);
-                        for &(index, packets, bytes) in &pairs {
-                            let shown = |of: fn(Counters) -> u64| {
-                                let counters = row.counters.get(index).copied().flatten();
-                                counters.map_or_else(|| "-".to_owned(), |counters| of(counters).to_string())
-                            };
-                            line += &format!(
-                                "  {:>packets$} {:>bytes$}",
-                                shown(|counters| counters.packets),
-                                shown(|counters| counters.bytes)
-                            );
-                        }
-                        line += &format!("  {:matches$}  {:does$}  {}", row.matches, row.does, row.why);
-                        let line = line.trim_end();
-                        *text += &match row.ours {
-                            true => format!("{line}\n"),
-                            false => format!("{}\n", style.bold(line)),
-                        };
-                    }
-                }
-            }
+    fn write(&self, text: &mut String, colour: bool) {
+        let is_used = |name: &&str| self.chains.iter().any(|chain| counted(chain) == *name);
+        let used: Vec<&str> = COUNTED.into_iter().filter(is_used).collect();
+        let mut title = format!("{} mode", self.mode);
+        if self.flags.is_none() {
+            title += ": not one complete, untouched installation (see proxy-init verify)";
+        }
+        let mut names = vec![""];
+        let mut columns = vec!["#"];
+        for name in &used {
+            names.extend(["", name]);
+            columns.extend(["pkts", "bytes"]);
+        }
+        names.extend(["", "", ""]);
+        columns.extend(["matches", "does", "why"]);
+        let mut lines = vec![Line::text(Letters::Bold, title)];
+        for head in [names, columns] {
+            lines.push(Line {
+                letters: Letters::Dim,
+                cells: head.into_iter().map(ToOwned::to_owned).collect(),
+            });
+        }
+        for direction in Direction::ALL {
+            lines.push(Line::text(Letters::Bold, direction.to_string()));
+            self.add_lines(direction, &used, &mut lines);
         }
         if let Some(flags) = &self.flags {
-            *text += &format!("{}\n", style.bold("flags that install exactly this"));
-            *text += &wrapped(flags);
+            lines.push(Line::text(Letters::Bold, "flags that install exactly this".to_owned()));
+            lines.push(Line::text(Letters::Plain, wrapped(flags)));
         }
+        write_aligned(text, &lines, used.len() * 2, colour);
     }
 
-    /// The lines of a direction, the chains of both families side by side.
-    fn lines(&self, direction: Direction) -> Vec<Line> {
-        let mut pairs: Vec<[Option<&Chain>; 2]> = Vec::new();
+    /// Adds the lines of a direction, the chains of both families side by side.
+    fn add_lines(&self, direction: Direction, used: &[&str], lines: &mut Vec<Line>) {
+        let mut pairs: Vec<(&Chain, Option<&Chain>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
             if chain.family != TableFamily::Ip(Family::V6) {
-                pairs.push([Some(chain), None]);
+                pairs.push((chain, None));
                 continue;
             }
-            let is_counterpart = |pair: &[Option<&Chain>; 2]| {
-                matches!(pair, [Some(other), None]
-                    if other.title == chain.title && matches!(other.family, TableFamily::Ip(_)))
+            let is_counterpart = |(other, _): &(&Chain, Option<&Chain>)| {
+                other.title == chain.title && other.family == TableFamily::Ip(Family::V4)
             };
             match pairs.iter().position(is_counterpart) {
                 Some(place) => {
-                    if let Some([_, second]) = pairs.get_mut(place) {
+                    if let Some((_, second)) = pairs.get_mut(place) {
                         *second = Some(chain);
                     }
                     next = place + 1;
                 }
                 None => {
-                    pairs.insert(next.min(pairs.len()), [None, Some(chain)]);
+                    pairs.insert(next.min(pairs.len()), (chain, None));
                     next += 1;
                 }
             }
         }
-        let mut lines = Vec::new();
-        for pair in pairs {
-            let Some(first) = pair.into_iter().flatten().next() else {
-                continue;
-            };
-            lines.push(Line::Chain(heading(first, pair)));
+        for (first, second) in pairs {
+            lines.push(Line::text(Letters::Dim, heading(first, second)));
             let mut foreign = 0;
-            for row in merged(pair) {
-                foreign += usize::from(!row.ours);
-                if row.ours || foreign <= MOST {
-                    lines.push(Line::Rule(row));
+            for row in merged(used, first, second) {
+                foreign += usize::from(row.letters == Letters::Bold);
+                if row.letters != Letters::Bold || foreign <= MOST {
+                    lines.push(row);
                 }
             }
             if foreign > MOST {
-                lines.push(Line::More(foreign - MOST));
+                lines.push(Line::text(
+                    Letters::Bold,
+                    format!("... {} more foreign rules", foreign - MOST),
+                ));
             }
         }
-        lines
+    }
+}
+
+/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right.
+fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
+    let length = |cell: &String| cell.chars().count();
+    let mut widths: Vec<usize> = Vec::new();
+    for line in lines.iter().filter(|line| line.cells.len() > 1) {
+        widths.resize(line.cells.len(), 0);
+        for (width, cell) in widths.iter_mut().zip(&line.cells) {
+            *width = length(cell).max(*width);
+        }
+    }
+    for line in lines {
+        let mut written = String::new();
+        for (column, cell) in line.cells.iter().enumerate() {
+            let width = widths.get(column).copied().unwrap_or_default();
+            let padding = " ".repeat(width.saturating_sub(length(cell)));
+            // Bytes stand close to their packets.
+            let is_bytes = column <= counters && column % 2 == 0;
+            written += match column {
+                0 => "",
+                _ if is_bytes => " ",
+                _ => "  ",
+            };
+            let [first, second] = match () {
+                () if line.cells.len() == 1 => [cell, ""],
+                () if column <= counters => [padding.as_str(), cell],
+                () => [cell.as_str(), padding.as_str()],
+            };
+            written += first;
+            written += second;
+        }
+        let (start, end) = match line.letters {
+            Letters::Bold if colour => ("\x1b[1m", "\x1b[0m"),
+            Letters::Dim if colour => ("\x1b[2m", "\x1b[0m"),
+            _ => ("", ""),
+        };
+        for part in [start, written.trim_end(), end, "\n"] {
+            *text += part;
+        }
     }
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
-fn heading(chain: &Chain, pair: [Option<&Chain>; 2]) -> String {
-    let hook = chain
-        .base
-        .map(|base| format!("{}, priority {}", base.hook, base.priority));
-    let notes: Vec<String> = match pair {
-        [Some(one), Some(other)] if one.note != other.note => {
-            let noted = [one, other]
-                .into_iter()
-                .filter_map(|chain| Some((counted(chain), chain.note?)));
-            let of_family = |(index, note)| format!("{}: {note}", COUNTED.get(index).copied().unwrap_or_default());
-            noted.map(of_family).collect()
+fn heading(first: &Chain, second: Option<&Chain>) -> String {
+    let mut about = Vec::new();
+    if let Some(base) = first.base {
+        about.push(format!("{}, priority {}", base.hook, base.priority));
+    }
+    match second {
+        Some(second) if second.note != first.note => {
+            for chain in [first, second] {
+                about.extend(chain.note.map(|note| format!("{}: {note}", counted(chain))));
+            }
         }
-        _ => chain.note.iter().map(ToString::to_string).collect(),
-    };
-    let about: Vec<String> = hook.into_iter().chain(notes).collect();
+        _ => about.extend(first.note.map(ToOwned::to_owned)),
+    }
     match about.is_empty() {
-        true => chain.title.clone(),
-        false => format!("{} ({})", chain.title, about.join(", ")),
+        true => first.title.clone(),
+        false => format!("{} ({})", first.title, about.join(", ")),
     }
 }
 
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
 /// chain isn't among them.
-fn merged(pair: [Option<&Chain>; 2]) -> Vec<Row> {
-    let rules = |chain: Option<&Chain>| -> Vec<Rule> {
-        let rules = chain.map(|chain| chain.rules.clone()).unwrap_or_default();
-        rules.into_iter().filter(|rule| !rule.behind).collect()
+fn merged(used: &[&str], first: &Chain, second: Option<&Chain>) -> Vec<Line> {
+    let before_jump = |rule: &&Rule| !rule.behind;
+    let mut rest: VecDeque<(&Chain, &Rule)> = match second {
+        Some(chain) => chain
+            .rules
+            .iter()
+            .filter(before_jump)
+            .map(|rule| (chain, rule))
+            .collect(),
+        None => VecDeque::new(),
     };
-    let is_same = |one: &Rule, other: &Rule| {
-        (&one.matches, &one.does, &one.why, one.ours) == (&other.matches, &other.does, &other.why, other.ours)
-    };
-    let [first, second] = pair;
-    let seconds = rules(second);
-    let mut rest = seconds.as_slice();
     let mut rows = Vec::new();
-    for rule in &rules(first) {
-        let place = rest.iter().position(|other| is_same(rule, other));
-        let (before, from) = rest.split_at(place.unwrap_or(0));
-        rows.extend(
-            before
-                .iter()
-                .filter_map(|other| Row::new([None, Some((second?, other))])),
-        );
-        let counterpart = from.first().filter(|_| place.is_some());
-        rest = from.get(usize::from(counterpart.is_some())..).unwrap_or_default();
-        let own = first.map(|chain| (chain, rule));
-        rows.extend(Row::new([own, second.zip(counterpart)]));
+    for rule in first.rules.iter().filter(before_jump) {
+        let is_same = |(_, other): &(&Chain, &Rule)| {
+            (&rule.matches, &rule.does, &rule.why, rule.ours) == (&other.matches, &other.does, &other.why, other.ours)
+        };
+        let mut both = vec![(first, rule)];
+        if let Some(place) = rest.iter().position(is_same) {
+            rows.extend(rest.drain(..place).filter_map(|other| row(used, &[other])));
+            both.extend(rest.pop_front());
+        }
+        rows.extend(row(used, &both));
     }
-    rows.extend(rest.iter().filter_map(|other| Row::new([None, Some((second?, other))])));
+    rows.extend(rest.into_iter().filter_map(|other| row(used, &[other])));
     rows
 }
 
-/// Flags, each with its value, on lines that fit a terminal.
+/// Flags, each with its value, on lines that fit a terminal, indented.
 fn wrapped(flags: &[String]) -> String {
     let mut text = String::new();
-    let mut line = String::new();
+    let mut length = 0;
     for (index, word) in flags.iter().enumerate() {
         // A value stays on the line of its flag.
         let value = flags.get(index + 1).filter(|next| !next.starts_with("--"));
-        let length = word.len() + value.map_or(0, |value| value.len() + 1);
-        if word.starts_with("--") && !line.is_empty() && line.len() + 1 + length > WIDTH {
-            text += &format!("  {line}\n");
-            line.clear();
+        let more = word.len() + value.map_or(0, |value| value.len() + 1);
+        if index == 0 {
+            text += "  ";
+        } else if word.starts_with("--") && length + 1 + more > WIDTH {
+            text += "\n  ";
+            length = 0;
+        } else {
+            text += " ";
         }
-        line += if line.is_empty() { "" } else { " " };
-        line += word;
+        text += word;
+        length += 1 + word.len();
     }
-    text + &format!("  {line}\n")
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::backend::all;
     use crate::rules::config::{Config, OwnerId};
-    use crate::rules::found::{self, Action, Condition, Field, Found, Name};
+    use crate::rules::found::{self, Action, Condition, Counters, Field, Found, Name};
     use crate::rules::mode::Mode;
     use crate::rules::plan::plan;
 
@@ -424,21 +389,22 @@ mod tests {
         let text = Shown::of(&installed(Mode::Nft, &chart())).text(false);
         let want = "\
 nft mode
-inbound   IPv4        IPv6
- #  pkts bytes  pkts bytes  matches                      does                     why
+         IPv4        IPv6
+#  pkts bytes  pkts bytes  matches                      does                     why
+inbound
 PREROUTING (prerouting, priority -100)
- 1     3   180    11   660  everything                   to PROXY_INIT_REDIRECT   entry
+1     3   180    11   660  everything                   to PROXY_INIT_REDIRECT   entry
 PROXY_INIT_REDIRECT
- 1     1    60     9   540  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
- 2     2   120    10   600  tcp                          to the proxy, port 4143  all the rest
-outbound  IPv4        IPv6
+1     1    60     9   540  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
+2     2   120    10   600  tcp                          to the proxy, port 4143  all the rest
+outbound
 OUTPUT (output, priority -100)
- 1     8   480    16   960  everything                   to PROXY_INIT_OUTPUT     entry
+1     8   480    16   960  everything                   to PROXY_INIT_OUTPUT     entry
 PROXY_INIT_OUTPUT
- 1     4   240    12   720  of user 2102                 bypasses the proxy       the proxy itself
- 2     5   300    13   780  out by lo                    bypasses the proxy       within the pod
- 3     6   360    14   840  to port 4567,4568            bypasses the proxy       ignored ports
- 4     7   420    15   900  tcp                          to the proxy, port 4140  all the rest
+1     4   240    12   720  of user 2102                 bypasses the proxy       the proxy itself
+2     5   300    13   780  out by lo                    bypasses the proxy       within the pod
+3     6   360    14   840  to port 4567,4568            bypasses the proxy       ignored ports
+4     7   420    15   900  tcp                          to the proxy, port 4140  all the rest
 flags that install exactly this
   --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102
   --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568
@@ -452,13 +418,14 @@ flags that install exactly this
         let text = Shown::of(&installed(Mode::Native, &chart())).text(false);
         let want = "\
 native mode
-inbound   both
- #  pkts bytes  matches                      does                     why
+         both
+#  pkts bytes  matches                      does                     why
+inbound
 PREROUTING (prerouting, priority -100)
- 1     1    60  everything                   to PROXY_INIT_REDIRECT   entry
+1     1    60  everything                   to PROXY_INIT_REDIRECT   entry
 PROXY_INIT_REDIRECT
- 1     3   180  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
- 2     4   240  tcp                          to the proxy, port 4143  all the rest
+1     3   180  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
+2     4   240  tcp                          to the proxy, port 4143  all the rest
 ";
         assert!(text.starts_with(want), "{text}");
         assert!(
@@ -527,7 +494,7 @@ PROXY_INIT_REDIRECT
             "  to port 81                   DNAT to 192.0.2.1        foreign\n",
             "  from port 9                  to DOCKER                foreign\n2/1 ",
             "to PROXY_INIT_OUTPUT     entry\nDOCKER\n  1 ",
-            "\n...  2 more foreign rules\n",
+            "\n... 2 more foreign rules\n",
         ] {
             assert!(text.contains(want), "{want:?} in {text}");
         }
