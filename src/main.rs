@@ -7,12 +7,12 @@
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Display;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use proxy_init::cli::{self, Command, Exit, Output};
 use proxy_init::error::chain;
 use proxy_init::log::{self, Level, Log};
-use proxy_init::operate::detect;
+use proxy_init::operate::{detect, recognize, show};
 use proxy_init::{report, start_up};
 use serde_json::json;
 
@@ -56,6 +56,27 @@ fn run(command: Command) -> Exit {
             }
             Err(error) => fail(&chain(&error), Exit::Failed, output),
         },
+        Command::Recognize(path, mode, output) => match recognize::recognize(path.as_deref(), mode) {
+            Ok(recognized) => {
+                let printed = print(&match output {
+                    Output::Text => recognized.to_string(),
+                    Output::Json => format!("{}\n", recognized.json()),
+                });
+                if recognized.is_in_place() {
+                    printed
+                } else {
+                    Exit::NotInPlace
+                }
+            }
+            Err(error) => fail(&chain(&error), Exit::Failed, output),
+        },
+        Command::Show(path, output) => match show::show(path.as_deref()) {
+            Ok(shown) => print(&match output {
+                Output::Text => shown.text(has_colour()),
+                Output::Json => format!("{}\n", shown.json()),
+            }),
+            Err(error) => fail(&chain(&error), Exit::Failed, output),
+        },
         Command::Detect(path, output) => match detect::report(path.as_deref()) {
             Ok(report) => print(&match output {
                 Output::Text => report.to_string(),
@@ -90,6 +111,11 @@ fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
     }
     let _ = writeln!(std::io::stderr(), "error: {}", log::escaped(&text));
     exit
+}
+
+/// Whether stdout is a terminal, and its user has not refused colours (no-color.org).
+fn has_colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 fn print(text: &str) -> Exit {

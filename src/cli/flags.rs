@@ -125,6 +125,15 @@ impl Given {
         Self(values)
     }
 
+    /// Whether none of them says which rules to install.
+    pub(super) fn is_about_no_rules(&self) -> bool {
+        let is_about_rules = |flag: &Flag| flag.heading == RULES;
+        !self
+            .0
+            .iter()
+            .any(|(index, _)| FLAGS.get(*index).is_some_and(is_about_rules))
+    }
+
     /// Reads all values.
     ///
     /// # Errors
@@ -297,6 +306,7 @@ pub(super) const FLAGS: &[Flag] = &[
         }),
         taken_by: &[
             Subcommand::Install,
+            Subcommand::Show,
             Subcommand::Verify,
             Subcommand::Uninstall,
             Subcommand::Detect,
@@ -366,7 +376,7 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         words: || vec!["text", "json"],
-        taken_by: &[Subcommand::Verify, Subcommand::Detect],
+        taken_by: &[Subcommand::Show, Subcommand::Verify, Subcommand::Detect],
         heading: OUTPUT,
         help: "text for people or json for programs, errors included [default: text]",
         ..FLAG

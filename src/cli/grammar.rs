@@ -40,7 +40,7 @@ fn command(subcommand: Subcommand) -> Command {
         .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(argument));
     match subcommand {
         Subcommand::Install | Subcommand::Validate => command.version(VERSION),
-        Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => command,
+        Subcommand::Show | Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => command,
         Subcommand::Help | Subcommand::Man => command.arg(
             Arg::new(SUBJECT)
                 .value_name("SUBCOMMAND")

@@ -34,6 +34,10 @@ pub enum Command {
     Simulate(Box<Install>, Simulate),
     /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
+    /// Check whether what is installed, in this mode if one is named, is one complete installation.
+    Recognize(Option<PathBuf>, Option<Mode>, Output),
+    /// Show what redirects connections.
+    Show(Option<PathBuf>, Output),
     /// Remove the rules from every backend.
     Uninstall(Uninstall, Log),
     /// Show what the kernel and the namespace have.
@@ -101,12 +105,16 @@ fn read(
     };
     match subcommand {
         Subcommand::Install
+        | Subcommand::Show
         | Subcommand::Verify
         | Subcommand::Uninstall
         | Subcommand::Detect
         | Subcommand::Validate => {
             let given = quick::parse(behind, subcommand).map_or_else(|| grammar::parse(behind, subcommand), Ok);
             match given {
+                Ok(given) if subcommand == Subcommand::Verify && given.is_about_no_rules() => {
+                    Ok(recognize(given.read()?))
+                }
                 Ok(given) => run(subcommand, given.read()?, environment),
                 Err(error) => refused(error),
             }
@@ -129,6 +137,7 @@ fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>)
     Ok(match subcommand {
         Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
         Subcommand::Detect => Command::Detect(settings.netns, output),
+        Subcommand::Show => Command::Show(settings.netns, output),
         Subcommand::Verify => Command::Verify(Box::new(install(settings, iptables_mode)?), output),
         _ => match settings.simulate {
             Some(simulate) => Command::Simulate(Box::new(install(settings, iptables_mode)?), simulate),
@@ -200,6 +209,16 @@ fn log(settings: &Settings) -> Log {
         settings.log_format.unwrap_or_default(),
         settings.log_level.unwrap_or_default(),
     )
+}
+
+/// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how to
+/// install, is not.
+fn recognize(settings: Settings) -> Command {
+    let mode = match settings.iptables_mode {
+        Some(Choice::Mode(mode)) => Some(mode),
+        _ => None,
+    };
+    Command::Recognize(settings.netns, mode, settings.output)
 }
 
 fn uninstall(settings: Settings) -> Uninstall {
@@ -449,6 +468,11 @@ mod tests {
         assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
         let detect = try_parse("proxy-init detect --output json --netns=", None);
         assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
+        let show = try_parse("proxy-init show --netns /run/pod --output=json", None);
+        assert!(
+            matches!(&show, Ok(Command::Show(Some(path), Output::Json)) if path == Path::new("/run/pod")),
+            "{show:?}"
+        );
         let verify = try_parse("proxy-init verify -p 1 -o 2", None);
         assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
     }
@@ -516,7 +540,11 @@ mod tests {
             ("uninstall -- -w", "unexpected argument \"-w\""),
             ("detect verify", "verify: a subcommand comes first"),
             ("detect --output", "--output <FORMAT>: a value is missing"),
-            ("man detcet", "\"detcet\" is invalid: use verify, uninstall, detect"),
+            ("show -p 4143", "show does not take -p: leave it out"),
+            (
+                "man detcet",
+                "\"detcet\" is invalid: use show, verify, uninstall, detect",
+            ),
             ("completions", "completions needs the name of a shell"),
         ] {
             let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
@@ -534,7 +562,7 @@ mod tests {
             ),
             (
                 "80",
-                "unknown subcommand \"80\": there are verify, uninstall, detect, validate, help, man, completions",
+                "unknown subcommand \"80\": there are show, verify, uninstall, detect, validate, help, man, completions",
             ),
             (
                 "-p 1 -o 2 --output json",
@@ -564,10 +592,33 @@ mod tests {
     }
 
     #[test]
+    fn verify_needs_no_flags_about_rules_or_the_ports() {
+        for (flags, netns, mode) in [
+            ("", None, None),
+            ("--netns /run/pod --output text", Some("/run/pod"), None),
+            ("--iptables-mode native", None, Some(Mode::Native)),
+            ("--iptables-mode auto --firewall-bin-path iptables", None, None),
+        ] {
+            // What the environment says is about installing.
+            match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
+                Ok(Command::Recognize(path, named, Output::Text)) => {
+                    assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");
+                }
+                other => panic!("{flags}: {other:?}"),
+            }
+        }
+        for flags in ["-u 2102", "--ipv6=false", "-p 1", "--inbound-ports-to-ignore 80"] {
+            let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
+            assert!(error.contains("it is required"), "{flags}: {error}");
+        }
+    }
+
+    #[test]
     fn errors_are_for_programs_where_output_is() {
         for (line, want) in [
-            ("verify --output=json", Output::Json),
-            ("verify --output json", Output::Json),
+            ("verify -u 1 --output=json", Output::Json),
+            ("verify -u 1 --output json", Output::Json),
+            ("show --output json -p 1", Output::Json),
             ("detect --output=json x", Output::Json),
             ("detect --output text x", Output::Text),
             ("uninstall --output json", Output::Text),

@@ -39,8 +39,9 @@ mod tests {
     use super::*;
     use crate::cli::grammar;
 
-    const FLAG_TAKERS: [Subcommand; 5] = [
+    const FLAG_TAKERS: [Subcommand; 6] = [
         Subcommand::Install,
+        Subcommand::Show,
         Subcommand::Verify,
         Subcommand::Uninstall,
         Subcommand::Detect,

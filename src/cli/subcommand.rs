@@ -7,6 +7,7 @@ use super::exit::Exit;
 pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
     Install,
+    Show,
     Verify,
     Uninstall,
     Detect,
@@ -18,7 +19,8 @@ pub(super) enum Subcommand {
 
 impl Subcommand {
     /// Those that are named, in the order in which help lists them.
-    pub(super) const NAMED: [Self; 7] = [
+    pub(super) const NAMED: [Self; 8] = [
+        Self::Show,
         Self::Verify,
         Self::Uninstall,
         Self::Detect,
@@ -37,6 +39,7 @@ impl Subcommand {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Install => "proxy-init",
+            Self::Show => "show",
             Self::Verify => "verify",
             Self::Uninstall => "uninstall",
             Self::Detect => "detect",
@@ -51,6 +54,7 @@ impl Subcommand {
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Install => "Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy",
+            Self::Show => "Show what redirects connections here, with packets and bytes, and the flags that install it",
             Self::Verify => "Compare the installed rules with what the same flags would install",
             Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",
             Self::Detect => "Show what the kernel supports, what the namespace holds, and what auto mode would choose",
@@ -71,8 +75,16 @@ impl Subcommand {
                  Lists are separated by commas, and the flag of a list may be repeated. A boolean takes a value\n\
                  only behind an equals sign, as in --ipv6=false."
             }
+            Self::Show => {
+                "It needs none of the flags that the rules were installed with. It lists proxy-init's rules in every\n\
+                 mode and the rules of other programs that run before them, in the order in which the kernel runs\n\
+                 them: what each matches and does, and how much traffic it has counted. It changes nothing, starts no\n\
+                 process, and says what it cannot see. Bold letters only on a terminal, and never if NO_COLOR is set."
+            }
             Self::Verify => {
-                "It takes the flags that say which rules should be there and where to look for them. Flags that only\n\
+                "It takes the flags that say which rules should be there and where to look for them. Without any flag\n\
+                 about rules, it checks whether what is installed is one complete, untouched installation, whatever\n\
+                 its flags were, and prints those. Flags that only\n\
                  steer an installation (--simulate, --replace-other-backend, --use-wait-flag,\n\
                  --timeout-close-wait-secs, --log-format, --log-level) are refused. Where no mode is named, it checks\n\
                  the backend that holds proxy-init's rules, or else the one that an installation would choose.\n\
@@ -115,7 +127,18 @@ impl Subcommand {
                     "install the IPv4 rules with iptables itself",
                 ),
             ],
+            Self::Show => &[
+                ("proxy-init show", "show what redirects connections in this namespace"),
+                (
+                    "proxy-init show --netns /var/run/netns/pod --output json",
+                    "report on another namespace to a program",
+                ),
+            ],
             Self::Verify => &[
+                (
+                    "proxy-init verify",
+                    "check that what is installed is complete and untouched",
+                ),
                 (
                     "proxy-init verify -p 4143 -o 4140 -u 2102",
                     "compare, and print any difference",
@@ -150,6 +173,7 @@ impl Subcommand {
                 "the rules are installed; verify: they are in place",
                 "failed; the error says why, what to do, and whether anything was changed",
             ),
+            Self::Show => ("shown, even if there are no rules", "the rules cannot be read"),
             Self::Verify => ("the rules are in place", "the rules cannot be read"),
             Self::Uninstall => (
                 "no rules of proxy-init are left",

@@ -5,6 +5,8 @@ mod close_wait;
 pub mod detect;
 pub mod install;
 pub mod notice;
+pub mod recognize;
+pub mod show;
 pub mod uninstall;
 pub mod validate;
 pub mod verify;

@@ -39,6 +39,10 @@ impl Verdict {
 
     /// For machines; docs/verify.md has the schema.
     pub fn json(&self) -> String {
+        self.value().to_string()
+    }
+
+    pub(super) fn value(&self) -> Value {
         let finding = |finding: &Finding| {
             let (expected, found) = finding.problem.sides();
             let mut value = json!({
@@ -68,7 +72,6 @@ impl Verdict {
             "other_backends": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
-        .to_string()
     }
 }
 

@@ -160,7 +160,10 @@ fn a_mistake_is_named_with_what_to_write_instead() {
             "--incoming-proxy-port must be a valid TCP port number (1-65535), not \"-5\"",
         ),
         (&["verify", "-o", "-5", "-p", "1"], "--outgoing-proxy-port"),
-        (&["help", "verfiy"], "\"verfiy\" is invalid: use verify, uninstall"),
+        (
+            &["help", "verfiy"],
+            "\"verfiy\" is invalid: use show, verify, uninstall",
+        ),
         (&["completions"], "the name of a shell"),
         (&["completions", "cmd.exe"], "\"cmd.exe\" is invalid: use bash"),
     ] {

@@ -16,6 +16,7 @@ mod modes;
 mod native;
 mod nft;
 mod operate;
+mod show;
 mod support;
 mod traffic;
 mod truth;

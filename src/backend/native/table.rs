@@ -1,12 +1,15 @@
 //! Native mode's table as plain data, made from rulesets. Rules on ports become one rule on a set, and so do rules on
 //! subnets; a rule that both families have becomes one rule for both.
 
+use ipnet::IpNet;
+
 use crate::nf_tables::TableId;
 use crate::nf_tables::rule::COMMENT;
 use crate::rules::config::Family;
 use crate::rules::expected::{self, NATIVE, action, addresses, condition, ports_of, set_field};
 use crate::rules::found::{Condition, Counters, Field, Name, Rule, Set, Subsystem, Table, TableFamily, Values};
 use crate::rules::intervals::Intervals;
+use crate::rules::lists;
 use crate::rules::nftables::is_of;
 use crate::rules::ruleset::{ChainName, Match, Purpose, Rule as Planned, Ruleset, Target};
 
@@ -29,10 +32,14 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
                     .iter_mut()
                     .find(|known| known.conditions == conditions && known.target == rule.target);
                 match same {
-                    // More than this don't fit into a comment.
-                    Some(known) if known.purposes.len() > COMMENT || known.purposes.contains(&rule.purpose) => {}
+                    // What the second family has too needs to be named only once, and more than this don't fit into a comment.
+                    Some(known)
+                        if known.family != ruleset.family
+                            || known.purposes.len() > COMMENT
+                            || known.purposes.contains(&rule.purpose) => {}
                     Some(known) => known.purposes.push(rule.purpose.clone()),
                     None => merged.push(Merged {
+                        family: ruleset.family,
                         conditions,
                         target: rule.target,
                         purposes: vec![rule.purpose.clone()],
@@ -42,7 +49,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
         }
         // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
         merged.sort_by_key(|rule| rule.target != Target::Return);
-        let mut rules: Vec<Rule> = merged.into_iter().map(Merged::rule).collect();
+        let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();
         if let [only] = rulesets
             && name.hook().is_some()
         {
@@ -67,56 +74,93 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
 
 /// A rule that stands for several planned ones.
 struct Merged {
+    /// The first family that has it.
+    family: Family,
     conditions: Vec<Condition>,
     target: Target,
+    /// Those of the planned rules of that family.
     purposes: Vec<Purpose>,
 }
 
 impl Merged {
-    fn rule(self) -> Rule {
+    fn rule(self, sets: &Sets) -> Rule {
         Rule {
-            comment: Some(Name::from(&comment(&self.purposes))),
+            comment: Some(Name::from(&self.comment(sets))),
             conditions: self.conditions,
             action: action(self.target),
             counters: Some(Counters::default()),
             handle: 0,
         }
     }
+
+    /// The comment: that of the purpose or, if several rules became one, a comment that lists the ports or subnets of all
+    /// of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
+    /// so it depends on nothing but the set, and [`installed`](crate::rules::installed) can recover it.
+    fn comment(&self, sets: &Sets) -> String {
+        let Some(first) = self.purposes.first() else {
+            return String::new();
+        };
+        let named = |purpose: &Purpose| match purpose {
+            Purpose::IgnorePorts(ports) => Some(ports.to_string()),
+            Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
+            Purpose::RedirectPort(port) => Some(port.to_string()),
+            _ => None,
+        };
+        let whole = first.to_string();
+        let Some((before, after)) = named(first).and_then(|name| {
+            let (before, after) = whole.split_once(&name)?;
+            Some((before.to_owned(), after.to_owned()))
+        }) else {
+            return whole;
+        };
+        let written: Vec<String> = self.purposes.iter().filter_map(named).collect();
+        let names = written.join(",");
+        let room = COMMENT.saturating_sub(before.len() + after.len());
+        if names.len() <= room {
+            return format!("{before}{names}{after}");
+        }
+        let names = fitting(&self.listed(sets, first), room);
+        format!("{before}{names}{after}")
+    }
+
+    /// The ports or subnets that the rule is for, as its set has them.
+    fn listed(&self, sets: &Sets, purpose: &Purpose) -> Vec<String> {
+        let set = match self.conditions.last() {
+            Some(Condition::In {
+                values: Values::Set(name),
+                ..
+            }) => sets.0.iter().find(|set| set.name == *name),
+            _ => None,
+        };
+        let numbers = Intervals::new(set.map(|set| set.numbers.clone()).unwrap_or_default());
+        let strings = |list: Vec<IpNet>| list.iter().map(ToString::to_string).collect();
+        match purpose {
+            Purpose::IgnoreSubnet(subnet) if subnet.net().prefix_len() > 0 => {
+                strings(lists::subnets(self.family, &numbers))
+            }
+            Purpose::IgnoreSubnet(subnet) => strings(vec![subnet.net()]),
+            Purpose::RedirectPort(_) => lists::ports(&numbers).iter().map(ToString::to_string).collect(),
+            _ => lists::ranges(&numbers).iter().map(ToString::to_string).collect(),
+        }
+    }
 }
 
-/// The comment of a rule with these purposes: that of the first or, if several rules became one on a set, a comment
-/// that lists the ports or subnets of all of them, as far as there is room.
-fn comment(purposes: &[Purpose]) -> String {
-    let named = |purpose: &Purpose| match purpose {
-        Purpose::IgnorePorts(ports) => Some(ports.to_string()),
-        Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
-        Purpose::RedirectPort(port) => Some(port.to_string()),
-        _ => None,
-    };
-    let Some(first) = purposes.first() else {
-        return String::new();
-    };
-    let whole = first.to_string();
-    let Some((before, after)) = named(first).and_then(|name| {
-        let (before, after) = whole.split_once(&name)?;
-        Some((before.to_owned(), after.to_owned()))
-    }) else {
-        return whole;
-    };
-    let mut names = String::new();
-    for name in purposes.iter().filter_map(named) {
-        let comma = if names.is_empty() { "" } else { "," };
-        // Leaves room for the dots that say that there are more.
-        if before.len() + names.len() + comma.len() + name.len() + after.len() > COMMENT - ",...".len()
-            && !names.is_empty()
-        {
-            names.push_str(",...");
+/// The names, separated by commas, as far as there is room, with dots if some are left out.
+fn fitting(names: &[String], room: usize) -> String {
+    const DOTS: &str = ",...";
+    let all = names.join(",");
+    if all.len() <= room {
+        return all;
+    }
+    let mut fitting = String::new();
+    for name in names {
+        let comma = if fitting.is_empty() { "" } else { "," };
+        if fitting.len() + comma.len() + name.len() + DOTS.len() > room {
             break;
         }
-        names.push_str(comma);
-        names.push_str(&name);
+        fitting = fitting + comma + name;
     }
-    format!("{before}{names}{after}")
+    fitting + DOTS
 }
 
 /// A set whose numbers are merged once all of them are known.

@@ -147,7 +147,7 @@ fn kubernetes_hint(backend: &str, table: &str, chains: &[String]) -> Option<Stri
 }
 
 /// Rulesets with a rule of each kind, for both families.
-fn everything() -> Vec<Ruleset> {
+pub(super) fn everything() -> Vec<Ruleset> {
     let port = |number| Port::new(number).into_iter();
     let Some((inbound, outbound)) = port(4143).zip(port(4140)).next() else {
         return Vec::new();

@@ -1,0 +1,371 @@
+//! With which flags the rules were installed, and whether it is complete and untouched.
+
+use std::fmt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::backend::all;
+use crate::error::Error;
+use crate::namespace;
+use crate::operate::verify::{Verdict, verdict};
+use crate::rules::config::Config;
+use crate::rules::difference::{Finding, Problem, differences};
+use crate::rules::flags::{self, arguments};
+use crate::rules::found::{Found, Subsystem};
+use crate::rules::installed::{NoConfig, config};
+use crate::rules::mode::{Choice, Mode};
+use crate::rules::plan::plan;
+
+/// What a verification found that was not told what had been installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recognized {
+    /// The mode that was looked at: the one that was named, or else the first that holds proxy-init's rules; none if
+    /// none does.
+    pub mode: Option<Mode>,
+    /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
+    pub compared: Result<(Verdict, Vec<String>), NoConfig>,
+    /// What could not be seen, so that it may hold rules of proxy-init's too.
+    pub not_known: Vec<Subsystem>,
+}
+
+impl Recognized {
+    /// Whether what is installed is one complete, untouched installation.
+    pub fn is_in_place(&self) -> bool {
+        matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
+    }
+
+    /// For machines; docs/verify.md has the schema.
+    pub fn json(&self) -> String {
+        let mut value = match &self.compared {
+            Ok((verdict, _)) => verdict.value(),
+            Err(reason) => json!({
+                "schema": 1,
+                "in_place": false,
+                "mode": self.mode.map(|mode| mode.to_string()),
+                "findings": [],
+                "other_backends": [],
+                "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "reason": reason.to_string(),
+            }),
+        };
+        if let Value::Object(value) = &mut value {
+            let flags = self.compared.as_ref().ok().map(|(_, flags)| flags);
+            value.insert("flags".to_owned(), json!(flags));
+        }
+        value.to_string()
+    }
+}
+
+/// For people: the verdict, and the flags.
+impl fmt::Display for Recognized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.compared {
+            Ok((verdict, flags)) => {
+                let which = match verdict.is_in_place() {
+                    true => "these flags install what was found:",
+                    false => "the flags that come closest to what was found:",
+                };
+                write!(f, "{verdict}{which}\n  {}\n", flags.join(" "))
+            }
+            Err(reason) => {
+                match self.mode {
+                    Some(mode) => writeln!(f, "not in place: {reason} in {mode} mode")?,
+                    None => writeln!(f, "not in place: {reason}")?,
+                }
+                for subsystem in &self.not_known {
+                    writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether what is installed in the network namespace at `netns`, or in that of the calling thread, is one complete,
+/// untouched installation, whatever flags it was made with; `mode` is the mode to look at, if not the one that holds
+/// proxy-init's rules.
+///
+/// # Errors
+/// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
+pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
+    namespace::run_in(netns, || of(&all::read()?, mode))
+}
+
+fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
+    let mode = mode.or_else(|| Mode::ALL.into_iter().find(|&mode| found.holds(mode)));
+    let looked_at = mode.unwrap_or(Mode::Nft);
+    if let Some(unseen) = found.unseen(looked_at.subsystem()) {
+        return Err(Error::Unseen {
+            mode: looked_at,
+            reason: unseen.reason.clone(),
+        });
+    }
+    let compared = match config(looked_at, found) {
+        Ok(config) => Ok((verdict(looked_at, &plan(&config), found)?, spelled(&config, looked_at))),
+        Err(reason) => Err(reason),
+    };
+    Ok(Recognized {
+        mode,
+        compared,
+        not_known: found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+    })
+}
+
+/// The flags that install exactly what was found in a mode; none if that isn't one complete, untouched installation.
+/// Whether rules of other programs take connections away doesn't count here.
+pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
+    let config = config(mode, found).ok()?;
+    let is_about_others = |finding: &Finding| matches!(finding.problem, Problem::Shadowed { .. } | Problem::Policy);
+    differences(mode, &all::expected(mode, &plan(&config)), found)
+        .iter()
+        .all(is_about_others)
+        .then(|| spelled(&config, mode))
+}
+
+/// The flags of a config, the mode first.
+fn spelled(config: &Config, mode: Mode) -> Vec<String> {
+    let mut flags = vec![format!("--{}", flags::IPTABLES_MODE), mode.to_string()];
+    flags.extend(arguments(config, Choice::Default));
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::config::{OwnerId, Port, PortRange, Subnet};
+    use crate::rules::found::{Name, Table};
+    use crate::rules::walk::Direction;
+
+    fn port() -> impl Strategy<Value = Port> {
+        prop_oneof![1..20u16, Just(u16::MAX), 1..=u16::MAX].prop_map(|port| Port::new(port).unwrap())
+    }
+
+    /// Numbers that are often close together, so that ranges overlap and touch.
+    fn range() -> impl Strategy<Value = PortRange> {
+        let first = prop_oneof![0..40u16, any::<u16>()];
+        (first, prop_oneof![Just(0), 0..5u16, any::<u16>()])
+            .prop_map(|(first, more)| PortRange::new(first, first.saturating_add(more)).unwrap())
+    }
+
+    fn subnet() -> impl Strategy<Value = Subnet> {
+        let v4 =
+            (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)));
+        let v6 =
+            (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip)));
+        prop_oneof![
+            v4,
+            v6,
+            prop::sample::select(vec![
+                "0.0.0.0/0",
+                "::/0",
+                "::1/0",
+                "1.2.3.4/0",
+                "0.0.0.0/1",
+                "128.0.0.0/1",
+                "10.1.2.3/8"
+            ])
+            .prop_map(str::to_owned),
+        ]
+        .prop_filter_map("IPv4-mapped", |text| text.parse().ok())
+    }
+
+    /// Short lists, whose comments have room, and long ones.
+    fn list<S: Strategy + 'static>(item: fn() -> S) -> impl Strategy<Value = Vec<S::Value>> {
+        prop_oneof![
+            prop::collection::vec(item(), 0..4),
+            prop::collection::vec(item(), 0..60)
+        ]
+    }
+
+    fn any_config() -> impl Strategy<Value = Config> {
+        let id = || prop::option::of((1..u32::MAX).prop_map(|id| OwnerId::new(id).unwrap()));
+        (
+            (port(), port(), id(), id(), any::<bool>()),
+            list(port),
+            (list(range), list(range), list(subnet), list(subnet)),
+        )
+            .prop_map(
+                |((inbound, outbound, uid, gid, ipv6), redirected_ports, lists)| Config {
+                    proxy_uid: uid,
+                    proxy_gid: gid,
+                    redirected_ports,
+                    ignored_inbound_ports: lists.0,
+                    ignored_outbound_ports: lists.1,
+                    ignored_inbound_subnets: lists.2,
+                    ignored_outbound_subnets: lists.3,
+                    ipv6,
+                    ..Config::new(inbound, outbound)
+                },
+            )
+    }
+
+    fn found(tables: Vec<Table>) -> Found {
+        Found {
+            tables,
+            not_known: vec![],
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_recovered_config_installs_the_same(wanted in any_config()) {
+            for mode in Mode::ALL {
+                let installed = found(all::expected(mode, &plan(&wanted)));
+                let recovered = config(mode, &installed).unwrap();
+                prop_assert_eq!(&all::expected(mode, &plan(&recovered)), &installed.tables, "{:?} {:?}", mode, recovered);
+                let recognized = of(&installed, None).unwrap();
+                prop_assert!(recognized.is_in_place(), "{}", recognized);
+                prop_assert_eq!(recognized.mode, Some(mode));
+                prop_assert!(exact_flags(mode, &installed).is_some());
+            }
+        }
+    }
+
+    fn chart() -> Config {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = ["4190", "4191", "4567", "4568"]
+            .map(|port| port.parse().unwrap())
+            .into();
+        config
+    }
+
+    #[test]
+    fn flags_come_back_as_they_were_written() {
+        let mut config = chart();
+        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
+        for mode in Mode::ALL {
+            let installed = found(all::expected(mode, &plan(&config)));
+            assert_eq!(super::config(mode, &installed), Ok(config.clone()));
+            assert_eq!(
+                exact_flags(mode, &installed).unwrap().join(" "),
+                format!(
+                    "--iptables-mode {mode} --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 \
+                     --ports-to-redirect 443,80 --inbound-ports-to-ignore 4190,4191,4567,4568 \
+                     --inbound-subnets-to-ignore 10.1.2.3/8,fd00::/8"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_tampered_with_is_no_installation() {
+        for mode in Mode::ALL {
+            let whole = all::expected(mode, &plan(&chart()));
+            // One rule less, whichever.
+            for (table, chain, rule) in whole.iter().enumerate().flat_map(|(index, table)| {
+                let chains = table.chains.iter().enumerate();
+                chains.flat_map(move |(chain, held)| (0..held.rules.len()).map(move |rule| (index, chain, rule)))
+            }) {
+                let mut tables = whole.clone();
+                let removed = tables[table].chains[chain].rules.remove(rule);
+                // Without it, what is left is an installation too, with another flag.
+                let is_optional = ["user-id", "ignore-port"]
+                    .iter()
+                    .any(|name| removed.comment.clone().unwrap_or_default().to_string().contains(name));
+                let recognized = of(&found(tables.clone()), None).unwrap();
+                let whole_elsewhere = mode == Mode::Native && is_optional;
+                assert_eq!(
+                    recognized.is_in_place(),
+                    whole_elsewhere && !removed_set(&removed),
+                    "{mode} {removed:?}: {recognized}"
+                );
+            }
+            // Without one family, what is left is one for the other family alone.
+            if whole.len() == 2 {
+                let recognized = of(&found(whole[..1].to_vec()), None).unwrap();
+                assert!(recognized.is_in_place(), "{recognized}");
+                let recognized = of(&found(whole[1..].to_vec()), None).unwrap();
+                assert!(!recognized.is_in_place(), "{recognized}");
+            }
+        }
+    }
+
+    /// A set that no rule uses is left over.
+    fn removed_set(rule: &crate::rules::found::Rule) -> bool {
+        rule.comment
+            .clone()
+            .unwrap_or_default()
+            .to_string()
+            .contains("ignore-port")
+    }
+
+    #[test]
+    fn without_a_redirection_no_flags_are_told() {
+        for (mode, direction) in Mode::ALL
+            .into_iter()
+            .flat_map(|mode| Direction::ALL.map(|it| (mode, it)))
+        {
+            let mut tables = all::expected(mode, &plan(&chart()));
+            for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
+                if chain.name == *direction.chain().as_str() {
+                    chain.rules.clear();
+                }
+            }
+            let recognized = of(&found(tables), None).unwrap();
+            assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
+            assert_eq!(
+                recognized.to_string(),
+                format!("not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode\n")
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_an_installation() {
+        let recognized = of(&Found::default(), None).unwrap();
+        assert!(!recognized.is_in_place());
+        assert_eq!(
+            recognized.to_string(),
+            "not in place: no rules of proxy-init's were found\n"
+        );
+        let json: Value = serde_json::from_str(&recognized.json()).unwrap();
+        assert_eq!(json["flags"], Value::Null);
+        assert_eq!(json["mode"], Value::Null);
+        // A mode that was named, beside rules in another.
+        let installed = found(all::expected(Mode::Nft, &plan(&chart())));
+        let recognized = of(&installed, Some(Mode::Native)).unwrap();
+        assert_eq!(
+            recognized.to_string(),
+            "not in place: no rules of proxy-init's were found in native mode\n"
+        );
+    }
+
+    #[test]
+    fn rules_in_two_modes_are_not_one_installation() {
+        let both = [Mode::Nft, Mode::Legacy]
+            .map(|mode| all::expected(mode, &plan(&chart())))
+            .concat();
+        let recognized = of(&found(both), None).unwrap();
+        assert!(!recognized.is_in_place());
+        assert!(
+            recognized
+                .to_string()
+                .contains("proxy-init's rules are in legacy mode too"),
+            "{recognized}"
+        );
+    }
+
+    #[test]
+    fn a_comment_that_says_otherwise_than_the_set_is_not_believed() {
+        let mut tables = all::expected(Mode::Native, &plan(&chart()));
+        let set = tables[0]
+            .sets
+            .iter_mut()
+            .find(|set| set.name == *"inbound-ports")
+            .unwrap();
+        set.elements = Some(crate::rules::intervals::Intervals::new([(4190, 4191), (9090, 9090)]));
+        let recovered = config(Mode::Native, &found(tables.clone())).unwrap();
+        assert_eq!(
+            recovered.ignored_inbound_ports,
+            ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]
+        );
+        assert_eq!(exact_flags(Mode::Native, &found(tables.clone())), None);
+        assert!(tables[0].chain(&Name::from("PROXY_INIT_REDIRECT")).is_some());
+    }
+}

@@ -1,0 +1,347 @@
+//! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order in
+//! which the kernel runs it, with the traffic that each rule has counted.
+
+mod print;
+mod words;
+
+use std::path::Path;
+
+use crate::backend::all;
+use crate::error::Error;
+use crate::namespace;
+use crate::operate::choose::{Reason, choose, try_out};
+use crate::operate::detect;
+use crate::operate::recognize::exact_flags;
+use crate::rules::config::Family;
+use crate::rules::expected::{NAT, NATIVE};
+use crate::rules::found::{
+    self, Action, Base, Counters, Found, Name, NotKnown, Policy, Slot, Subsystem, Table, TableFamily,
+};
+use crate::rules::hook::Hook;
+use crate::rules::line::Line;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::{ChainName, Purpose};
+use crate::rules::walk::Direction;
+
+/// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Shown {
+    /// The modes that hold proxy-init's rules.
+    pub backends: Vec<Backend>,
+    /// What could not be seen.
+    pub not_known: Vec<NotKnown>,
+    /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
+    pub auto: Option<Result<(Mode, Reason), Error>>,
+}
+
+/// proxy-init's rules in a mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Backend {
+    /// The mode.
+    pub mode: Mode,
+    /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
+    pub flags: Option<Vec<String>>,
+    /// The chains, in the order in which they run; each after the rule that leads to it.
+    pub chains: Vec<Chain>,
+}
+
+/// A chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chain {
+    /// Whose connections pass it: inbound or outbound ones.
+    pub direction: Direction,
+    /// The family of its table.
+    pub family: TableFamily,
+    /// Its name; of a chain in another table than that of proxy-init's rules, behind the name of the table.
+    pub name: String,
+    /// The same without the table's family, so that both families' chains have the same.
+    pub title: String,
+    /// Where it is hooked, if it is a base chain.
+    pub base: Option<Base>,
+    /// Why connections don't pass it as they should.
+    pub note: Option<&'static str>,
+    /// Its rules, first to last.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rule {
+    /// Its place in the chain, from 1 on.
+    pub number: usize,
+    /// In iptables' syntax, native mode's and those of nft's own tables in nft's.
+    pub line: String,
+    /// The traffic that it has counted; none if it has no counter.
+    pub counters: Option<Counters>,
+    /// Whether it is proxy-init's, as its comment says.
+    pub ours: bool,
+    /// What it does with a connection.
+    pub effect: Effect,
+    /// Whether it comes after the jump to proxy-init's chain.
+    pub behind: bool,
+    /// Which connections it matches, in words.
+    pub matches: String,
+    /// What it does, in words.
+    pub does: String,
+    /// Why it exists, in words.
+    pub why: String,
+}
+
+/// What a rule does with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// The connection bypasses the proxy.
+    Bypass,
+    /// It goes to this port of the proxy.
+    Proxy(u16),
+    /// It goes through another chain.
+    Jump,
+    /// Something else, or nothing.
+    Other,
+}
+
+/// Shows what redirects connections in the network namespace at `netns`, or in that of the calling thread. Nothing is
+/// changed, no table is made by asking, and no process is started.
+///
+/// # Errors
+/// The namespace cannot be entered, or what it holds cannot be read.
+pub fn show(netns: Option<&Path>) -> Result<Shown, Error> {
+    namespace::run_in(netns, || {
+        let found = all::read()?;
+        let mut shown = Shown::of(&found);
+        if shown.backends.is_empty() {
+            let everything = detect::everything();
+            let chosen = choose(&found, |mode| try_out(mode, &everything));
+            shown.auto = Some(chosen);
+        }
+        Ok(shown)
+    })
+}
+
+impl Shown {
+    fn of(found: &Found) -> Self {
+        let holding = Mode::ALL.into_iter().filter(|&mode| found.holds(mode));
+        Self {
+            backends: holding.map(|mode| backend(mode, found)).collect(),
+            not_known: found.not_known.clone(),
+            auto: None,
+        }
+    }
+}
+
+fn backend(mode: Mode, found: &Found) -> Backend {
+    let mut chains = Vec::new();
+    for family in Family::ALL {
+        let table_family = match mode {
+            Mode::Native => TableFamily::Inet,
+            Mode::Nft | Mode::Legacy => TableFamily::Ip(family),
+        };
+        let name = if mode == Mode::Native { NATIVE } else { NAT };
+        let Some(ours) = found.table(mode.subsystem(), table_family, name) else {
+            continue;
+        };
+        for direction in Direction::ALL {
+            let mut way = Way {
+                ours,
+                proxy: proxy_ports(ours),
+                direction,
+                chains: Vec::new(),
+            };
+            way.follow(found, family);
+            for chain in way.chains {
+                // An inet table's chains are seen once in each family.
+                if !chains.contains(&chain) {
+                    chains.push(chain);
+                }
+            }
+        }
+    }
+    Backend {
+        mode,
+        flags: exact_flags(mode, found),
+        chains,
+    }
+}
+
+/// The ports to which proxy-init's rules redirect.
+fn proxy_ports(table: &Table) -> Vec<u16> {
+    let rules = table.chains.iter().flat_map(|chain| &chain.rules);
+    let ports = rules.filter(|rule| is_ours(rule)).map(|rule| match rule.action {
+        Action::Redirect(Some((port, _))) => Some(port),
+        _ => None,
+    });
+    ports.flatten().collect()
+}
+
+/// Whether a rule is proxy-init's, as its comment says.
+fn is_ours(rule: &found::Rule) -> bool {
+    let prefix = Purpose::PREFIX.as_bytes();
+    rule.comment
+        .as_ref()
+        .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+}
+
+/// The way of a direction's connections through the chains.
+struct Way<'a> {
+    /// The table of proxy-init's rules.
+    ours: &'a Table,
+    /// The proxy's ports.
+    proxy: Vec<u16>,
+    direction: Direction,
+    chains: Vec<Chain>,
+}
+
+impl<'a> Way<'a> {
+    /// Adds the chains that run before proxy-init's, and those.
+    fn follow(&mut self, found: &'a Found, family: Family) {
+        let hooks: &[Hook] = match self.direction {
+            Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
+            Direction::Outbound => &[Hook::Output],
+        };
+        let own = self.direction.chain();
+        let slots: Vec<Slot<'a>> = hooks.iter().flat_map(|&hook| found.chains_at(family, hook)).collect();
+        let leads_to_own = |slot: &Slot<'_>| {
+            let mut rules = slot.chain.rules.iter();
+            std::ptr::eq(slot.table, self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
+        };
+        let place = slots.iter().position(leads_to_own);
+        for (index, slot) in slots.iter().enumerate() {
+            // Which of two that tie runs first isn't known.
+            let comes_first = match place.and_then(|place| Some((place, slots.get(place)?))) {
+                Some((place, of_own)) => index <= place || slot.ties_with(of_own),
+                None => std::ptr::eq(slot.table, self.ours),
+            };
+            let matters =
+                !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || std::ptr::eq(slot.table, self.ours);
+            if comes_first && matters {
+                let tied = place != Some(index)
+                    && place
+                        .and_then(|place| slots.get(place))
+                        .is_some_and(|it| slot.ties_with(it));
+                self.add(slot.table, slot.chain, 0, tied.then_some("may run before or after"));
+            }
+        }
+        // Whether or not anything leads there.
+        let names = [own.other_end(), own];
+        for (name, note) in names.into_iter().zip(["not hooked", "nothing leads here"]) {
+            let is_base = name != own;
+            if let Some(chain) = self.ours.chain(&Name::from(name.as_str()))
+                && !self.has(self.ours, chain)
+            {
+                let note = if self.ours.dormant {
+                    "the table is dormant"
+                } else {
+                    note
+                };
+                if !is_base || !chain.rules.is_empty() {
+                    self.add(self.ours, chain, 0, Some(note));
+                }
+            }
+        }
+    }
+
+    fn has(&self, table: &Table, chain: &found::Chain) -> bool {
+        let name = self.name(table, chain, true);
+        self.chains
+            .iter()
+            .any(|known| known.family == table.family && known.name == name)
+    }
+
+    /// The chain's name; if it isn't in the table of proxy-init's rules, behind that of its table, with or without the
+    /// family.
+    fn name(&self, table: &Table, chain: &found::Chain, with_family: bool) -> String {
+        if std::ptr::eq(table, self.ours) {
+            chain.name.to_string()
+        } else if with_family || !matches!(table.family, TableFamily::Ip(_)) {
+            format!("{table} {}", chain.name)
+        } else {
+            let legacy = if table.subsystem == Subsystem::Legacy {
+                "legacy "
+            } else {
+                ""
+            };
+            format!("{legacy}{} {}", table.name, chain.name)
+        }
+    }
+
+    /// Adds a chain, and after it those to which its rules lead.
+    fn add(&mut self, table: &'a Table, chain: &'a found::Chain, depth: usize, note: Option<&'static str>) {
+        /// The kernel's limit is 16 (`NFT_JUMP_STACK_SIZE`).
+        const DEEPEST: usize = 16;
+        if depth > DEEPEST || self.has(table, chain) {
+            return;
+        }
+        let note = note.or_else(|| {
+            let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
+            drops.then_some("policy drop")
+        });
+        let jump = chain.rules.iter().position(|rule| {
+            chain.base.is_some() && std::ptr::eq(table, self.ours) && is_ours(rule) && rule.leads_to(table).is_some()
+        });
+        let rules = chain.rules.iter().enumerate().map(|(index, rule)| {
+            let effect = self.effect(table, chain, rule);
+            Rule {
+                number: index + 1,
+                line: Line { table, chain, rule }.to_string(),
+                counters: rule.counters,
+                ours: is_ours(rule),
+                effect,
+                behind: jump.is_some_and(|jump| index > jump),
+                matches: words::matches(table, rule),
+                does: words::does(rule, effect),
+                why: words::why(rule),
+            }
+        });
+        let shown = Chain {
+            direction: self.direction,
+            family: table.family,
+            name: self.name(table, chain, true),
+            title: self.name(table, chain, false),
+            base: chain.base,
+            note,
+            rules: rules.collect(),
+        };
+        self.chains.push(shown);
+        let upto = jump.map_or(chain.rules.len(), |jump| jump + 1);
+        for rule in chain.rules.iter().take(upto) {
+            let mut targets: Vec<&Name> = match &rule.action {
+                Action::Jump(target) | Action::Goto(target) => vec![target],
+                Action::Map(_, map) => {
+                    let verdicts = table.set(map).into_iter().flat_map(|map| &map.verdicts);
+                    let targets = verdicts.filter_map(|(_, action)| match action {
+                        Action::Jump(target) | Action::Goto(target) => Some(target),
+                        _ => None,
+                    });
+                    targets.collect()
+                }
+                _ => vec![],
+            };
+            targets.dedup();
+            for target in targets.into_iter().filter_map(|name| table.chain(name)) {
+                self.add(table, target, depth + 1, None);
+            }
+        }
+    }
+
+    fn effect(&self, table: &Table, chain: &found::Chain, rule: &found::Rule) -> Effect {
+        let is_own_table = std::ptr::eq(table, self.ours);
+        // Where a return ends what proxy-init's table does with the connection.
+        let is_own_chain =
+            is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());
+        match &rule.action {
+            Action::Return if is_own_chain => Effect::Bypass,
+            Action::Accept if is_own_table => Effect::Bypass,
+            Action::Untrack => Effect::Bypass,
+            Action::Redirect(Some((first, last))) if first == last && self.proxy.contains(first) => {
+                Effect::Proxy(*first)
+            }
+            Action::Jump(_) | Action::Goto(_) => Effect::Jump,
+            _ => Effect::Other,
+        }
+    }
+}

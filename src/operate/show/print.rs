@@ -1,0 +1,604 @@
+//! What is shown, as text and as JSON.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::{Backend, Chain, Effect, Rule, Shown};
+use crate::rules::config::Family;
+use crate::rules::found::TableFamily;
+use crate::rules::walk::Direction;
+
+/// The most rules of other programs that are listed of a chain; there may be thousands.
+const MOST: usize = 10;
+
+/// Lines of flags are no longer than this, unless one flag is.
+const WIDTH: usize = 98;
+
+impl Shown {
+    /// For machines; docs/show.md has the schema.
+    pub fn json(&self) -> String {
+        let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
+        object([
+            ("schema", 1.into()),
+            ("backends", self.backends.iter().map(backend).collect()),
+            ("not_known", not_known.collect()),
+        ])
+        .to_string()
+    }
+
+    /// For people; with `colour`, in bold and dim letters for a terminal.
+    pub fn text(&self, colour: bool) -> String {
+        let mut text = String::new();
+        for backend in &self.backends {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            backend.write(&mut text, colour);
+        }
+        if self.backends.is_empty() {
+            text += "no rules of proxy-init's were found in this network namespace\n";
+        }
+        match &self.auto {
+            Some(Ok((mode, reason))) => text += &format!("auto would choose {mode} mode, because {reason}\n"),
+            Some(Err(error)) => text += &format!("auto cannot choose a mode: {error}\n"),
+            None => {}
+        }
+        for unseen in &self.not_known {
+            text += &format!(
+                "not known: what {} tables hold, whether proxy-init's rules or others ({})\n",
+                unseen.subsystem, unseen.reason
+            );
+        }
+        text
+    }
+}
+
+fn backend(backend: &Backend) -> Value {
+    object([
+        ("mode", backend.mode.to_string().into()),
+        ("flags", backend.flags.clone().into()),
+        ("chains", backend.chains.iter().map(chain).collect()),
+    ])
+}
+
+fn chain(chain: &Chain) -> Value {
+    let family = match chain.family {
+        TableFamily::Ip(family) => family.to_string(),
+        other => other.to_string(),
+    };
+    let value = [
+        ("family", family.into()),
+        ("chain", chain.name.as_str().into()),
+        ("rules", chain.rules.iter().map(rule).collect()),
+    ];
+    let hook = chain.base.map(|base| ("hook", base.hook.to_string().into()));
+    let priority = chain.base.map(|base| ("priority", base.priority.into()));
+    object(value.into_iter().chain(hook).chain(priority))
+}
+
+fn rule(rule: &Rule) -> Value {
+    let (effect, port) = match rule.effect {
+        Effect::Bypass => ("bypass", None),
+        Effect::Proxy(port) => ("proxy", Some(port)),
+        Effect::Jump => ("jump", None),
+        Effect::Other => ("other", None),
+    };
+    let value = [
+        ("rule", rule.line.trim_end().into()),
+        ("packets", rule.counters.map(|counters| counters.packets).into()),
+        ("bytes", rule.counters.map(|counters| counters.bytes).into()),
+        ("ours", rule.ours.into()),
+        ("effect", effect.into()),
+    ];
+    object(value.into_iter().chain(port.map(|port| ("port", port.into()))))
+}
+
+/// As `json!`, whose code is many times as large.
+fn object<'a>(pairs: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// How letters look on a terminal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Letters {
+    Plain,
+    Bold,
+    Dim,
+}
+
+/// A line of text, or if it has several cells, a row of the table.
+struct Line {
+    letters: Letters,
+    cells: Vec<String>,
+}
+
+impl Line {
+    fn text(letters: Letters, text: String) -> Self {
+        Self {
+            letters,
+            cells: vec![text],
+        }
+    }
+}
+
+/// Whose packets a counter counts: IPv4's, IPv6's or those of both.
+const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
+
+fn counted(chain: &Chain) -> &'static str {
+    let [v4, v6, both] = COUNTED;
+    match chain.family {
+        TableFamily::Ip(Family::V4) => v4,
+        TableFamily::Ip(Family::V6) => v6,
+        TableFamily::Inet | TableFamily::Netdev => both,
+    }
+}
+
+/// The row of a rule that one family has, or both.
+fn row(used: &[&str], rules: &[(&Chain, &Rule)]) -> Option<Line> {
+    let (_, rule) = rules.first()?;
+    let mut numbers: Vec<String> = rules.iter().map(|(_, rule)| rule.number.to_string()).collect();
+    numbers.dedup();
+    let mut cells = vec![numbers.join("/")];
+    for name in used {
+        let of_it = rules.iter().find(|(chain, _)| counted(chain) == *name);
+        let counters = of_it.and_then(|(_, rule)| rule.counters);
+        cells.extend(match counters {
+            Some(counters) => [counters.packets.to_string(), counters.bytes.to_string()],
+            None => ["-".to_owned(), "-".to_owned()],
+        });
+    }
+    let why = match (rule.ours, rule.why.as_str()) {
+        (true, why) => why.to_owned(),
+        (false, "") => "foreign".to_owned(),
+        (false, comment) => "foreign: ".to_owned() + comment,
+    };
+    cells.extend([rule.matches.clone(), rule.does.clone(), why]);
+    let letters = if rule.ours { Letters::Plain } else { Letters::Bold };
+    Some(Line { letters, cells })
+}
+
+impl Backend {
+    fn write(&self, text: &mut String, colour: bool) {
+        let is_used = |name: &&str| self.chains.iter().any(|chain| counted(chain) == *name);
+        let used: Vec<&str> = COUNTED.into_iter().filter(is_used).collect();
+        let mut title = format!("{} mode", self.mode);
+        if self.flags.is_none() {
+            title += ": not one complete, untouched installation (see proxy-init verify)";
+        }
+        let mut names = vec![""];
+        let mut columns = vec!["#"];
+        for name in &used {
+            names.extend(["", name]);
+            columns.extend(["pkts", "bytes"]);
+        }
+        names.extend(["", "", ""]);
+        columns.extend(["matches", "does", "why"]);
+        let mut lines = vec![Line::text(Letters::Bold, title)];
+        for head in [names, columns] {
+            lines.push(Line {
+                letters: Letters::Dim,
+                cells: head.into_iter().map(ToOwned::to_owned).collect(),
+            });
+        }
+        for direction in Direction::ALL {
+            lines.push(Line::text(Letters::Bold, direction.to_string()));
+            self.add_lines(direction, &used, &mut lines);
+        }
+        if let Some(flags) = &self.flags {
+            lines.push(Line::text(Letters::Bold, "flags that install exactly this".to_owned()));
+            lines.push(Line::text(Letters::Plain, wrapped(flags)));
+        }
+        write_aligned(text, &lines, used.len() * 2, colour);
+    }
+
+    /// Adds the lines of a direction, the chains of both families side by side.
+    fn add_lines(&self, direction: Direction, used: &[&str], lines: &mut Vec<Line>) {
+        let mut pairs: Vec<(&Chain, Option<&Chain>)> = Vec::new();
+        let mut next = 0;
+        for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
+            if chain.family != TableFamily::Ip(Family::V6) {
+                pairs.push((chain, None));
+                continue;
+            }
+            let is_counterpart = |(other, _): &(&Chain, Option<&Chain>)| {
+                other.title == chain.title && other.family == TableFamily::Ip(Family::V4)
+            };
+            match pairs.iter().position(is_counterpart) {
+                Some(place) => {
+                    if let Some((_, second)) = pairs.get_mut(place) {
+                        *second = Some(chain);
+                    }
+                    next = place + 1;
+                }
+                None => {
+                    pairs.insert(next.min(pairs.len()), (chain, None));
+                    next += 1;
+                }
+            }
+        }
+        for (first, second) in pairs {
+            lines.push(Line::text(Letters::Dim, heading(first, second)));
+            let mut foreign = 0;
+            for row in merged(used, first, second) {
+                foreign += usize::from(row.letters == Letters::Bold);
+                if row.letters != Letters::Bold || foreign <= MOST {
+                    lines.push(row);
+                }
+            }
+            if foreign > MOST {
+                lines.push(Line::text(
+                    Letters::Bold,
+                    format!("... {} more foreign rules", foreign - MOST),
+                ));
+            }
+        }
+    }
+}
+
+/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right.
+fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
+    let length = |cell: &String| cell.chars().count();
+    let mut widths: Vec<usize> = Vec::new();
+    for line in lines.iter().filter(|line| line.cells.len() > 1) {
+        widths.resize(line.cells.len(), 0);
+        for (width, cell) in widths.iter_mut().zip(&line.cells) {
+            *width = length(cell).max(*width);
+        }
+    }
+    for line in lines {
+        let mut written = String::new();
+        for (column, cell) in line.cells.iter().enumerate() {
+            let width = widths.get(column).copied().unwrap_or_default();
+            let padding = " ".repeat(width.saturating_sub(length(cell)));
+            // Bytes stand close to their packets.
+            let is_bytes = column <= counters && column % 2 == 0;
+            written += match column {
+                0 => "",
+                _ if is_bytes => " ",
+                _ => "  ",
+            };
+            let [first, second] = match () {
+                () if line.cells.len() == 1 => [cell, ""],
+                () if column <= counters => [padding.as_str(), cell],
+                () => [cell.as_str(), padding.as_str()],
+            };
+            written += first;
+            written += second;
+        }
+        let (start, end) = match line.letters {
+            Letters::Bold if colour => ("\x1b[1m", "\x1b[0m"),
+            Letters::Dim if colour => ("\x1b[2m", "\x1b[0m"),
+            _ => ("", ""),
+        };
+        for part in [start, written.trim_end(), end, "\n"] {
+            *text += part;
+        }
+    }
+}
+
+/// A chain's name, where it is hooked, and what is wrong with it.
+fn heading(first: &Chain, second: Option<&Chain>) -> String {
+    let mut about = Vec::new();
+    if let Some(base) = first.base {
+        about.push(format!("{}, priority {}", base.hook, base.priority));
+    }
+    match second {
+        Some(second) if second.note != first.note => {
+            for chain in [first, second] {
+                about.extend(chain.note.map(|note| format!("{}: {note}", counted(chain))));
+            }
+        }
+        _ => about.extend(first.note.map(ToOwned::to_owned)),
+    }
+    match about.is_empty() {
+        true => first.title.clone(),
+        false => format!("{} ({})", first.title, about.join(", ")),
+    }
+}
+
+/// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
+/// chain isn't among them.
+fn merged(used: &[&str], first: &Chain, second: Option<&Chain>) -> Vec<Line> {
+    let before_jump = |rule: &&Rule| !rule.behind;
+    let mut rest: VecDeque<(&Chain, &Rule)> = match second {
+        Some(chain) => chain
+            .rules
+            .iter()
+            .filter(before_jump)
+            .map(|rule| (chain, rule))
+            .collect(),
+        None => VecDeque::new(),
+    };
+    let mut rows = Vec::new();
+    for rule in first.rules.iter().filter(before_jump) {
+        let is_same = |(_, other): &(&Chain, &Rule)| {
+            (&rule.matches, &rule.does, &rule.why, rule.ours) == (&other.matches, &other.does, &other.why, other.ours)
+        };
+        let mut both = vec![(first, rule)];
+        if let Some(place) = rest.iter().position(is_same) {
+            rows.extend(rest.drain(..place).filter_map(|other| row(used, &[other])));
+            both.extend(rest.pop_front());
+        }
+        rows.extend(row(used, &both));
+    }
+    rows.extend(rest.into_iter().filter_map(|other| row(used, &[other])));
+    rows
+}
+
+/// Flags, each with its value, on lines that fit a terminal, indented.
+fn wrapped(flags: &[String]) -> String {
+    let mut text = String::new();
+    let mut length = 0;
+    for (index, word) in flags.iter().enumerate() {
+        // A value stays on the line of its flag.
+        let value = flags.get(index + 1).filter(|next| !next.starts_with("--"));
+        let more = word.len() + value.map_or(0, |value| value.len() + 1);
+        if index == 0 {
+            text += "  ";
+        } else if word.starts_with("--") && length + 1 + more > WIDTH {
+            text += "\n  ";
+            length = 0;
+        } else {
+            text += " ";
+        }
+        text += word;
+        length += 1 + word.len();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::backend::all;
+    use crate::rules::config::{Config, OwnerId};
+    use crate::rules::found::{self, Action, Condition, Counters, Field, Found, Name};
+    use crate::rules::mode::Mode;
+    use crate::rules::plan::plan;
+
+    fn chart() -> Config {
+        let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect();
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = list("4190,4191,4567,4568");
+        config.ignored_outbound_ports = list("4567,4568");
+        config
+    }
+
+    /// What these flags install, each rule having counted a packet more than the one before.
+    fn installed(mode: Mode, config: &Config) -> Found {
+        let mut tables = all::expected(mode, &plan(config));
+        let rules = tables.iter_mut().flat_map(|table| &mut table.chains);
+        for (packets, rule) in (1..).zip(rules.flat_map(|chain| &mut chain.rules)) {
+            rule.counters = Some(Counters {
+                packets,
+                bytes: packets * 60,
+            });
+        }
+        Found {
+            tables,
+            not_known: vec![],
+        }
+    }
+
+    #[test]
+    fn linkerds_defaults_fit_a_screen() {
+        let text = Shown::of(&installed(Mode::Nft, &chart())).text(false);
+        let want = "\
+nft mode
+         IPv4        IPv6
+#  pkts bytes  pkts bytes  matches                      does                     why
+inbound
+PREROUTING (prerouting, priority -100)
+1     3   180    11   660  everything                   to PROXY_INIT_REDIRECT   entry
+PROXY_INIT_REDIRECT
+1     1    60     9   540  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
+2     2   120    10   600  tcp                          to the proxy, port 4143  all the rest
+outbound
+OUTPUT (output, priority -100)
+1     8   480    16   960  everything                   to PROXY_INIT_OUTPUT     entry
+PROXY_INIT_OUTPUT
+1     4   240    12   720  of user 2102                 bypasses the proxy       the proxy itself
+2     5   300    13   780  out by lo                    bypasses the proxy       within the pod
+3     6   360    14   840  to port 4567,4568            bypasses the proxy       ignored ports
+4     7   420    15   900  tcp                          to the proxy, port 4140  all the rest
+flags that install exactly this
+  --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102
+  --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568
+";
+        assert_eq!(text, want);
+        assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 100));
+    }
+
+    #[test]
+    fn native_mode_counts_both_families_together() {
+        let text = Shown::of(&installed(Mode::Native, &chart())).text(false);
+        let want = "\
+native mode
+         both
+#  pkts bytes  matches                      does                     why
+inbound
+PREROUTING (prerouting, priority -100)
+1     1    60  everything                   to PROXY_INIT_REDIRECT   entry
+PROXY_INIT_REDIRECT
+1     3   180  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
+2     4   240  tcp                          to the proxy, port 4143  all the rest
+";
+        assert!(text.starts_with(want), "{text}");
+        assert!(
+            text.ends_with(
+                "  --iptables-mode native --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102\n  \
+                 --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_only_one_family_has_stands_between_what_both_have() {
+        let mut config = chart();
+        config.ignored_inbound_subnets = ["10.0.0.0/8", "fd00::/8", "192.0.2.0/24"]
+            .map(|net| net.parse().unwrap())
+            .into();
+        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        let want = "
+PROXY_INIT_REDIRECT
+  1     1    60    11   660  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
+  2     2   120     -     -  from 10.0.0.0/8              bypasses the proxy       ignored subnet
+  3     3   180     -     -  from 192.0.2.0/24            bypasses the proxy       ignored subnet
+  2     -     -    12   720  from fd00::/8                bypasses the proxy       ignored subnet
+4/3     4   240    13   780  tcp                          to the proxy, port 4143  all the rest
+";
+        assert!(text.contains(want), "{text}");
+    }
+
+    fn foreign(field: Field, number: u128, action: Action) -> found::Rule {
+        found::Rule {
+            conditions: vec![Condition::is(field, number)],
+            action,
+            comment: None,
+            counters: None,
+            handle: 0,
+        }
+    }
+
+    fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<found::Rule> {
+        let mut chains = found.tables.iter_mut().flat_map(|table| &mut table.chains);
+        &mut chains.find(|known| known.name == *chain).unwrap().rules
+    }
+
+    #[test]
+    fn foreign_rules_are_shown_where_they_run() {
+        let mut found = installed(Mode::Nft, &chart());
+        let accept = foreign(Field::DestinationPort, 80, Action::Accept);
+        let dnat = foreign(Field::DestinationPort, 81, Action::Nat("DNAT to 192.0.2.1".to_owned()));
+        rules_of(&mut found, "PREROUTING").insert(0, accept.clone());
+        rules_of(&mut found, "PREROUTING").push(dnat.clone());
+        rules_of(&mut found, "PROXY_INIT_REDIRECT").insert(1, dnat);
+        let jump = foreign(Field::SourcePort, 9, Action::Jump(Name::from("DOCKER")));
+        rules_of(&mut found, "OUTPUT").insert(0, jump);
+        let mut docker = found.tables[0].chains[0].clone();
+        docker.name = Name::from("DOCKER");
+        docker.rules = vec![accept; 12];
+        found.tables[0].chains.push(docker);
+
+        let shown = Shown::of(&found);
+        assert_eq!(shown.backends[0].flags, None);
+        let text = shown.text(false);
+        for want in [
+            "nft mode: not one complete, untouched installation (see proxy-init verify)\n",
+            "\n  1     -     -     -     -  to port 80                   bypasses the proxy       foreign\n2/1     3 ",
+            "  to port 81                   DNAT to 192.0.2.1        foreign\n",
+            "  from port 9                  to DOCKER                foreign\n2/1 ",
+            "to PROXY_INIT_OUTPUT     entry\nDOCKER\n  1 ",
+            "\n... 2 more foreign rules\n",
+        ] {
+            assert!(text.contains(want), "{want:?} in {text}");
+        }
+        // What comes after the jump sees only what bypasses the proxy.
+        assert_eq!(text.matches("DNAT to 192.0.2.1").count(), 1, "{text}");
+        // A program sees all.
+        let json: Value = serde_json::from_str(&shown.json()).unwrap();
+        let chains = json["backends"][0]["chains"].as_array().unwrap();
+        let rules = |name: &str| {
+            let chain = chains.iter().find(|chain| chain["chain"] == name).unwrap();
+            chain["rules"].as_array().unwrap().clone()
+        };
+        assert_eq!(rules("DOCKER").len(), 12);
+        let told: Vec<_> = rules("PREROUTING")
+            .iter()
+            .map(|rule| (rule["ours"].clone(), rule["effect"].clone()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (json!(false), json!("bypass")),
+                (json!(true), json!("jump")),
+                (json!(false), json!("other"))
+            ]
+        );
+        // Bold letters for what is foreign, and only if asked for.
+        assert!(!text.contains('\x1b'));
+        assert!(
+            shown
+                .text(true)
+                .contains("\x1b[1m  1     -     -     -     -  to port 80"),
+            "{}",
+            shown.text(true)
+        );
+    }
+
+    #[test]
+    fn a_dormant_table_and_a_chain_without_a_jump_are_marked() {
+        let mut found = installed(Mode::Nft, &chart());
+        found.tables[0].dormant = true;
+        let text = Shown::of(&found).text(false);
+        assert!(
+            text.contains("PREROUTING (prerouting, priority -100, IPv4: the table is dormant)"),
+            "{text}"
+        );
+        let mut found = installed(Mode::Native, &chart());
+        rules_of(&mut found, "OUTPUT").clear();
+        let text = Shown::of(&found).text(false);
+        assert!(text.contains("\nPROXY_INIT_OUTPUT (nothing leads here)\n"), "{text}");
+    }
+
+    #[test]
+    fn json_has_the_documented_keys() {
+        let shown = Shown::of(&installed(Mode::Legacy, &chart()));
+        let json: Value = serde_json::from_str(&shown.json()).unwrap();
+        assert_eq!((&json["schema"], &json["not_known"]), (&json!(1), &json!([])));
+        let backend = &json["backends"][0];
+        assert_eq!(backend["mode"], "legacy");
+        assert_eq!(
+            (&backend["flags"][0], &backend["flags"][1]),
+            (&json!("--iptables-mode"), &json!("legacy"))
+        );
+        assert_eq!(
+            backend["chains"][0],
+            json!({
+                "family": "IPv4", "chain": "PREROUTING", "hook": "prerouting", "priority": -100,
+                "rules": [{
+                    "rule": "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" \
+                             -j PROXY_INIT_REDIRECT",
+                    "packets": 3, "bytes": 180, "ours": true, "effect": "jump",
+                }],
+            })
+        );
+        assert_eq!(
+            backend["chains"][1]["rules"][1],
+            json!({
+                "rule": "-A PROXY_INIT_REDIRECT -p tcp -m comment --comment \
+                         \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143",
+                "packets": 2, "bytes": 120, "ours": true, "effect": "proxy", "port": 4143,
+            })
+        );
+        assert_eq!(backend["chains"][1].get("hook"), None);
+        assert_eq!(backend["chains"].as_array().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn what_could_not_be_seen_is_said() {
+        let found = Found {
+            tables: vec![],
+            not_known: vec![found::NotKnown {
+                subsystem: found::Subsystem::Legacy,
+                not_permitted: true,
+                reason: "for a reason".to_owned(),
+            }],
+        };
+        let shown = Shown::of(&found);
+        assert_eq!(
+            shown.text(false),
+            "no rules of proxy-init's were found in this network namespace\n\
+             not known: what legacy tables hold, whether proxy-init's rules or others (for a reason)\n"
+        );
+        assert_eq!(
+            serde_json::from_str::<Value>(&shown.json()).unwrap(),
+            json!({"schema": 1, "backends": [], "not_known": ["legacy"]})
+        );
+    }
+}

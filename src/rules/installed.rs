@@ -1,0 +1,244 @@
+//! Recovers the config of an installation from what was found.
+
+use std::fmt;
+
+use crate::rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
+use crate::rules::expected::{NAT, NATIVE, addresses, ports_of};
+use crate::rules::found::{Condition, Field, Found, Name, Rule as FoundRule, Subsystem, Table, TableFamily, Values};
+use crate::rules::intervals::Intervals;
+use crate::rules::lists;
+use crate::rules::mode::Mode;
+use crate::rules::nftables::is_of;
+use crate::rules::ruleset::{Match, Multiport, Purpose, Rule, Target};
+use crate::rules::walk::Direction;
+
+/// Why what was found is the installation of no config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoConfig {
+    /// proxy-init has no rules in this mode.
+    Nothing,
+    /// No rule redirects the connections of this direction, so the proxy's port isn't known.
+    NoRedirect(Direction),
+}
+
+impl fmt::Display for NoConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoConfig::Nothing => f.write_str("no rules of proxy-init's were found"),
+            NoConfig::NoRedirect(direction) => {
+                write!(f, "no rule of proxy-init's redirects {direction} connections")
+            }
+        }
+    }
+}
+
+/// The config that comes closest to what was found. Installed in the same mode, it makes exactly that, provided that
+/// what was found is one complete, untouched installation: whether it is,
+/// [`differences`](crate::rules::difference::differences) from what the config would install tell.
+///
+/// # Errors
+/// Too little was found.
+pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
+    let parts = match mode {
+        Mode::Nft | Mode::Legacy => xtables(mode.subsystem(), found),
+        Mode::Native => found.table(Subsystem::NfTables, TableFamily::Inet, NATIVE).map(native),
+    };
+    parts.ok_or(NoConfig::Nothing)?.config()
+}
+
+/// What rules say about the config.
+#[derive(Default)]
+struct Parts {
+    ipv6: bool,
+    proxy_uid: Option<OwnerId>,
+    proxy_gid: Option<OwnerId>,
+    redirected_ports: Vec<Port>,
+    inbound: Way,
+    outbound: Way,
+}
+
+/// What rules say about one direction.
+#[derive(Default)]
+struct Way {
+    proxy: Option<Port>,
+    ignored_ports: Vec<PortRange>,
+    ignored_subnets: Vec<Subnet>,
+}
+
+impl Parts {
+    fn way(&mut self, direction: Direction) -> &mut Way {
+        match direction {
+            Direction::Inbound => &mut self.inbound,
+            Direction::Outbound => &mut self.outbound,
+        }
+    }
+
+    fn config(self) -> Result<Config, NoConfig> {
+        let (inbound, outbound) = (self.inbound, self.outbound);
+        Ok(Config {
+            proxy_uid: self.proxy_uid,
+            proxy_gid: self.proxy_gid,
+            redirected_ports: self.redirected_ports,
+            ignored_inbound_ports: inbound.ignored_ports,
+            ignored_outbound_ports: outbound.ignored_ports,
+            ignored_inbound_subnets: inbound.ignored_subnets,
+            ignored_outbound_subnets: outbound.ignored_subnets,
+            ipv6: self.ipv6,
+            ..Config::new(
+                inbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Inbound))?,
+                outbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Outbound))?,
+            )
+        })
+    }
+
+    /// Takes what a rule says that is the same for both families.
+    fn add(&mut self, direction: Direction, rule: &Rule) {
+        if let Target::Redirect(port) = rule.target {
+            self.way(direction).proxy.get_or_insert(port);
+        }
+        match &rule.purpose {
+            Purpose::IgnorePorts(ports) => self.way(direction).ignored_ports.extend(ports.ranges()),
+            Purpose::RedirectPort(port) => self.redirected_ports.push(*port),
+            _ => {}
+        }
+        for of in &rule.matches {
+            match of {
+                Match::UidOwner(id) => self.proxy_uid = Some(*id),
+                Match::GidOwner(id) => self.proxy_gid = Some(*id),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What the nat tables of a subsystem say. What both families should have is taken from the first.
+fn xtables(subsystem: Subsystem, found: &Found) -> Option<Parts> {
+    let mut parts: Option<Parts> = None;
+    for family in Family::ALL {
+        let Some(table) = found.table(subsystem, TableFamily::Ip(family), NAT) else {
+            continue;
+        };
+        let chain = |direction: Direction| table.chain(&Name::from(direction.chain().as_str()));
+        if Direction::ALL.into_iter().all(|direction| chain(direction).is_none()) {
+            continue;
+        }
+        let is_first = parts.is_none();
+        let parts = parts.get_or_insert_default();
+        parts.ipv6 |= family == Family::V6;
+        for direction in Direction::ALL {
+            let rules = chain(direction).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+            for rule in rules.iter().filter_map(FoundRule::as_rule) {
+                if let Purpose::IgnoreSubnet(subnet) = &rule.purpose {
+                    parts.way(direction).ignored_subnets.push(subnet.clone());
+                }
+                if is_first {
+                    parts.add(direction, &rule);
+                }
+            }
+        }
+    }
+    parts
+}
+
+/// What native mode's table says.
+fn native(table: &Table) -> Parts {
+    let mut parts = Parts {
+        ipv6: true,
+        ..Parts::default()
+    };
+    for direction in Direction::ALL {
+        let rules = |name: &str| {
+            let chain = table.chain(&Name::from(name));
+            chain.map(|chain| chain.rules.as_slice()).unwrap_or_default()
+        };
+        let only_v4 = is_of(Family::V4);
+        let jumps = rules(direction.chain().other_end().as_str());
+        parts.ipv6 &= !jumps.iter().any(|jump| jump.conditions.contains(&only_v4));
+        for rule in rules(direction.chain().as_str()) {
+            native_rule(&mut parts, direction, table, rule);
+        }
+    }
+    parts
+}
+
+fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &FoundRule) {
+    let target = rule.as_target();
+    if let Some(Target::Redirect(port)) = target {
+        parts.way(direction).proxy.get_or_insert(port);
+    }
+    let Some(Condition::In { field, values, .. }) = rule.conditions.last() else {
+        return;
+    };
+    let listed = match values {
+        Values::Listed(list) => list.first().map(|&(number, _)| number),
+        Values::Set(_) => None,
+    };
+    let set = match values {
+        Values::Set(name) => table.set(name).and_then(|set| set.elements.as_ref()),
+        Values::Listed(_) => None,
+    };
+    let id = || OwnerId::new(u32::try_from(listed?).ok()?);
+    match (field, target, set) {
+        (Field::Uid, Some(Target::Return), None) => parts.proxy_uid = id(),
+        (Field::Gid, Some(Target::Return), None) => parts.proxy_gid = id(),
+        (Field::DestinationPort, Some(Target::Return), Some(numbers)) => {
+            let written = named(rule, "ignore-port-", "", |item| {
+                Multiport::from_iptables(item)?.ranges().first().copied()
+            });
+            let is_same = |list: &Vec<PortRange>| Intervals::new(list.iter().copied().map(ports_of)) == *numbers;
+            let ports = written.filter(is_same).unwrap_or_else(|| lists::ranges(numbers));
+            parts.way(direction).ignored_ports.extend(ports);
+        }
+        (Field::DestinationPort, Some(Target::Redirect(_)), Some(numbers)) => {
+            let written = named(rule, "redirect-port-", "-to-proxy-port", |item| {
+                item.parse::<Port>().ok()
+            });
+            let number = |port: &Port| (port.get().into(), port.get().into());
+            let is_same = |list: &Vec<Port>| Intervals::new(list.iter().map(number)) == *numbers;
+            let ports = written.filter(is_same).unwrap_or_else(|| lists::ports(numbers));
+            parts.redirected_ports.extend(ports);
+        }
+        (Field::Source(family) | Field::Destination(family), Some(Target::Return), Some(numbers)) => {
+            let is_same = |list: &Vec<Subnet>| {
+                let nets = list.iter().map(Subnet::net);
+                nets.clone().all(|net| net.prefix_len() > 0) && Intervals::new(nets.map(addresses)) == *numbers
+            };
+            let subnets = subnets(rule).filter(is_same).unwrap_or_else(|| {
+                let nets = lists::subnets(*family, numbers).into_iter();
+                nets.filter_map(|net| net.to_string().parse().ok()).collect()
+            });
+            parts.way(direction).ignored_subnets.extend(subnets);
+        }
+        // Every address of the family.
+        (Field::Family, Some(Target::Return), None) => {
+            let (all, other) = match *rule.conditions == [is_of(Family::V4)] {
+                true => ("0.0.0.0/0", Family::V6),
+                false => ("::/0", Family::V4),
+            };
+            let is_same = |list: &Vec<Subnet>| {
+                let mut list = list.iter();
+                list.all(|subnet| subnet.family() != other && subnet.net().prefix_len() == 0)
+            };
+            let subnets = subnets(rule).filter(is_same);
+            let subnets = subnets.unwrap_or_else(|| all.parse().into_iter().collect());
+            parts.way(direction).ignored_subnets.extend(subnets);
+        }
+        _ => {}
+    }
+}
+
+/// The subnets that a rule's comment lists; none if it doesn't list all.
+fn subnets(rule: &FoundRule) -> Option<Vec<Subnet>> {
+    named(rule, "ignore-subnet-", "", |item| item.parse().ok())
+}
+
+/// The items that a rule's comment lists; none if it doesn't list all.
+fn named<T>(rule: &FoundRule, before: &str, after: &str, item: impl FnMut(&str) -> Option<T>) -> Option<Vec<T>> {
+    let comment = std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?;
+    let list = comment
+        .strip_prefix(Purpose::PREFIX)?
+        .strip_prefix(before)?
+        .strip_suffix(after)?;
+    // Where items were left out, the last is "...", which none is.
+    list.split(',').map(item).collect()
+}

@@ -1,0 +1,88 @@
+//! The numbers of a set as a list of ports or subnets, as flags take them.
+
+use ipnet::IpNet;
+
+use crate::rules::config::{Family, Port, PortRange};
+use crate::rules::expected::subnet;
+use crate::rules::found::Field;
+use crate::rules::intervals::Intervals;
+
+/// The ports as ranges. Numbers that are no ports are left out.
+pub fn ranges(numbers: &Intervals) -> Vec<PortRange> {
+    let numbers = numbers.and(&Intervals::up_to(Field::DestinationPort.largest()));
+    let port = |number| u16::try_from(number).ok();
+    let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
+    numbers.as_slice().iter().filter_map(range).collect()
+}
+
+/// Each port by itself, without 0, which is no port to listen on.
+pub fn ports(numbers: &Intervals) -> Vec<Port> {
+    let each = |range: PortRange| (range.first()..=range.last()).filter_map(Port::new);
+    ranges(numbers).into_iter().flat_map(each).collect()
+}
+
+/// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule for
+/// such a subnet has no condition, and so no set.
+pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
+    let field = Field::Destination(family);
+    let mut subnets = Vec::new();
+    for &(first, last) in numbers.and(&Intervals::up_to(field.largest())).as_slice() {
+        let mut next = Some(first);
+        while let Some(start) = next.filter(|&start| start <= last) {
+            // The largest subnet that begins here and isn't too long.
+            let mut host_bits = start.trailing_zeros().min(field.bits() - 1);
+            while last - start < (1 << host_bits) - 1 {
+                host_bits -= 1;
+            }
+            let end = start + ((1 << host_bits) - 1);
+            subnets.extend(subnet(family, (start, end)));
+            next = end.checked_add(1);
+        }
+    }
+    subnets
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::expected::addresses;
+
+    #[test]
+    fn ports_are_listed_one_by_one_or_as_ranges() {
+        let numbers = Intervals::new([(0, 2), (443, 443), (65535, 70000), (80000, 90000)]);
+        let shown: Vec<_> = ranges(&numbers).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["0:2", "443", "65535"]);
+        let shown: Vec<_> = ports(&numbers).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["1", "2", "443", "65535"]);
+    }
+
+    #[test]
+    fn addresses_are_the_fewest_subnets() {
+        let v4 = |list: &[(u128, u128)]| -> Vec<String> {
+            let subnets = subnets(Family::V4, &Intervals::new(list.iter().copied()));
+            subnets.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(v4(&[(0x0a00_0000, 0x0aff_ffff)]), ["10.0.0.0/8"]);
+        assert_eq!(v4(&[(0x0b00_0000, 0x0cff_ffff)]), ["11.0.0.0/8", "12.0.0.0/8"]);
+        assert_eq!(v4(&[(1, 6)]), ["0.0.0.1/32", "0.0.0.2/31", "0.0.0.4/31", "0.0.0.6/32"]);
+        assert_eq!(v4(&[(0, u128::from(u32::MAX))]), ["0.0.0.0/1", "128.0.0.0/1"]);
+        // Not an address at all.
+        assert_eq!(v4(&[(1 << 32, u128::MAX)]), Vec::<String>::new());
+        let v6 = subnets(Family::V6, &Intervals::up_to(u128::MAX));
+        assert_eq!(v6, ["::/1".parse().unwrap(), "8000::/1".parse().unwrap()]);
+    }
+
+    proptest! {
+        #[test]
+        fn subnets_have_the_same_addresses(list in prop::collection::vec((any::<u128>(), any::<u128>()), 0..5)) {
+            for family in Family::ALL {
+                let all = Field::Destination(family).largest();
+                let numbers = Intervals::new(list.iter().map(|&(first, last)| (first & all, last & all)));
+                let subnets = subnets(family, &numbers);
+                prop_assert_eq!(Intervals::new(subnets.into_iter().map(addresses)), numbers);
+            }
+        }
+    }
+}

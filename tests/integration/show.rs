@@ -1,0 +1,417 @@
+//! show and verify without flags: what they say is what iptables and nft say, in every mode.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
+
+use crate::support::{Folder, Run, chart, chart_in, install};
+
+fn show(namespace: &Namespace) -> Value {
+    serde_json::from_str(&install(namespace, "show --output json")).unwrap()
+}
+
+/// The chain of this name and family in the only backend.
+fn chain<'a>(shown: &'a Value, family: &str, name: &str) -> &'a Value {
+    let chains = shown["backends"][0]["chains"].as_array().unwrap();
+    let is_it = |chain: &&Value| chain["family"] == family && chain["chain"] == name;
+    chains
+        .iter()
+        .find(is_it)
+        .unwrap_or_else(|| panic!("{family} {name}: {shown:#}"))
+}
+
+/// Packets and bytes of a chain's rules, as shown.
+fn shown_counters(shown: &Value, family: &str, name: &str) -> Vec<(u64, u64)> {
+    let rules = chain(shown, family, name)["rules"].as_array().unwrap();
+    rules
+        .iter()
+        .map(|rule| (rule["packets"].as_u64().unwrap(), rule["bytes"].as_u64().unwrap()))
+        .collect()
+}
+
+/// Packets and bytes of a chain's rules, as iptables lists them.
+fn iptables_counters(namespace: &Namespace, command: &str, chain: &str) -> Vec<(u64, u64)> {
+    let text = namespace.sh(&format!("{command} -t nat -L {chain} -n -v -x"));
+    // A line that names the chain, then one that names the columns.
+    let rules = text.lines().skip(2).filter(|line| !line.is_empty());
+    let read = |line: &str| {
+        let mut words = line.split_whitespace().map(|word| word.parse().unwrap());
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    rules.map(read).collect()
+}
+
+/// Packets and bytes of a chain's rules, as nft lists them.
+fn nft_counters(namespace: &Namespace, chain: &str) -> Vec<(u64, u64)> {
+    let text = namespace.sh("nft list ruleset");
+    let (_, body) = text.split_once(&format!("chain {chain} {{\n")).unwrap();
+    let (body, _) = body.split_once("\n\t}").unwrap();
+    let number_behind = |line: &str, word: &str| -> u64 {
+        let (_, rest) = line.split_once(&format!("{word} ")).unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    };
+    let counting = body.lines().filter(|line| line.contains("counter packets"));
+    counting
+        .map(|line| (number_behind(line, "packets"), number_behind(line, "bytes")))
+        .collect()
+}
+
+const CHAINS: [&str; 4] = ["PREROUTING", "PROXY_INIT_REDIRECT", "OUTPUT", "PROXY_INIT_OUTPUT"];
+
+/// Connections of each kind, a different number of each, over both families.
+fn connections(lab: &Lab) {
+    let _servers = [
+        Server::start(&lab.pod, &[4143, 4140, 8080, 4190]),
+        Server::start(&lab.outside, &[80, 4567]),
+    ];
+    let proxy = Owner { uid: 2102, gid: 2102 };
+    for (family, times) in [(0, 1), (1, 2)] {
+        for _ in 0..times {
+            connect(&lab.outside, ROOT, SocketAddr::new(POD[family], 8080));
+            connect(&lab.outside, ROOT, SocketAddr::new(POD[family], 4190));
+            connect(&lab.pod, ROOT, SocketAddr::new(DISTANT[family], 80));
+            connect(&lab.pod, ROOT, SocketAddr::new(DISTANT[family], 4567));
+            connect(&lab.pod, ROOT, SocketAddr::new(POD[family], 8080));
+            connect(&lab.pod, proxy, SocketAddr::new(DISTANT[family], 80));
+        }
+        connect(&lab.outside, ROOT, SocketAddr::new(POD[family], 8080));
+    }
+}
+
+#[test]
+fn counters_agree_with_iptables_after_real_connections() {
+    for mode in ["nft", "legacy"] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in(mode));
+        connections(&lab);
+        let shown = show(&lab.pod);
+        assert_eq!(shown["backends"].as_array().unwrap().len(), 1, "{shown:#}");
+        for (family, command, redirected) in [("IPv4", "iptables", 2), ("IPv6", "ip6tables", 3)] {
+            for name in CHAINS {
+                let listed = iptables_counters(&lab.pod, &format!("{command}-{mode}"), name);
+                assert_eq!(shown_counters(&shown, family, name), listed, "{mode} {family} {name}");
+            }
+            // They count something at all.
+            let inbound = shown_counters(&shown, family, "PROXY_INIT_REDIRECT");
+            let packets: Vec<_> = inbound.iter().map(|&(packets, _)| packets).collect();
+            assert_eq!(packets, [redirected - 1, redirected], "{mode} {family}");
+        }
+        let text = install(&lab.pod, "show");
+        let [(v4, v4_bytes), (v6, v6_bytes)] =
+            ["IPv4", "IPv6"].map(|family| shown_counters(&shown, family, "PROXY_INIT_REDIRECT")[1]);
+        let words = [v4, v4_bytes, v6, v6_bytes].map(|number| number.to_string());
+        let row = text
+            .lines()
+            .find(|line| line.contains("to the proxy, port 4143"))
+            .unwrap();
+        assert_eq!(
+            row.split_whitespace().skip(1).take(4).collect::<Vec<_>>(),
+            words,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn counters_agree_with_nft_after_real_connections() {
+    for (mode, families) in [("native", &["inet"][..]), ("nft", &["IPv4"])] {
+        let lab = Lab::new();
+        let flags = if mode == "nft" { "--ipv6=false" } else { "" };
+        install(&lab.pod, &format!("{} {flags}", chart_in(mode)));
+        connections(&lab);
+        let shown = show(&lab.pod);
+        for family in families {
+            for name in CHAINS {
+                assert_eq!(
+                    shown_counters(&shown, family, name),
+                    nft_counters(&lab.pod, name),
+                    "{mode} {name}"
+                );
+            }
+        }
+        let inbound = shown_counters(&shown, families[0], "PROXY_INIT_REDIRECT");
+        let packets: Vec<_> = inbound.iter().map(|&(packets, _)| packets).collect();
+        let want = if mode == "native" { [3, 5] } else { [1, 2] };
+        assert_eq!(packets, want, "{mode}");
+    }
+}
+
+/// Flags of every kind, in lists that are neither sorted nor disjoint.
+const MANY_FLAGS: &str = "-p 4143 -o 4140 -u 2102 -g 7 -r 443,80,81 --inbound-ports-to-ignore 4191,4190,8000-8100,8050 \
+                          --outbound-ports-to-ignore 25 --subnets-to-ignore 10.1.2.3/8,fd00::/8,11.0.0.0/8 \
+                          --outbound-subnets-to-ignore 169.254.169.254/32";
+
+/// The flags that show tells install the same, and verify without flags agrees.
+#[test]
+fn the_flags_that_are_shown_install_exactly_this() {
+    let many_ports: Vec<_> = (1..300).map(|port| (port * 7 % 1000).to_string()).collect();
+    let long = format!("-p 1 -o 2 --inbound-ports-to-ignore {}", many_ports.join(","));
+    for mode in ["nft", "legacy", "native"] {
+        for flags in [&chart(), MANY_FLAGS, "-p 1 -o 2 --ipv6=false", &long] {
+            let namespace = Namespace::new();
+            install(&namespace, &format!("--iptables-mode {mode} {flags}"));
+            let ruleset = || {
+                namespace.sh("nft list ruleset")
+                    + &namespace.sh("iptables-legacy-save")
+                    + &namespace.sh("ip6tables-legacy-save")
+            };
+            let without_comments = |text: String| -> Vec<String> {
+                text.lines()
+                    .filter(|line| !line.starts_with('#'))
+                    .map(ToOwned::to_owned)
+                    .collect()
+            };
+            let before = without_comments(ruleset());
+            let shown = show(&namespace);
+            let told: Vec<String> = serde_json::from_value(shown["backends"][0]["flags"].clone()).unwrap();
+            assert_eq!(told[..2], ["--iptables-mode", mode]);
+
+            let verified = Run::new("verify --output json").output(&namespace).success();
+            let verified: Value = serde_json::from_str(&verified).unwrap();
+            assert_eq!(verified["in_place"], true, "{verified:#}");
+            assert_eq!(verified["mode"], mode);
+            assert_eq!(verified["flags"], shown["backends"][0]["flags"]);
+            Run::new("verify").arguments(&told).output(&namespace).success();
+
+            let again = Namespace::new();
+            Run::new("").arguments(&told).output(&again).success();
+            install(&again, &format!("verify --iptables-mode {mode} {flags}"));
+            install(&namespace, "uninstall");
+            Run::new("").arguments(&told).output(&namespace).success();
+            assert_eq!(without_comments(ruleset()), before, "{mode} {flags}");
+        }
+    }
+}
+
+#[test]
+fn verify_without_flags_recognizes_what_iptables_made() {
+    for backend in ["nft", "legacy"] {
+        let namespace = Namespace::new();
+        let flags = xtask::linkerd::Flags {
+            redirect: vec![80, 443],
+            gid: Some(7),
+            inbound_subnets: vec!["10.1.2.3/8".into(), "0.0.0.0/0".into(), "fd00:1::/45".into()],
+            ..Default::default()
+        };
+        flags.add_with_iptables(&namespace, backend);
+        let text = Run::new("verify").output(&namespace).success();
+        assert!(
+            text.contains(&format!("--iptables-mode {backend} --incoming-proxy-port 4143")),
+            "{text}"
+        );
+        assert!(
+            text.contains("--inbound-subnets-to-ignore 10.1.2.3/8,0.0.0.0/0,fd00:1::/45"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn verify_without_flags_sees_what_was_tampered_with() {
+    let drifts = [
+        ("nft", "iptables-nft -t nat -D PROXY_INIT_OUTPUT 1"),
+        ("nft", "ip6tables-nft -t nat -F PREROUTING"),
+        ("nft", "iptables-nft -t nat -F PROXY_INIT_REDIRECT"),
+        ("nft", "iptables-nft -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT"),
+        ("nft", "nft add table ip nat { flags dormant ; }"),
+        (
+            "legacy",
+            "iptables-legacy -t nat -A PROXY_INIT_REDIRECT -p udp -j ACCEPT",
+        ),
+        ("native", "nft add element inet proxy-init inbound-ports { 9090 }"),
+        (
+            "native",
+            "nft delete element inet proxy-init inbound-ports { 4190-4191 }",
+        ),
+        ("native", "nft flush chain inet proxy-init OUTPUT"),
+    ];
+    for (mode, drift) in drifts {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        install(&namespace, "verify");
+        namespace.sh(drift);
+        let verified = Run::new("verify").output(&namespace);
+        assert_eq!(verified.code(), Some(3), "{drift}: {}", verified.said());
+        assert!(
+            verified.stdout().starts_with("not in place: "),
+            "{drift}: {}",
+            verified.said()
+        );
+    }
+    let namespace = Namespace::new();
+    let verified = Run::new("verify").output(&namespace);
+    assert_eq!(verified.code(), Some(3));
+    assert_eq!(verified.stdout(), "not in place: no rules of proxy-init's were found\n");
+}
+
+#[test]
+fn foreign_rules_are_shown_where_they_run() {
+    for mode in ["nft", "legacy"] {
+        let namespace = Namespace::new();
+        let iptables = |rest: &str| namespace.sh(&format!("iptables-{mode} -t nat {rest}"));
+        iptables("-N DOCKER");
+        iptables("-A DOCKER -p tcp --dport 80 -j DNAT --to-destination 192.0.2.7");
+        iptables("-A PREROUTING -i eth9 -j DOCKER");
+        install(&namespace, &chart_in(mode));
+        iptables("-A PREROUTING -p tcp --dport 81 -j ACCEPT");
+        iptables("-I PROXY_INIT_REDIRECT 2 -p tcp --dport 82 -m comment --comment mine -j RETURN");
+        namespace.sh("nft add table inet early");
+        namespace.sh("nft add chain inet early pre { type nat hook prerouting priority -150 ; }");
+        namespace.sh("nft add rule inet early pre tcp dport 83 counter redirect to :9");
+        let text = install(&namespace, "show");
+        let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words:?} in {text}"));
+        let order = [
+            "inet early pre (prerouting, priority -150)",
+            "to port 83 ",
+            "PREROUTING (prerouting, priority -100)",
+            "in by eth9 ",
+            "DOCKER\n",
+            "to port 80 ",
+            "PROXY_INIT_REDIRECT\n",
+            "to port 82 ",
+            "port 4143",
+            "outbound",
+        ];
+        assert!(order.map(place).is_sorted(), "{text}");
+        assert!(!text.contains("to port 81"), "it comes after the jump: {text}");
+        for (words, effect) in [
+            ("to port 83 ", "to this host, port 9"),
+            ("in by eth9 ", "to DOCKER"),
+            ("to port 82 ", "bypasses the proxy"),
+        ] {
+            let line = text.lines().find(|line| line.contains(words)).unwrap();
+            assert!(line.contains(effect) && line.contains("  foreign"), "{line}");
+        }
+        assert!(text.contains("foreign: mine\n"), "{text}");
+        assert!(
+            text.contains(&format!("{mode} mode: not one complete, untouched installation")),
+            "{text}"
+        );
+
+        let shown = show(&namespace);
+        assert_eq!(shown["backends"][0]["flags"], Value::Null);
+        let first = &shown["backends"][0]["chains"][0];
+        assert_eq!(first["chain"], "inet early pre", "{shown:#}");
+        assert_eq!(
+            (&first["hook"], &first["priority"]),
+            (&"prerouting".into(), &(-150).into())
+        );
+        assert_eq!(first["rules"][0]["rule"], "tcp dport 83 counter redirect to :9");
+        let ours = |name: &str| -> Vec<bool> {
+            let rules = chain(&shown, "IPv4", name)["rules"].as_array().unwrap();
+            rules.iter().map(|rule| rule["ours"].as_bool().unwrap()).collect()
+        };
+        assert_eq!(ours("PREROUTING"), [false, true, false]);
+        assert_eq!(ours("PROXY_INIT_REDIRECT"), [true, false, true]);
+        assert_eq!(ours("DOCKER"), [false]);
+    }
+}
+
+#[test]
+fn nothing_is_made_and_nothing_is_started() {
+    for mode in ["nft", "native", ""] {
+        let namespace = Namespace::new();
+        if !mode.is_empty() {
+            install(&namespace, &chart_in(mode));
+        }
+        for command in ["show", "show --output json"] {
+            let calls = Run::new(command).calls(&namespace);
+            assert_eq!(calls.count(&["execve"]), 1, "{}", calls.0);
+            assert_eq!(calls.count(&["fork", "vfork", "clone", "clone3"]), 0, "{}", calls.0);
+        }
+        let before = namespace.sh("nft list ruleset");
+        install(&namespace, "show");
+        assert_eq!(namespace.sh("nft list ruleset"), before);
+        for list in ["ip_tables_names", "ip6_tables_names"] {
+            assert_eq!(namespace.sh(&format!("cat /proc/thread-self/net/{list}")), "", "{mode}");
+        }
+    }
+    // Reading legacy tables starts no process either.
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("legacy"));
+    let calls = Run::new("show").calls(&namespace);
+    assert_eq!(calls.count(&["execve", "fork", "vfork", "clone3"]), 1, "{}", calls.0);
+}
+
+#[test]
+fn an_unprivileged_user_sees_nf_tables_and_is_told_what_is_not_seen() {
+    for mode in ["nft", "native"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        let nobody = |line: &str| Run::new(line).nobody(&["net_admin"]).output(&namespace).success();
+        let text = nobody("show");
+        let unseen = "not known: what legacy tables hold, whether proxy-init's rules or others (only root can list legacy \
+                      tables)\n";
+        assert!(
+            text.starts_with(&format!("{mode} mode\n")) && text.ends_with(unseen),
+            "{text}"
+        );
+        assert_eq!(text.replace(unseen, ""), install(&namespace, "show"));
+        let json: Value = serde_json::from_str(&nobody("show --output json")).unwrap();
+        assert_eq!(json["not_known"], serde_json::json!(["legacy"]));
+        assert!(nobody("verify").contains("--incoming-proxy-port 4143"));
+    }
+    let namespace = Namespace::new();
+    let shown = Run::new("show").nobody(&[]).output(&namespace).success();
+    assert!(shown.contains("not known: what nf_tables tables hold"), "{shown}");
+    let verified = Run::new("verify").nobody(&[]).output(&namespace);
+    assert_eq!(verified.code(), Some(1), "{}", verified.said());
+    assert!(
+        verified.stderr().contains("cannot read this network namespace's rules"),
+        "{}",
+        verified.said()
+    );
+}
+
+#[test]
+fn where_nothing_is_installed_it_says_what_auto_would_choose() {
+    let namespace = Namespace::new();
+    let text = install(&namespace, "show");
+    assert_eq!(
+        text,
+        "no rules of proxy-init's were found in this network namespace\n\
+         auto would choose nft mode, because the kernel has all that it needs\n"
+    );
+    assert_eq!(
+        show(&namespace),
+        serde_json::json!({"schema": 1, "backends": [], "not_known": []})
+    );
+}
+
+#[test]
+fn rules_in_two_modes_are_both_shown() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    xtask::linkerd::Flags::default().add_with_iptables(&namespace, "legacy");
+    let shown = show(&namespace);
+    let modes: Vec<_> = shown["backends"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|backend| &backend["mode"])
+        .collect();
+    assert_eq!(modes, ["nft", "legacy"]);
+    let text = install(&namespace, "show");
+    assert!(
+        text.starts_with("nft mode\n") && text.contains("\n\nlegacy mode\n"),
+        "{text}"
+    );
+    assert_eq!(Run::new("verify").output(&namespace).code(), Some(3));
+}
+
+#[test]
+fn letters_are_bold_only_on_a_terminal() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let folder = Folder::new("show-terminal");
+    let log = folder.join("typescript");
+    // script(1) gives the program a terminal.
+    let on_terminal = |environment: &str| {
+        let command = format!("{environment} {} show", env!("CARGO_BIN_EXE_proxy-init"));
+        namespace.stdout("script", ["-q", "-e", "-c", &command, log.to_str().unwrap()])
+    };
+    assert!(on_terminal("").contains("\u{1b}[1mnft mode\u{1b}[0m"));
+    assert!(!on_terminal("NO_COLOR=1").contains('\u{1b}'));
+    assert!(!install(&namespace, "show").contains('\u{1b}'));
+}
