@@ -1,6 +1,7 @@
 //! Recovers the config of an installation from what was found.
 
 use std::fmt;
+use std::str::FromStr;
 
 use crate::rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
 use crate::rules::expected::{NAT, NATIVE, addresses, ports_of};
@@ -9,7 +10,7 @@ use crate::rules::intervals::Intervals;
 use crate::rules::lists;
 use crate::rules::mode::Mode;
 use crate::rules::nftables::is_of;
-use crate::rules::ruleset::{Match, Multiport, Purpose, Rule, Target};
+use crate::rules::ruleset::{Match, Purpose, Rule, Target};
 use crate::rules::walk::Direction;
 
 /// Why what was found is the installation of no config.
@@ -182,63 +183,89 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
         (Field::Uid, Some(Target::Return), None) => parts.proxy_uid = id(),
         (Field::Gid, Some(Target::Return), None) => parts.proxy_gid = id(),
         (Field::DestinationPort, Some(Target::Return), Some(numbers)) => {
-            let written = named(rule, "ignore-port-", "", |item| {
-                Multiport::from_iptables(item)?.ranges().first().copied()
-            });
-            let is_same = |list: &Vec<PortRange>| Intervals::new(list.iter().copied().map(ports_of)) == *numbers;
-            let ports = written.filter(is_same).unwrap_or_else(|| lists::ranges(numbers));
-            parts.way(direction).ignored_ports.extend(ports);
+            let written = named::<PortRange>(rule, "ignore-port-", "");
+            let intervals = written.iter().copied().map(ports_of).collect();
+            parts
+                .way(direction)
+                .ignored_ports
+                .extend(match is_all(numbers, intervals) {
+                    true => written,
+                    false => lists::ranges(numbers),
+                });
         }
         (Field::DestinationPort, Some(Target::Redirect(_)), Some(numbers)) => {
-            let written = named(rule, "redirect-port-", "-to-proxy-port", |item| {
-                item.parse::<Port>().ok()
-            });
+            let written = named::<Port>(rule, "redirect-port-", "-to-proxy-port");
             let number = |port: &Port| (port.get().into(), port.get().into());
-            let is_same = |list: &Vec<Port>| Intervals::new(list.iter().map(number)) == *numbers;
-            let ports = written.filter(is_same).unwrap_or_else(|| lists::ports(numbers));
-            parts.redirected_ports.extend(ports);
+            parts
+                .redirected_ports
+                .extend(match is_all(numbers, written.iter().map(number).collect()) {
+                    true => written,
+                    false => lists::ports(numbers),
+                });
         }
         (Field::Source(family) | Field::Destination(family), Some(Target::Return), Some(numbers)) => {
-            let is_same = |list: &Vec<Subnet>| {
-                let nets = list.iter().map(Subnet::net);
-                nets.clone().all(|net| net.prefix_len() > 0) && Intervals::new(nets.map(addresses)) == *numbers
-            };
-            let subnets = subnets(rule).filter(is_same).unwrap_or_else(|| {
-                let nets = lists::subnets(*family, numbers).into_iter();
-                nets.filter_map(|net| net.to_string().parse().ok()).collect()
-            });
-            parts.way(direction).ignored_subnets.extend(subnets);
+            let written = named::<Subnet>(rule, "ignore-subnet-", "");
+            let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
+            let have_conditions = written.iter().all(|subnet| subnet.net().prefix_len() > 0);
+            let subnets = &mut parts.way(direction).ignored_subnets;
+            if have_conditions && is_all(numbers, intervals) {
+                subnets.extend(written);
+            } else {
+                for net in lists::subnets(*family, numbers) {
+                    subnets.extend(net.to_string().parse::<Subnet>());
+                }
+            }
         }
         // Every address of the family.
         (Field::Family, Some(Target::Return), None) => {
-            let (all, other) = match *rule.conditions == [is_of(Family::V4)] {
-                true => ("0.0.0.0/0", Family::V6),
-                false => ("::/0", Family::V4),
+            let (all, family) = match *rule.conditions == [is_of(Family::V4)] {
+                true => ("0.0.0.0/0", Family::V4),
+                false => ("::/0", Family::V6),
             };
-            let is_same = |list: &Vec<Subnet>| {
-                let mut list = list.iter();
-                list.all(|subnet| subnet.family() != other && subnet.net().prefix_len() == 0)
-            };
-            let subnets = subnets(rule).filter(is_same);
-            let subnets = subnets.unwrap_or_else(|| all.parse().into_iter().collect());
-            parts.way(direction).ignored_subnets.extend(subnets);
+            let written = named::<Subnet>(rule, "ignore-subnet-", "");
+            let is_such = |subnet: &Subnet| subnet.family() == family && subnet.net().prefix_len() == 0;
+            let subnets = &mut parts.way(direction).ignored_subnets;
+            if !written.is_empty() && written.iter().all(is_such) {
+                subnets.extend(written);
+            } else {
+                subnets.extend(all.parse::<Subnet>());
+            }
         }
         _ => {}
     }
 }
 
-/// The subnets that a rule's comment lists; none if it doesn't list all.
-fn subnets(rule: &FoundRule) -> Option<Vec<Subnet>> {
-    named(rule, "ignore-subnet-", "", |item| item.parse().ok())
+/// Whether these intervals are all numbers of a set.
+fn is_all(numbers: &Intervals, intervals: Vec<(u128, u128)>) -> bool {
+    Intervals::new(intervals) == *numbers
 }
 
-/// The items that a rule's comment lists; none if it doesn't list all.
-fn named<T>(rule: &FoundRule, before: &str, after: &str, item: impl FnMut(&str) -> Option<T>) -> Option<Vec<T>> {
-    let comment = std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?;
-    let list = comment
-        .strip_prefix(Purpose::PREFIX)?
-        .strip_prefix(before)?
-        .strip_suffix(after)?;
-    // Where items were left out, the last is "...", which none is.
-    list.split(',').map(item).collect()
+/// The items that a rule's comment lists; none if it doesn't list all, or something else.
+fn named<T: FromStr>(rule: &FoundRule, before: &str, after: &str) -> Vec<T> {
+    let comment = rule.comment.as_ref().map(Name::as_bytes).unwrap_or_default();
+    let list = std::str::from_utf8(comment)
+        .ok()
+        .and_then(|comment| {
+            comment
+                .strip_prefix(Purpose::PREFIX)?
+                .strip_prefix(before)?
+                .strip_suffix(after)
+        })
+        .unwrap_or_default();
+    let mut items = Vec::new();
+    for item in list.split(',') {
+        // A subnet's colons are its own.
+        let is_range = !item.contains('/');
+        let item = if is_range {
+            item.replace(':', "-").parse()
+        } else {
+            item.parse()
+        };
+        match item {
+            Ok(item) => items.push(item),
+            // Where items were left out, the last is "...".
+            Err(_) => return Vec::new(),
+        }
+    }
+    items
 }

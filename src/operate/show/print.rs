@@ -1,8 +1,6 @@
 //! What is shown, as text and as JSON.
 
-use std::collections::VecDeque;
-
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Backend, Chain, Effect, Rule, Shown};
 use crate::rules::config::Family;
@@ -19,12 +17,12 @@ impl Shown {
     /// For machines; docs/show.md has the schema.
     pub fn json(&self) -> String {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
-        object([
+        let value = vec![
             ("schema", 1.into()),
             ("backends", self.backends.iter().map(backend).collect()),
             ("not_known", not_known.collect()),
-        ])
-        .to_string()
+        ];
+        object(value).to_string()
     }
 
     /// For people; with `colour`, in bold and dim letters for a terminal.
@@ -55,11 +53,12 @@ impl Shown {
 }
 
 fn backend(backend: &Backend) -> Value {
-    object([
+    let value = vec![
         ("mode", backend.mode.to_string().into()),
         ("flags", backend.flags.clone().into()),
         ("chains", backend.chains.iter().map(chain).collect()),
-    ])
+    ];
+    object(value)
 }
 
 fn chain(chain: &Chain) -> Value {
@@ -67,14 +66,16 @@ fn chain(chain: &Chain) -> Value {
         TableFamily::Ip(family) => family.to_string(),
         other => other.to_string(),
     };
-    let value = [
+    let mut value = vec![
         ("family", family.into()),
         ("chain", chain.name.as_str().into()),
         ("rules", chain.rules.iter().map(rule).collect()),
     ];
-    let hook = chain.base.map(|base| ("hook", base.hook.to_string().into()));
-    let priority = chain.base.map(|base| ("priority", base.priority.into()));
-    object(value.into_iter().chain(hook).chain(priority))
+    if let Some(base) = chain.base {
+        value.push(("hook", base.hook.to_string().into()));
+        value.push(("priority", base.priority.into()));
+    }
+    object(value)
 }
 
 fn rule(rule: &Rule) -> Value {
@@ -84,19 +85,26 @@ fn rule(rule: &Rule) -> Value {
         Effect::Jump => ("jump", None),
         Effect::Other => ("other", None),
     };
-    let value = [
+    let mut value = vec![
         ("rule", rule.line.trim_end().into()),
         ("packets", rule.counters.map(|counters| counters.packets).into()),
         ("bytes", rule.counters.map(|counters| counters.bytes).into()),
         ("ours", rule.ours.into()),
         ("effect", effect.into()),
     ];
-    object(value.into_iter().chain(port.map(|port| ("port", port.into()))))
+    if let Some(port) = port {
+        value.push(("port", port.into()));
+    }
+    object(value)
 }
 
-/// As `json!`, whose code is many times as large.
-fn object<'a>(pairs: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
-    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+/// As `json!`, whose code is many times as large; so is that of collecting a map.
+fn object(pairs: Vec<(&str, Value)>) -> Value {
+    let mut map = Map::new();
+    for (key, value) in pairs {
+        map.insert(key.to_owned(), value);
+    }
+    Value::Object(map)
 }
 
 /// How letters look on a terminal.
@@ -300,30 +308,32 @@ fn heading(first: &Chain, second: Option<&Chain>) -> String {
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
 /// chain isn't among them.
 fn merged(used: &[&str], first: &Chain, second: Option<&Chain>) -> Vec<Line> {
-    let before_jump = |rule: &&Rule| !rule.behind;
-    let mut rest: VecDeque<(&Chain, &Rule)> = match second {
-        Some(chain) => chain
-            .rules
-            .iter()
-            .filter(before_jump)
-            .map(|rule| (chain, rule))
-            .collect(),
-        None => VecDeque::new(),
-    };
+    let mut rest: Vec<(&Chain, &Rule)> = Vec::new();
+    if let Some(chain) = second {
+        rest.extend(before_jump(chain).map(|rule| (chain, rule)));
+    }
     let mut rows = Vec::new();
-    for rule in first.rules.iter().filter(before_jump) {
+    for rule in before_jump(first) {
         let is_same = |(_, other): &(&Chain, &Rule)| {
             (&rule.matches, &rule.does, &rule.why, rule.ours) == (&other.matches, &other.does, &other.why, other.ours)
         };
         let mut both = vec![(first, rule)];
         if let Some(place) = rest.iter().position(is_same) {
-            rows.extend(rest.drain(..place).filter_map(|other| row(used, &[other])));
-            both.extend(rest.pop_front());
+            both.push(rest.remove(place));
+            for other in rest.drain(..place) {
+                rows.extend(row(used, &[other]));
+            }
         }
         rows.extend(row(used, &both));
     }
-    rows.extend(rest.into_iter().filter_map(|other| row(used, &[other])));
+    for other in rest {
+        rows.extend(row(used, &[other]));
+    }
     rows
+}
+
+fn before_jump(chain: &Chain) -> impl Iterator<Item = &Rule> {
+    chain.rules.iter().filter(|rule| !rule.behind)
 }
 
 /// Flags, each with its value, on lines that fit a terminal, indented.
