@@ -1028,6 +1028,7 @@ mod tests {
             [
                 "reached",
                 "ip nat PROXY_INIT_REDIRECT 2: Mapped behind of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Accepted behind of to port 80",
                 "ip nat PREROUTING 2: Mapped behind of to port 80",
             ]
         );
@@ -1275,6 +1276,7 @@ mod tests {
             [
                 "reached",
                 "ip nat PROXY_INIT_REDIRECT 2: Mapped behind of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Accepted behind of to port 80",
                 "ip nat PREROUTING policy: Dropped behind of to port 80",
             ]
         );
@@ -1483,7 +1485,10 @@ mod tests {
         };
         let all = Connections::all(Family::V4, Direction::Inbound);
         let walk = walk(&found, Family::V4, Direction::Inbound, goal, all);
-        let decisions = walk.decisions.iter().filter(|decision| decision.fate == Fate::Accepted);
+        let decisions = walk
+            .decisions
+            .iter()
+            .filter(|decision| decision.fate == Fate::Accepted && !decision.behind_ours);
         let ports = decisions.clone().flat_map(|decision| {
             let ports = decision.connections.get(Field::DestinationPort).unwrap();
             ports
