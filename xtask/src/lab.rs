@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket, sockopt};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 /// How long a connection may take before it counts as lost; connections here take microseconds.
@@ -166,8 +167,17 @@ pub const DISTANT: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
+/// How many of [`POD`], [`NEIGHBOUR`] and [`DISTANT`] this kernel has: IPv4's alone where it was booted with
+/// `ipv6.disable=1`, as socket(2) tells by `EAFNOSUPPORT`.
+pub fn families() -> usize {
+    match socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None) {
+        Err(Errno::EAFNOSUPPORT) => 1,
+        _ => 2,
+    }
+}
+
 impl Lab {
-    /// Makes both and joins them.
+    /// Makes both and joins them; without IPv6 where the kernel has none.
     ///
     /// # Panics
     /// Without root's privileges, or without iproute2.
@@ -183,10 +193,12 @@ impl Lab {
         for (namespace, interface, addresses) in [(&lab.pod, "eth0", POD), (&lab.outside, "pod0", NEIGHBOUR)] {
             let [v4, v6] = addresses;
             namespace.ip(&format!("address add {v4}/24 dev {interface}"));
-            namespace.ip(&format!("address add {v6}/64 dev {interface} nodad"));
+            if families() > 1 {
+                namespace.ip(&format!("address add {v6}/64 dev {interface} nodad"));
+            }
             namespace.ip(&format!("link set {interface} up"));
         }
-        for (neighbour, distant) in NEIGHBOUR.iter().zip(DISTANT) {
+        for (neighbour, distant) in NEIGHBOUR.iter().zip(DISTANT).take(families()) {
             lab.outside.ip(&format!("address add {distant} dev lo nodad"));
             lab.pod.ip(&format!("route add default via {neighbour}"));
         }
@@ -266,7 +278,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on these ports, over IPv4 and IPv6.
+    /// Listens on these ports, over IPv4 and, where the kernel has it, IPv6.
     ///
     /// # Panics
     /// When a port is taken.
@@ -275,6 +287,7 @@ impl Server {
         let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         let addresses = any
             .into_iter()
+            .take(families())
             .flat_map(|address| ports.iter().map(move |&port| SocketAddr::new(address, port)));
         let threads = addresses
             .map(|address| {

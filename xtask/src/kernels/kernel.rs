@@ -200,9 +200,9 @@ impl Kernel {
             .arg(&self.initramfs)
             .arg("-append")
             .arg(format!(
-                "console=ttyS0 quiet panic=-1 {}={}",
-                PARAMETER,
-                variant.parameter()
+                "console=ttyS0 quiet panic=-1 {PARAMETER}={} {}",
+                variant.parameter(),
+                variant.parameters
             ))
             .stdin(Stdio::null())
             .output()?;

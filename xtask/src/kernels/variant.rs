@@ -15,9 +15,11 @@ pub(crate) const HOOK_LISTS: &str = "nfnetlink_hook";
 /// The modes that a guest tries, in the order of its results, before that of [`Told`].
 pub(crate) const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
 
-/// A kernel with something taken out, and what is expected of it.
+/// A kernel with something removed, and what is expected of it.
 pub(crate) struct Variant {
     pub(crate) without: &'static str,
+    /// What its command line has besides.
+    pub(crate) parameters: &'static str,
     /// The modules that are deleted, if there are such.
     pub(crate) modules: &'static [&'static str],
     /// What each of [`MODES`] does.
@@ -84,50 +86,66 @@ impl Variant {
     }
 }
 
-pub(crate) const VARIANTS: [Variant; 9] = [
-    Variant {
-        without: "nothing",
-        modules: &[],
-        expected: [OK, OK, OK, Works("nft")],
-    },
+/// The kernel as it is.
+const WHOLE: Variant = Variant {
+    without: "nothing",
+    parameters: "",
+    modules: &[],
+    expected: [OK, OK, OK, Works("nft")],
+};
+
+pub(crate) const VARIANTS: [Variant; 10] = [
+    WHOLE,
     Variant {
         without: "nft_compat",
         modules: &["nft_compat"],
         expected: [Fails("nft_compat"), OK, OK, Works("native")],
+        ..WHOLE
     },
     Variant {
         without: "xt_owner",
         modules: &["xt_owner"],
         expected: [Fails("xt_owner"), OK, Fails("xt_owner"), Works("native")],
+        ..WHOLE
     },
     Variant {
         without: "xt_multiport",
         modules: &["xt_multiport"],
         expected: [Fails("xt_multiport"), OK, Fails("xt_multiport"), Works("native")],
+        ..WHOLE
     },
     Variant {
         without: "xt_REDIRECT",
         modules: &["xt_REDIRECT"],
         expected: [Fails("xt_REDIRECT"), OK, Fails("xt_REDIRECT"), Works("native")],
+        ..WHOLE
     },
     Variant {
         without: "nf_tables",
         modules: &["nf_tables"],
         expected: [Fails("no nf_tables"), Fails("no nf_tables"), OK, Works("legacy")],
+        ..WHOLE
     },
     Variant {
         without: "nfnetlink_hook",
         modules: &[HOOK_LISTS],
-        expected: [OK, OK, OK, Works("nft")],
+        ..WHOLE
     },
     Variant {
         without: "ip6 nat",
         modules: &["ip6table_nat"],
         expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+        ..WHOLE
     },
     Variant {
         without: "legacy tables",
         modules: &["ip_tables", "ip6_tables"],
         expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+        ..WHOLE
+    },
+    Variant {
+        without: "IPv6",
+        parameters: "ipv6.disable=1",
+        ..WHOLE
     },
 ];
