@@ -17,7 +17,7 @@ fn check(namespace: &Namespace, line: &str) {
     assert_eq!(finished.code(), Some(0), "{line}: {stderr}");
 }
 
-/// Installs, installs something else, verifies that, and removes it.
+/// Installs, installs something else, verifies and shows that, and removes it.
 fn check_mode(mode: &str) {
     let namespace = Namespace::new();
     let chart = chart_in(mode);
@@ -26,6 +26,8 @@ fn check_mode(mode: &str) {
         &chart,
         &format!("{other} --timeout-close-wait-secs 99"),
         &format!("verify {other}"),
+        "verify",
+        "show",
         "uninstall",
     ] {
         check(&namespace, line);
@@ -66,6 +68,8 @@ fn what_changes_nothing() {
     for line in [
         "detect",
         "detect --output json",
+        "show",
+        "show --output json",
         "--help",
         "--version",
         "man",
