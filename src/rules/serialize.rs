@@ -246,6 +246,11 @@ mod tests {
             ("inbound-ports-to-ignore", json!(["9-1"]), "upper-bound must be greater"),
             ("inbound-subnets-to-ignore", json!(["10.0.0.0/33"]), "not a valid CIDR"),
             ("outbound-subnets-to-ignore", json!([8]), "not a valid CIDR"),
+            (
+                "incoming-proxy-port",
+                json!([4143]),
+                "expected a number or text as the flag takes it",
+            ),
             ("ipv6", json!("yes"), "boolean"),
             ("proxy-user", json!(7), "unknown field"),
         ] {

@@ -1035,6 +1035,21 @@ mod tests {
     }
 
     #[test]
+    fn what_one_rule_has_taken_no_later_one_takes() {
+        for first in [Action::Return, Action::Accept] {
+            let before = vec![
+                rule([to_port(80)], first),
+                rule([to_port(80)], redirect(1)),
+                rule([to_port(80)], Action::Drop),
+            ];
+            assert_eq!(
+                inbound(vec![nat(before, vec![])]),
+                but_for_port_80("ip nat PREROUTING 1: Accepted of to port 80")
+            );
+        }
+    }
+
+    #[test]
     fn conditions_pick_their_connections() {
         let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
         let unlisted = Condition::is(Field::SourcePort, Values::Set(name("missing")));

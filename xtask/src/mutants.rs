@@ -22,6 +22,8 @@ pub(crate) fn run(files: &[String]) -> Result<()> {
         "mutants",
         "--package",
         "proxy-init",
+        // Or what a feature adds would not be compiled, and none of its mutants could be noticed.
+        "--all-features",
         "--cargo-test-arg=--lib",
         "--output",
     ]);
