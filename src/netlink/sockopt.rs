@@ -1,6 +1,7 @@
 //! Reads and replaces legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -126,7 +127,9 @@ pub(crate) fn replace(
 /// Whether this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no IPv6
 /// traffic either.
 pub(crate) fn has_ipv6() -> bool {
-    !matches!(open(Family::V6), Err(Errno::EAFNOSUPPORT))
+    static HAS_IPV6: OnceLock<bool> = OnceLock::new();
+    // It is the same in every network namespace, so the kernel is asked once.
+    *HAS_IPV6.get_or_init(|| !matches!(open(Family::V6), Err(Errno::EAFNOSUPPORT)))
 }
 
 /// A socket of the family, of whatever type, and the level of its options.

@@ -87,6 +87,15 @@ fn with_no_mode_named_it_is_legacy() {
 }
 
 #[test]
+fn the_log_tells_an_installation_from_rules_that_were_there() {
+    let namespace = Namespace::new();
+    let first = install(&namespace, &chart());
+    assert!(!first.contains("nothing was changed"), "{first}");
+    let again = install(&namespace, &chart());
+    assert!(again.contains("were installed already; nothing was changed"), "{again}");
+}
+
+#[test]
 fn a_held_lock_is_named_and_the_wait_flag_waits() {
     let folder = Folder::new("lock");
     let lock = File::create(folder.join("lock")).unwrap();

@@ -117,9 +117,9 @@ impl Legacy {
         Self { commands, wait }
     }
 
-    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns the tables that were
-    /// changed, as they were before.
-    fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Table>, Error> {
+    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family that
+    /// was changed, its table as it was before; none: there was no table.
+    fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
         let lock = lock::take(self.wait)?;
         let mut changes = Vec::new();
         for family in Family::ALL {
@@ -144,7 +144,7 @@ impl Legacy {
         match child::restore(&restores, &lock, LIMIT) {
             Ok(()) => Ok(changes
                 .into_iter()
-                .filter_map(|change| change.before.map(|held| held.table))
+                .map(|change| change.before.map(|held| held.table))
                 .collect()),
             Err((index, failure)) => Err(take_back(&changes, index, failure)),
         }
@@ -162,7 +162,8 @@ impl Backend for Legacy {
 
     fn remove(&self) -> Result<Removed, Error> {
         let changed = self.change(&[])?;
-        Ok(Removed::from(!changed.is_empty(), &changed))
+        let before: Vec<Table> = changed.into_iter().flatten().collect();
+        Ok(Removed::from(!before.is_empty(), &before))
     }
 }
 
