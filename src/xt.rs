@@ -114,6 +114,11 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         (b"NOTRACK", _) => Action::Untrack,
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
         (b"CT", _) if u16_at(info, 0)? & 1 != 0 => Action::Untrack,
+        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark. Else
+        // replies may be in another zone, where nothing is known of the translation.
+        (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
+            Action::Unknown("CT --zone".to_owned())
+        }
         (b"CT", _) => Action::Continue(Some(text(name))),
         (name, _) if PASSING_TARGETS.contains(&name) => Action::Continue(Some(text(name))),
         _ => Action::Unknown(text(name)),

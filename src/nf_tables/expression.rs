@@ -17,6 +17,8 @@ pub(crate) enum Expression<'a> {
     Payload { place: (i32, u32, u32), register: u32 },
     /// `[ ct load KEY => reg REGISTER ]`; the key is one of `NFT_CT_*`.
     Conntrack { key: i32, register: u32 },
+    /// Sets the connection's zone: for one direction only (`enum ip_conntrack_dir`), or for both.
+    SetZone { register: u32, direction: Option<u8> },
     /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
     Compare {
         operation: i32,
@@ -124,6 +126,13 @@ impl<'a> Expression<'a> {
             Self::Conntrack { key, register } => add("ct", &|data| {
                 data.be32(NFTA_CT_DREG, register);
                 data.be32(NFTA_CT_KEY, key as u32);
+            }),
+            Self::SetZone { register, direction } => add("ct", &|data| {
+                data.be32(NFTA_CT_SREG, register);
+                data.be32(NFTA_CT_KEY, libc::NFT_CT_ZONE as u32);
+                if let Some(direction) = direction {
+                    data.bytes(NFTA_CT_DIRECTION, &[direction]);
+                }
             }),
             Self::Compare {
                 operation,
@@ -235,6 +244,10 @@ impl<'a> Expression<'a> {
                 (Some(register), None) => Self::Conntrack {
                     key: number(NFTA_CT_KEY)? as i32,
                     register,
+                },
+                (None, direction) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_ZONE => Self::SetZone {
+                    register: number(NFTA_CT_SREG)?,
+                    direction: direction.and_then(|bytes| bytes.first().copied()),
                 },
                 _ => return Ok(None),
             },
@@ -378,6 +391,14 @@ mod tests {
                 register: 1,
             },
             Expression::Conntrack { key: 0, register: 1 },
+            Expression::SetZone {
+                register: 1,
+                direction: None,
+            },
+            Expression::SetZone {
+                register: 1,
+                direction: Some(1),
+            },
             Expression::equals(&[6]),
             Expression::Range {
                 register: 9,

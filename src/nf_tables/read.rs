@@ -113,10 +113,8 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
         }
         Ok(())
     })?;
-    // A table counts its chains and sets as objects: without more objects than chains, no table has sets.
-    if tables.iter().any(|table| table.objects as usize > table.chains.len()) {
-        read_sets(socket, &mut tables)?;
-    }
+    // Whether there are any can't be known from the tables' objects: a bound anonymous set isn't counted (seen on 6.18).
+    read_sets(socket, &mut tables)?;
     // The chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually for it
     // too.
     let mut last = (0, 0);

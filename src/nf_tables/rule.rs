@@ -12,6 +12,7 @@ use crate::netlink::message::{Attributes, Malformed, Writer, be64};
 use crate::netlink::{Batch, Change};
 use crate::rules::config::Family;
 use crate::rules::found::{Action, Condition, Field, Name, Rule, Set, TableFamily, Values, interface};
+use crate::rules::intervals::Intervals;
 use crate::rules::nftables::nfproto;
 use crate::xt;
 
@@ -223,6 +224,12 @@ impl<'a> Reader<'a> {
                 };
                 self.load(register, loaded);
             }
+            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may not be
+            // translated back.
+            Expression::SetZone { direction, .. } => match direction {
+                Some(IP_CT_DIR_ORIGINAL) => self.effects.push("[ct zone]".to_owned()),
+                _ => self.decide(Action::Unknown("[ct zone]".to_owned())),
+            },
             Expression::Mask { from, to, mask, xor } => {
                 let loaded = self.mask(from, mask, xor);
                 self.load(to, loaded);
@@ -457,6 +464,9 @@ impl<'a> Reader<'a> {
         let name = Name::from(name);
         let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
         let text = format!("{}[lookup]", self.describe(register));
+        if let (true, Some(Loaded::State(u32::MAX))) = (verdict, self.loaded(register)) {
+            return self.look_up_new(&name);
+        }
         let whole = match self.loaded(register) {
             Some(&Loaded::Field {
                 field,
@@ -506,6 +516,28 @@ impl<'a> Reader<'a> {
                     self.load(to, Loaded::Other("[map]".to_owned()));
                 }
             }
+        }
+    }
+
+    /// What a verdict map says for connections' first packets, which are new.
+    fn look_up_new(&mut self, map: &Name) {
+        let map = self.sets.iter().find(|set| set.name == *map);
+        let Some((map, elements)) = map.and_then(|map| Some((map, map.elements.as_ref()?))) else {
+            return self.decide(Action::Unknown("[vmap]".to_owned()));
+        };
+        // Elements are read as if they were in network order. The state is in the machine's.
+        let new = u128::from(u32::from_be_bytes(xt::STATE_NEW.to_ne_bytes()));
+        let holds = |states: &Intervals| {
+            states
+                .as_slice()
+                .iter()
+                .any(|&(first, last)| (first..=last).contains(&new))
+        };
+        let said = map.verdicts.iter().find(|(states, _)| holds(states));
+        match said {
+            Some((_, action)) => self.decide(action.clone()),
+            None if holds(elements) => self.decide(Action::Unknown("[vmap]".to_owned())),
+            None => self.effects.push("[ct state vmap]".to_owned()),
         }
     }
 

@@ -45,6 +45,9 @@ pub(crate) const NFTA_CMP_DATA: u16 = 3;
 pub(crate) const NFTA_CT_DREG: u16 = 1;
 pub(crate) const NFTA_CT_KEY: u16 = 2;
 pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
+pub(crate) const NFTA_CT_SREG: u16 = 4;
+/// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
+pub(crate) const IP_CT_DIR_ORIGINAL: u8 = 0;
 
 pub(crate) const NFTA_RANGE_SREG: u16 = 1;
 pub(crate) const NFTA_RANGE_OP: u16 = 2;

@@ -206,6 +206,46 @@ fn sets_maps_and_other_hooks_are_understood() {
             ],
             &[],
         ),
+        // Anonymous sets, without any named one; and no set at all.
+        (
+            &[
+                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; meta l4proto { icmp, udp } drop ; } ; }",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; tcp dport vmap { 9 : drop } ; } ; }",
+            ],
+            &["shadowed"],
+        ),
+        (
+            &[
+                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; ct state vmap { established : accept, related : accept, invalid : drop } ; } ; }",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "nft table inet fw { chain pre { type filter hook prerouting priority -150 ; ct state vmap { established : accept, new : drop } ; } ; }",
+            ],
+            &["shadowed"],
+        ),
+        // Replies would be looked up in another zone than their connection.
+        (
+            &["nft table inet fw { chain pre { type filter hook prerouting priority -310 ; ct zone set 3 ; } ; }"],
+            &["shadowed"],
+        ),
+        (
+            &[
+                "nft table inet fw { chain pre { type filter hook prerouting priority -310 ; ct original zone set 3 ; } ; }",
+            ],
+            &[],
+        ),
+        (
+            &["iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3"],
+            &["shadowed"],
+        ),
         // A connection's first packet is new.
         (
             &[
