@@ -122,7 +122,10 @@ fn print(text: &str) -> Exit {
     let mut stdout = std::io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         // A reader that has seen enough is no failure.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Exit::Failed,
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: cannot write to stdout: {error}");
+            Exit::Failed
+        }
         _ => Exit::Done,
     }
 }

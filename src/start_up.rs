@@ -8,7 +8,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
 
-/// Makes a broken pipe an error instead of the end of the process; makes sure that stdout and stderr are open (otherwise a
+/// Makes a broken pipe, or a file at its limit of size, an error instead of the end of the process; makes sure that stdout and stderr are open (otherwise a
 /// socket could get their number, and be written to); and raises CAP_NET_ADMIN if the binary's file capability permits it.
 ///
 /// The file capability is permitted only: if it were also effective, execve would fail in containers that drop it, and
@@ -16,6 +16,8 @@ use nix::unistd::geteuid;
 pub fn prepare() {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGPIPE);
+    // Output to a file at its limit of size (RLIMIT_FSIZE): the rules are in by then.
+    signals.add(Signal::SIGXFSZ);
     // Blocked rather than ignored, which would need `unsafe`. std::process unblocks it for the processes it starts.
     let _ = signals.thread_block();
     let is_open = |file: BorrowedFd<'_>| fcntl(file, FcntlArg::F_GETFD).is_ok();
