@@ -256,6 +256,7 @@ pub fn walk<'a>(
         goal,
         walk: Walk::default(),
         questions: 0,
+        steps: 0,
     };
     let mut states = vec![State {
         connections,
@@ -329,12 +330,17 @@ const MOST_STATES: usize = 16;
 const MOST_INTERVALS: usize = 64;
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
 const DEEPEST: usize = 32;
+/// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several times
+/// each would take for ever otherwise; 10,000 rules take a few times as many steps.
+const MOST_STEPS: usize = 1_000_000;
 
 struct Walker<'a, 'g> {
     goal: Goal<'g>,
     walk: Walk<'a>,
     /// How many questions could not be answered so far.
     questions: usize,
+    /// How many rules were asked so far.
+    steps: usize,
 }
 
 /// What comes out of a chain.
@@ -409,6 +415,7 @@ impl<'a> Walker<'a, '_> {
             if now.is_empty() {
                 break;
             }
+            self.steps += now.len();
             let at = Place {
                 table,
                 chain,
@@ -478,7 +485,8 @@ impl<'a> Walker<'a, '_> {
                 next.push(state);
             }
             Action::Jump(name) | Action::Goto(name) => {
-                let target = at.table.chain(name).filter(|_| depth < DEEPEST);
+                let follows = depth < DEEPEST && self.steps < MOST_STEPS;
+                let target = at.table.chain(name).filter(|_| follows);
                 let Some(target) = target else {
                     self.decide(&state, false, at, Fate::Unknown);
                     next.push(state);
@@ -1479,6 +1487,20 @@ mod tests {
         let got = inbound(vec![nat(vec![any(jump("a"))], circle)]);
         assert_eq!(got.len(), 3, "{got:?}");
         assert!(got[1].contains("Unknown perhaps"), "{got:?}");
+    }
+
+    /// Sixteen levels of chains that jump to the next four times each would be four thousand million ways.
+    #[test]
+    fn too_many_ways_are_not_understood() {
+        let level = |at: usize| {
+            let next = format!("c{}", at + 1);
+            chain(&format!("c{at}"), vec![any(jump(&next)); 4])
+        };
+        let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
+        chains.extend((1..16).map(level));
+        chains.push(chain("c16", vec![rule([to_port(80)], Action::Return)]));
+        let got = inbound(vec![table("ip nat", chains)]);
+        assert!(got.iter().any(|line| line.contains("Unknown perhaps")), "{got:?}");
     }
 
     /// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
