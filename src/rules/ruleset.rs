@@ -115,6 +115,17 @@ pub struct Rule {
     pub purpose: Purpose,
 }
 
+impl Rule {
+    /// The user or group that it matches, and the file with the user namespace's map of such ids (user_namespaces(7)).
+    pub(crate) fn owner(&self) -> Option<(OwnerId, &'static str)> {
+        self.matches.iter().find_map(|condition| match condition {
+            Match::UidOwner(id) => Some((*id, "/proc/self/uid_map")),
+            Match::GidOwner(id) => Some((*id, "/proc/self/gid_map")),
+            _ => None,
+        })
+    }
+}
+
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {

@@ -81,44 +81,59 @@ fn without_a_mark_base_chains_and_tables_stay() {
 /// A jump with other conditions, or another comment, than proxy-init's own.
 #[test]
 fn a_foreign_jump_stays_until_what_it_leads_to_goes() {
-    for jump in [
-        "-I PREROUTING -s 1.2.3.4 -j PROXY_INIT_REDIRECT",
-        "-A OUTPUT -j PROXY_INIT_OUTPUT",
-        "-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT",
-        "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
-        "-A OUTPUT -p tcp -m comment --comment mine -g PROXY_INIT_OUTPUT",
-        "-A OTHER -p tcp -j PROXY_INIT_OUTPUT",
-    ] {
-        let namespace = Namespace::new();
-        for rule in ["-N OTHER", "-A OTHER -p udp -j ACCEPT", "-A OUTPUT -j OTHER"] {
-            namespace.sh(&format!("iptables-nft -t nat {rule}"));
+    for mode in ["nft", "legacy"] {
+        for jump in FOREIGN_JUMPS {
+            check_foreign_jump(mode, jump);
         }
-        let foreign = saved(&namespace, "nft");
-        install(&namespace, &chart_in("nft"));
-        namespace.sh(&format!("iptables-nft -t nat {jump}"));
-        let before = saved(&namespace, "nft");
-        install(&namespace, &chart_in("nft"));
-        assert_eq!(saved(&namespace, "nft"), before, "{jump}");
-        install(&namespace, &format!("{} -r 80", chart_in("nft")));
-        let after = saved(&namespace, "nft");
-        let leads = |saved: &str| -> Vec<String> {
-            let lines = saved
-                .lines()
-                .filter(|line| line.contains("-j PROXY_INIT") || line.contains("-g PROXY_INIT"));
-            lines.map(ToOwned::to_owned).collect()
-        };
-        assert_eq!(leads(&after), leads(&before), "{jump}");
-        assert_eq!(leads(&after).len(), 5, "{jump}: {after}");
-
-        install(&namespace, "uninstall");
-        let left = saved(&namespace, "nft");
-        assert!(!left.contains("PROXY_INIT"), "{jump}: {left}");
-        let rules = |saved: &str| -> Vec<String> {
-            let lines = saved.lines().filter(|line| line.starts_with("-A"));
-            lines.map(ToOwned::to_owned).collect()
-        };
-        assert_eq!(rules(&left), rules(&foreign), "{jump}");
     }
+}
+
+const FOREIGN_JUMPS: [&str; 6] = [
+    "-I PREROUTING -s 1.2.3.4 -j PROXY_INIT_REDIRECT",
+    "-A OUTPUT -j PROXY_INIT_OUTPUT",
+    "-A PREROUTING -p tcp -i eth0 -j PROXY_INIT_REDIRECT",
+    "-A PREROUTING -p tcp -i eth0 -m mark --mark 7 -j PROXY_INIT_REDIRECT",
+    "-A OUTPUT -p tcp -m comment --comment mine -g PROXY_INIT_OUTPUT",
+    "-A OTHER -p tcp -j PROXY_INIT_OUTPUT",
+];
+
+fn check_foreign_jump(mode: &str, jump: &str) {
+    let namespace = Namespace::new();
+    for rule in ["-N OTHER", "-A OTHER -p udp -j ACCEPT", "-A OUTPUT -j OTHER"] {
+        namespace.sh(&format!("iptables-{mode} -t nat {rule}"));
+    }
+    let foreign = saved(&namespace, mode);
+    install(&namespace, &chart_in(mode));
+    namespace.sh(&format!("iptables-{mode} -t nat {jump}"));
+    let before = saved(&namespace, mode);
+    install(&namespace, &chart_in(mode));
+    assert_eq!(saved(&namespace, mode), before, "{jump}");
+    install(&namespace, &format!("{} -r 80", chart_in(mode)));
+    let after = saved(&namespace, mode);
+    let leads = |saved: &str| -> Vec<String> {
+        let lines = saved
+            .lines()
+            .filter(|line| line.contains("-j PROXY_INIT") || line.contains("-g PROXY_INIT"));
+        lines.map(ToOwned::to_owned).collect()
+    };
+    assert_eq!(leads(&after), leads(&before), "{jump}");
+    assert_eq!(leads(&after).len(), 5, "{jump}: {after}");
+
+    let log = install(&namespace, "uninstall");
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains("level=warning")).collect();
+    assert_eq!(warnings.len(), 1, "{jump}: {log}");
+    let chain = jump.split(' ').nth(1).unwrap();
+    assert!(
+        warnings[0].contains(chain) && warnings[0].contains("PROXY_INIT"),
+        "{jump}: {log}"
+    );
+    let left = saved(&namespace, mode);
+    assert!(!left.contains("PROXY_INIT"), "{jump}: {left}");
+    let rules = |saved: &str| -> Vec<String> {
+        let lines = saved.lines().filter(|line| line.starts_with("-A"));
+        lines.map(ToOwned::to_owned).collect()
+    };
+    assert_eq!(rules(&left), rules(&foreign), "{jump}");
 }
 
 #[test]

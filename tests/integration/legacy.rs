@@ -87,6 +87,19 @@ fn with_no_mode_named_it_is_legacy() {
 }
 
 #[test]
+fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
+    let namespace = Namespace::new();
+    let folder = Folder::new("unmapped");
+    let finished = Run::new(&chart())
+        .in_user_namespace()
+        .lock_in(&folder)
+        .output(&namespace);
+    let line = finished.last_line();
+    assert!(line.contains("id 2102 is not mapped in this user namespace"), "{line}");
+    assert!(line.contains("--uid-owner 2102"), "{line}");
+}
+
+#[test]
 fn the_log_tells_an_installation_from_rules_that_were_there() {
     let namespace = Namespace::new();
     let first = install(&namespace, &chart());

@@ -20,6 +20,7 @@ use self::read::Held;
 use super::{Backend, Removed};
 use crate::error::{Error, chain};
 pub(crate) use crate::netlink::sockopt::has_ipv6;
+use crate::nf_tables::refusal::is_mapped;
 use crate::rules::config::Family;
 use crate::rules::expected::found;
 use crate::rules::found::{Chain, Condition, Rule as FoundRule, Table, Values};
@@ -146,7 +147,14 @@ impl Legacy {
                 .into_iter()
                 .map(|change| change.before.map(|held| held.table))
                 .collect()),
-            Err((index, failure)) => Err(take_back(&changes, index, failure)),
+            Err((index, failure)) => {
+                let error = take_back(&changes, index, failure);
+                Err(match (&error, unmapped(rulesets)) {
+                    // iptables-restore names the line of its COMMIT only.
+                    (Error::CommandRefused { .. }, Some(unmapped)) => unmapped,
+                    _ => error,
+                })
+            }
         }
     }
 }
@@ -315,6 +323,19 @@ fn failed(program: &Path, failure: Failure) -> Error {
         },
         Failure::Ended(ended) => refused(command, &ended),
     }
+}
+
+/// The error about a rule whose owner isn't mapped in the user namespace, for which xt_owner refuses it.
+fn unmapped(rulesets: &[Ruleset]) -> Option<Error> {
+    let rules = rulesets.iter().flat_map(Ruleset::rules);
+    rules.into_iter().find_map(|(_, rule)| {
+        let (id, map) = rule.owner()?;
+        (!is_mapped(id.get(), map)).then(|| Error::UnmappedOwner {
+            mode: Mode::Legacy,
+            rule: rule.to_string(),
+            id,
+        })
+    })
 }
 
 /// What a command means by its exit code and its words.

@@ -57,11 +57,7 @@ impl Body for XtRule<'_> {
     }
 
     fn owner(&self) -> Option<(OwnerId, &'static str)> {
-        self.rule.matches.iter().find_map(|condition| match condition {
-            Match::UidOwner(id) => Some((*id, "/proc/self/uid_map")),
-            Match::GidOwner(id) => Some((*id, "/proc/self/gid_map")),
-            _ => None,
-        })
+        self.rule.owner()
     }
 
     fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)> {
