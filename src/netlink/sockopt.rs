@@ -124,6 +124,11 @@ pub(crate) fn replace(
     set(&socket, level, SET_ADD_COUNTERS, &structure)
 }
 
+/// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.
+pub(crate) fn has_sockets(family: Family) -> bool {
+    family != Family::V6 || has_ipv6()
+}
+
 /// Whether this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no IPv6
 /// traffic either.
 pub(crate) fn has_ipv6() -> bool {

@@ -1,10 +1,15 @@
 //! Why the kernel refused, as an error that says what is missing and what to do.
 
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+
 use nix::errno::Errno;
 
 use super::step::Step;
 use crate::error::{self, Error};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
+use crate::rules::config::OwnerId;
 use crate::rules::found::TableFamily;
 use crate::rules::mode::Mode;
 
@@ -130,16 +135,17 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Step::Append(_, base, _), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => Error::ChainNameTaken {
-            family,
-            chain: base.other_end(),
-            errno: kept,
-        },
-        (Step::Append(_, _, body), _, _) => match (body.owner(), errno) {
-            (Some((id, map)), Errno::EINVAL) if !is_mapped(id.get(), map) => {
-                Error::UnmappedOwner { mode, rule: what, id }
+        (Step::AddRule(_, base, ..), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => {
+            Error::ChainNameTaken {
+                family,
+                chain: base.other_end(),
+                errno: kept,
             }
-            (Some(_), Errno::EINVAL) => Error::ForeignOwner { rule: what },
+        }
+        (Step::AddRule(_, _, body, _), _, _) => match (body.owner(), errno) {
+            (Some(owner), Errno::EINVAL) => {
+                unmapped(mode, Some(owner), step).unwrap_or(Error::ForeignOwner { rule: what })
+            }
             (_, Errno::ENOENT) => match body.missing(socket) {
                 Some((missing, module, option)) => Error::NoExtension {
                     mode,
@@ -170,13 +176,27 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     }
 }
 
-/// Whether the id is mapped in the process's user namespace. Each line of the map has the first id inside, the first id
-/// outside, and their count (user_namespaces(7)). If the map can't be read, the id counts as mapped.
-pub(crate) fn is_mapped(id: u32, map: &str) -> bool {
-    let Ok(map) = std::fs::read_to_string(map) else {
+/// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace.
+pub(crate) fn unmapped(mode: Mode, owner: Option<(OwnerId, &'static str)>, rule: &impl fmt::Display) -> Option<Error> {
+    let (id, map) = owner?;
+    (!is_mapped(id.get(), map)).then(|| Error::UnmappedOwner {
+        mode,
+        rule: rule.to_string(),
+        id,
+    })
+}
+
+/// Whether the id is in a user namespace's map. Each line of the map has the first id inside, the first id outside, and
+/// their count (user_namespaces(7)). If the map can't be read, the id counts as mapped.
+fn is_mapped(id: u32, map: &str) -> bool {
+    // Most maps have a line of 34 bytes. Without the limit, the file would be asked for its size first, which it doesn't
+    // have.
+    let mut text = String::with_capacity(64);
+    let read = File::open(map).and_then(|map| map.take(u64::MAX).read_to_string(&mut text));
+    if read.is_err() {
         return true;
-    };
-    map.lines().any(|line| {
+    }
+    text.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
         match (numbers.next(), numbers.next(), numbers.next()) {
             (Some(Ok(first)), _, Some(Ok(count))) => id.checked_sub(first).is_some_and(|offset| offset < count),

@@ -19,12 +19,14 @@ use crate::xt;
 /// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
 pub(crate) const COMMENT: usize = 127;
 
-/// Appends a rule to a chain.
-pub(crate) struct Append<'a> {
+/// Adds a rule to a chain.
+pub(crate) struct AddRule<'a> {
     /// The table of the chain.
     pub(crate) table: TableId,
     /// The chain.
     pub(crate) chain: &'a str,
+    /// The handle of the rule before which it comes; without one, it comes last.
+    pub(crate) before: Option<u64>,
     /// Declares the rule's protocol as TCP to the xt extensions in it (`NFTA_RULE_COMPAT`). The multiport match refuses
     /// a rule without that declaration, even if an earlier expression compares the protocol.
     pub(crate) for_tcp: bool,
@@ -32,13 +34,18 @@ pub(crate) struct Append<'a> {
     pub(crate) comment: &'a [u8],
 }
 
-impl Append<'_> {
+impl AddRule<'_> {
     /// Adds the message to a batch; `expressions` adds what the rule does.
     pub(crate) fn write(&self, batch: &mut Batch, acknowledge: bool, expressions: impl FnOnce(&mut Writer)) {
         let family = header::protocol(self.table.family);
-        batch.add(libc::NFT_MSG_NEWRULE, Change::Append, family, acknowledge, |to| {
+        // Without NLM_F_APPEND, a position is that of the rule before which it comes (nf_tables_newrule).
+        let change = self.before.map_or(Change::Append, |_| Change::Add);
+        batch.add(libc::NFT_MSG_NEWRULE, change, family, acknowledge, |to| {
             to.string(NFTA_RULE_TABLE, self.table.name);
             to.string(NFTA_RULE_CHAIN, self.chain);
+            if let Some(handle) = self.before {
+                to.be64(NFTA_RULE_POSITION, handle);
+            }
             to.nest(NFTA_RULE_EXPRESSIONS, expressions);
             if self.for_tcp {
                 to.nest(NFTA_RULE_COMPAT, |compat| {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::TableId;
-use super::rule::{self, Append};
+use super::rule::{self, AddRule};
 use super::set::{Element, NewSet};
 use crate::netlink::message::Writer;
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
@@ -25,8 +25,8 @@ pub(crate) enum Step<'a> {
     FlushChain(TableId, ChainName),
     /// Delete an empty chain to which no rule jumps.
     DeleteChain(TableId, ChainName),
-    /// Append a rule to a chain.
-    Append(TableId, ChainName, Box<dyn Body + 'a>),
+    /// Add a rule to a chain: before the rule that has this handle, or at the end.
+    AddRule(TableId, ChainName, Box<dyn Body + 'a>, Option<u64>),
     /// Delete the rule that has this handle from a chain, whichever program made it.
     DeleteRule(TableId, Name, u64),
     /// Make a set, which has this number in the batch.
@@ -60,7 +60,7 @@ impl Step<'_> {
             | Step::AddChain(table, _)
             | Step::FlushChain(table, _)
             | Step::DeleteChain(table, _)
-            | Step::Append(table, ..)
+            | Step::AddRule(table, ..)
             | Step::DeleteRule(table, ..) => *table,
             Step::AddSet(set, _) | Step::AddElements(set, _) => set.table,
         }
@@ -78,9 +78,10 @@ impl Step<'_> {
             }
             Step::AddSet(set, id) => set.add(batch, last, *id),
             Step::AddElements(set, elements) => set.add_elements(batch, last, elements),
-            Step::Append(table, chain, body) => Append {
+            Step::AddRule(table, chain, body, before) => AddRule {
                 table: *table,
                 chain: chain.as_str(),
+                before: *before,
                 for_tcp: body.for_tcp(),
                 comment: &body.comment(),
             }
@@ -121,13 +122,16 @@ impl fmt::Display for Step<'_> {
             (Step::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
             (Step::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
             (Step::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
-            (Step::Append(_, chain, body), TableFamily::Ip(family)) => {
+            (Step::AddRule(_, chain, body, None), TableFamily::Ip(family)) => {
                 write!(f, "{} -A {chain} {body}", iptables(family))
+            }
+            (Step::AddRule(_, chain, body, Some(_)), TableFamily::Ip(family)) => {
+                write!(f, "{} -I {chain} {body}", iptables(family))
             }
             (Step::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
             (Step::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
             (Step::DeleteChain(_, chain), _) => write!(f, "nft delete chain {table} {chain}"),
-            (Step::Append(_, chain, body), _) => write!(f, "nft add rule {table} {chain} {body}"),
+            (Step::AddRule(_, chain, body, _), _) => write!(f, "nft add rule {table} {chain} {body}"),
         }
     }
 }

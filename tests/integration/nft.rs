@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use xtask::lab::Namespace;
 
-use crate::support::{Finished, PORTS, Run, chart_in, install, saved};
+use crate::support::{Finished, Folder, PORTS, Run, chart_in, install, saved};
 
 fn chart() -> String {
     chart_in("nft")
@@ -86,11 +86,15 @@ fn a_base_chain_of_another_kind_is_an_error_that_names_it() {
 #[test]
 fn thirty_two_at_once_beside_a_busy_iptables_leave_one_set_of_rules() {
     let namespace = Namespace::new();
+    let folder = Folder::new("busy");
+    let stop = folder.join("stop");
     let mut busy = namespace.run(|| {
-        let script = "while :; do iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j ACCEPT; \
+        // It ends by itself: killed, it might leave an iptables behind that adds its rule afterwards.
+        let script = "until [ -e \"$STOP\" ]; do iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j ACCEPT; \
                       iptables-nft -t nat -D POSTROUTING -s 192.0.2.1 -j ACCEPT; done";
         Command::new("sh")
             .args(["-c", script])
+            .env("STOP", &stop)
             .stderr(Stdio::null())
             .spawn()
             .unwrap()
@@ -101,7 +105,7 @@ fn thirty_two_at_once_beside_a_busy_iptables_leave_one_set_of_rules() {
         .into_iter()
         .map(|child| Finished(child.wait_with_output().unwrap()))
         .collect();
-    busy.kill().unwrap();
+    std::fs::write(&stop, "").unwrap();
     busy.wait().unwrap();
     for output in outputs {
         output.success();
@@ -249,5 +253,57 @@ fn a_failing_socket_is_named() {
     for (call, error) in [("sendto", "ENOMEM"), ("recvfrom", "EIO")] {
         let line = Run::new(&chart()).failing(call, error).output(&namespace).last_line();
         assert!(line.contains(error), "{line}");
+    }
+}
+
+/// The handles of rules and the comments by which they are told apart, in the order of proxy-init's chains.
+fn handles(namespace: &Namespace) -> Vec<(String, String)> {
+    let listed = namespace.sh("nft -a list ruleset");
+    let rule = |line: &str| {
+        let comment = line.split("comment \"").nth(1)?.split('"').next()?;
+        Some((comment.to_owned(), line.split("# handle ").nth(1)?.to_owned()))
+    };
+    listed.lines().filter_map(rule).collect()
+}
+
+/// What other flags have in common with the earlier ones stays, and what they make is what they make anywhere.
+#[test]
+fn other_flags_replace_only_the_rules_that_differ() {
+    let base = format!("--iptables-mode nft {PORTS} -u 2102 -g 2103");
+    for (before, after, stay) in [
+        // An exception before the redirection; and gone again.
+        ("", "--inbound-ports-to-ignore 9090", 14),
+        ("--inbound-ports-to-ignore 9090", "", 14),
+        // Another in the middle of three, with one behind all of them.
+        (
+            "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24,198.51.100.0/24",
+            "--subnets-to-ignore 10.0.0.0/8,203.0.113.0/24,198.51.100.0/24 --outbound-ports-to-ignore 443",
+            16,
+        ),
+        // In another order: of the two, one stays.
+        (
+            "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24",
+            "--subnets-to-ignore 192.0.2.0/24,10.0.0.0/8",
+            15,
+        ),
+        // All but the redirection.
+        ("-r 80", "-r 81", 12),
+        // Both families' rules, and then one's.
+        ("", "--ipv6=false", 7),
+    ] {
+        let namespace = Namespace::new();
+        install(&namespace, &format!("{base} {before}"));
+        let earlier = handles(&namespace);
+        install(&namespace, &format!("{base} {after}"));
+        let now = handles(&namespace);
+        let kept = now.iter().filter(|rule| earlier.contains(rule)).count();
+        assert_eq!(kept, stay, "{before} to {after}: {earlier:?} {now:?}");
+        install(&namespace, &format!("verify {base} {after}"));
+
+        let fresh = Namespace::new();
+        install(&fresh, &format!("{base} {after}"));
+        if !after.contains("ipv6") {
+            assert_eq!(saved(&namespace, "nft"), saved(&fresh, "nft"), "{before} to {after}");
+        }
     }
 }

@@ -19,8 +19,8 @@ use self::child::{Ended, Failure, Restore};
 use self::read::Held;
 use super::{Backend, Removed};
 use crate::error::{Error, chain};
-pub(crate) use crate::netlink::sockopt::has_ipv6;
-use crate::nf_tables::refusal::is_mapped;
+pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
+use crate::nf_tables::refusal::unmapped;
 use crate::rules::config::Family;
 use crate::rules::expected::found;
 use crate::rules::found::{Chain, Condition, Rule as FoundRule, Table, Values};
@@ -149,8 +149,10 @@ impl Legacy {
                 .collect()),
             Err((index, failure)) => {
                 let error = take_back(&changes, index, failure);
-                Err(match (&error, unmapped(rulesets)) {
-                    // iptables-restore names the line of its COMMIT only.
+                let mut rules = rulesets.iter().flat_map(Ruleset::rules);
+                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule.owner(), rule));
+                Err(match (&error, unmapped) {
+                    // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                     (Error::CommandRefused { .. }, Some(unmapped)) => unmapped,
                     _ => error,
                 })
@@ -178,8 +180,8 @@ impl Backend for Legacy {
 /// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables takes
 /// them all the same.
 pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
-    if mode == Mode::Legacy && !has_ipv6() {
-        rulesets.retain(|ruleset| ruleset.family != Family::V6);
+    if mode == Mode::Legacy {
+        rulesets.retain(|ruleset| has_sockets(ruleset.family));
     }
 }
 
@@ -323,19 +325,6 @@ fn failed(program: &Path, failure: Failure) -> Error {
         },
         Failure::Ended(ended) => refused(command, &ended),
     }
-}
-
-/// The error about a rule whose owner isn't mapped in the user namespace, for which xt_owner refuses it.
-fn unmapped(rulesets: &[Ruleset]) -> Option<Error> {
-    let rules = rulesets.iter().flat_map(Ruleset::rules);
-    rules.into_iter().find_map(|(_, rule)| {
-        let (id, map) = rule.owner()?;
-        (!is_mapped(id.get(), map)).then(|| Error::UnmappedOwner {
-            mode: Mode::Legacy,
-            rule: rule.to_string(),
-            id,
-        })
-    })
 }
 
 /// What a command means by its exit code and its words.

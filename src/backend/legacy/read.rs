@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use super::unlisted;
 use crate::error::{Errno, Error};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
-use crate::netlink::sockopt::{Entries, entries, has_ipv6, replace};
+use crate::netlink::sockopt::{Entries, entries, has_sockets, replace};
 use crate::rules::config::Family;
 use crate::rules::expected::{NAT, subnet};
 use crate::rules::found::{
@@ -123,7 +123,7 @@ pub(crate) fn has_nat_table(family: Family) -> Result<bool, NotKnown> {
 /// The nat tables of these families, whether they were there before or not: asking about one makes it.
 pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
     let mut found = Found::default();
-    for &family in families.iter().filter(|&&family| family != Family::V6 || has_ipv6()) {
+    for &family in families.iter().filter(|&&family| has_sockets(family)) {
         found.tables.push(read_table(family, NAT)?);
     }
     Ok(found)

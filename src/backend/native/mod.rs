@@ -13,7 +13,7 @@ use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::commit::transact;
-use crate::nf_tables::refusal::is_mapped;
+use crate::nf_tables::refusal::unmapped;
 use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, Step};
 use crate::rules::difference::differences_of;
@@ -115,19 +115,11 @@ fn holds_others(table: &Table) -> bool {
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
 /// would silently mean another user.
 fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
-    for step in steps {
-        if let Step::Append(_, _, body) = step
-            && let Some((id, map)) = body.owner()
-            && !is_mapped(id.get(), map)
-        {
-            return Err(Error::UnmappedOwner {
-                mode: Mode::Native,
-                rule: step.to_string(),
-                id,
-            });
-        }
-    }
-    Ok(())
+    let refused = steps.iter().find_map(|step| match step {
+        Step::AddRule(_, _, body, _) => unmapped(Mode::Native, body.owner(), step),
+        _ => None,
+    });
+    refused.map_or(Ok(()), Err)
 }
 
 fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
@@ -152,7 +144,7 @@ fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
     steps.extend(ChainName::ALL.map(|chain| Step::AddChain(TABLE, chain)));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            let append = |rule| Step::Append(TABLE, name, Box::new(NativeRule(rule)) as _);
+            let append = |rule| Step::AddRule(TABLE, name, Box::new(NativeRule(rule)) as _, None);
             steps.extend(chain.rules.iter().map(append));
         }
     }
