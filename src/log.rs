@@ -49,10 +49,12 @@ pub struct Log {
     format: Format,
     level: Level,
     /// The last line's time, in seconds since 1970 and as text: most lines of a run are added in the same second.
-    second: u64,
-    time: String,
+    time: Option<(u64, String)>,
     lines: String,
 }
+
+/// Room for the lines of a usual run (2 KB for Linkerd's defaults), so that they are not moved while they grow.
+const USUAL: usize = 4096;
 
 impl Log {
     /// An empty log that takes lines of this level and of more important ones.
@@ -60,9 +62,8 @@ impl Log {
         Self {
             format,
             level,
-            second: 0,
-            time: timestamp(0),
-            lines: String::new(),
+            time: None,
+            lines: String::with_capacity(USUAL),
         }
     }
 
@@ -72,15 +73,19 @@ impl Log {
             return;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if now.as_secs() != self.second {
-            self.second = now.as_secs();
-            self.time = timestamp(self.second);
-        }
-        let (name, time, lines) = (level.as_str(), &self.time, &mut self.lines);
+        let now = now.as_secs();
+        let (name, lines) = (level.as_str(), &mut self.lines);
+        let (_, time) = match &mut self.time {
+            Some(time) if time.0 == now => time,
+            time => time.insert((now, timestamp(now))),
+        };
         // Writing to a String can't fail.
         match self.format {
             Format::Plain => {
-                let _ = write!(lines, "time=\"{time}\" level={name} msg=\"");
+                // Sooner done than with write!.
+                for part in ["time=\"", time, "\" level=", name, " msg=\""] {
+                    lines.push_str(part);
+                }
                 add_quoted(lines, message);
                 lines.push_str("\"\n");
             }
@@ -103,10 +108,12 @@ impl Log {
 
 /// Adds a text as JSON and logfmt have it between double quotes. Most texts need no escape, and are written once.
 fn add_quoted(lines: &mut String, message: impl fmt::Display) {
-    let special = |character: char| matches!(character, '"' | '\\') || character.is_control();
+    // Control characters are below the space, or DEL and what comes from the first byte beyond ASCII.
+    let may_be_special = |&byte: &u8| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte);
     let start = lines.len();
     let _ = write!(lines, "{message}");
-    let Some(first) = lines.get(start..).and_then(|text| text.find(special)) else {
+    let text = lines.as_bytes().get(start..).unwrap_or_default();
+    let Some(first) = text.iter().position(may_be_special) else {
         return;
     };
     let rest = lines.split_off(start + first);

@@ -167,15 +167,33 @@ impl Writer {
 
     /// Adds a message to nfnetlink; `write` adds its attributes.
     pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
+        let kind = header.subsystem << 8 | header.message;
+        let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
+        self.any_message(kind, header.flags, header.sequence, &subheader, write);
+    }
+
+    /// Adds a message of this type, with these flags beside `NLM_F_REQUEST`, this number and this header of its subsystem's
+    /// own; `write` adds its attributes.
+    pub(crate) fn any_message(
+        &mut self,
+        kind: i32,
+        flags: i32,
+        sequence: u32,
+        subheader: &[u8],
+        write: impl FnOnce(&mut Self),
+    ) {
         let start = self.0.len();
-        self.0.extend([0; 4]); // the length, set below
-        self.0
-            .extend(((header.subsystem << 8 | header.message) as u16).to_ne_bytes());
-        self.0
-            .extend(((libc::NLM_F_REQUEST | header.flags) as u16).to_ne_bytes());
-        self.0.extend(header.sequence.to_ne_bytes());
-        self.0.extend([0; 4]); // the port, which stands for the kernel
-        self.0.extend([header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0]);
+        // Slices: Vec::extend by an array takes several times as long in code that is optimised for size.
+        for part in [
+            &[0; 4], // the length, set below
+            (kind as u16).to_ne_bytes().as_slice(),
+            &((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes(),
+            &sequence.to_ne_bytes(),
+            &[0; 4], // the port, which stands for the kernel
+            subheader,
+        ] {
+            self.0.extend_from_slice(part);
+        }
         write(self);
         let length = ((self.0.len() - start) as u32).to_ne_bytes();
         if let Some(field) = self.0.get_mut(start..).and_then(|message| message.first_chunk_mut()) {
@@ -231,8 +249,8 @@ impl Writer {
 
     fn begin(&mut self, kind: u16) -> usize {
         let start = self.0.len();
-        self.0.extend([0; 2]); // the length, which end() sets
-        self.0.extend(kind.to_ne_bytes());
+        let [low, high] = kind.to_ne_bytes();
+        self.0.extend_from_slice(&[0, 0, low, high]); // the length, which end() sets, and the type
         start
     }
 
@@ -245,7 +263,8 @@ impl Writer {
         {
             *field = (length as u16).to_ne_bytes();
         }
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        let padding = length.next_multiple_of(4) - length;
+        self.0.extend_from_slice([0; 3].get(..padding).unwrap_or_default());
     }
 }
 

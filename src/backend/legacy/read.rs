@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 
+use nix::unistd::{getpid, gettid};
+
 use super::unlisted;
 use crate::error::{Errno, Error};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
@@ -251,16 +253,19 @@ fn names(family: Family) -> io::Result<Vec<String>> {
 /// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel has no
 /// such tables.
 fn open_list(family: Family) -> io::Result<Option<File>> {
-    // Not /proc/net: that shows the namespace of the process' first thread.
-    const FOLDER: &str = "/proc/thread-self/net";
-    let path = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    // /proc/self is about the process' first thread; a new process finds it sooner than what is about a thread.
+    let folder = match gettid() == getpid() {
+        true => "/proc/self/net",
+        false => "/proc/thread-self/net",
     };
-    match File::open(path) {
+    let list = match family {
+        Family::V4 => "ip_tables_names",
+        Family::V6 => "ip6_tables_names",
+    };
+    match File::open(format!("{folder}/{list}")) {
         Ok(file) => Ok(Some(file)),
         // That there is no such file means that there are no such tables only where /proc shows what there is.
-        Err(error) if error.kind() == ErrorKind::NotFound => std::fs::metadata(FOLDER).map(|_| None),
+        Err(error) if error.kind() == ErrorKind::NotFound => std::fs::metadata(folder).map(|_| None),
         Err(error) => Err(error),
     }
 }
