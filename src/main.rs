@@ -7,7 +7,9 @@
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
 
 use proxy_init::cli::{self, Command, Exit, Output};
 use proxy_init::error::chain;
@@ -119,8 +121,9 @@ fn has_colour() -> bool {
 }
 
 fn print(text: &str) -> Exit {
-    let mut stdout = std::io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    // Not through std's handle, to which writing to a closed file is no error.
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+    match stdout.and_then(|stdout| File::from(stdout).write_all(text.as_bytes())) {
         // A reader that has seen enough is no failure.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let _ = writeln!(std::io::stderr(), "error: cannot write to stdout: {error}");

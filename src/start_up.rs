@@ -1,6 +1,6 @@
 //! What Rust's own start-up does for a program, without the part that takes long; see main.rs.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _};
 
 use caps::{CapSet, Capability};
@@ -8,8 +8,8 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
 
-/// Makes a broken pipe, or a file at its limit of size, an error instead of the end of the process; makes sure that stdout and stderr are open (otherwise a
-/// socket could get their number, and be written to); and raises CAP_NET_ADMIN if the binary's file capability permits it.
+/// Makes a broken pipe, or a file at its limit of size, an error instead of the end of the process; makes sure that no other file, such as a socket, gets
+/// the number of a closed stdout or stderr and is written to; and raises CAP_NET_ADMIN if the binary's file capability permits it.
 ///
 /// The file capability is permitted only: if it were also effective, execve would fail in containers that drop it, and
 /// no error could say why.
@@ -23,7 +23,8 @@ pub fn prepare() {
     let is_open = |file: BorrowedFd<'_>| fcntl(file, FcntlArg::F_GETFD).is_ok();
     if !(is_open(std::io::stdout().as_fd()) && is_open(std::io::stderr().as_fd())) {
         // A file gets the lowest free number.
-        while let Ok(file) = OpenOptions::new().read(true).write(true).open("/dev/null")
+        // For reading only: writing to it fails as writing to a closed file does.
+        while let Ok(file) = File::open("/dev/null")
             && file.as_raw_fd() <= 2
         {
             let _stays_open = file.into_raw_fd();

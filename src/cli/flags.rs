@@ -72,7 +72,7 @@ pub(super) enum Value {
     /// The same; it may begin with a dash.
     Number(fn(&mut Settings, &str) -> Result<(), String>),
     /// The same as a word; it need not be UTF-8.
-    Path(fn(&mut Settings, PathBuf)),
+    Path(fn(&mut Settings, PathBuf) -> Result<(), String>),
     /// `--flag`, which is true, or `--flag=VALUE`.
     Switch(fn(&mut Settings, &str) -> Result<(), String>),
 }
@@ -103,10 +103,7 @@ impl Flag {
             value.to_str().ok_or_else(|| format!("\"{shown}\" is not UTF-8 text"))
         };
         let done = match self.value {
-            Value::Path(set) => {
-                set(settings, PathBuf::from(value));
-                Ok(())
-            }
+            Value::Path(set) => set(settings, PathBuf::from(value)),
             Value::Word(set) | Value::Number(set) | Value::Switch(set) => text().and_then(|text| set(settings, text)),
         };
         done.map_err(|reason| format!("--{name} {reason}"))
@@ -162,7 +159,7 @@ const FLAG: Flag = Flag {
     alias: None,
     short: None,
     placeholder: "",
-    value: Value::Path(|_, _| {}),
+    value: Value::Path(|_, _| Ok(())),
     words: Vec::new,
     taken_by: &[Subcommand::Install, Subcommand::Verify],
     heading: RULES,
@@ -302,7 +299,12 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "netns",
         placeholder: "PATH",
         value: Value::Path(|settings, path| {
-            settings.netns = Some(path).filter(|path| !path.as_os_str().is_empty());
+            // Of a script whose variable is not set, most likely; the current namespace may be the node's.
+            if path.as_os_str().is_empty() {
+                return Err("is empty: name a network namespace, or leave it out for the current one".to_owned());
+            }
+            settings.netns = Some(path);
+            Ok(())
         }),
         taken_by: &[
             Subcommand::Install,

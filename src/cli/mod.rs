@@ -466,7 +466,7 @@ mod tests {
         };
         assert!(uninstall.wait && uninstall.folder.is_none());
         assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
-        let detect = try_parse("proxy-init detect --output json --netns=", None);
+        let detect = try_parse("proxy-init detect --output json", None);
         assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
         let show = try_parse("proxy-init show --netns /run/pod --output=json", None);
         assert!(

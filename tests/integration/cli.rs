@@ -2,7 +2,7 @@
 
 use xtask::lab::Namespace;
 
-use crate::support::{Run, chart, chart_in, install, saved};
+use crate::support::{PORTS, Run, chart, chart_in, install, saved};
 
 #[test]
 fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
@@ -168,8 +168,6 @@ fn every_way_of_writing_the_same_gives_the_same() {
             "25,26-27",
             "--outbound-ports-to-ignore",
             "99",
-            "--netns",
-            "",
             "--subnets-to-ignore",
             "10.0.0.0/8,fd00::/8",
             "--iptables-mode",
@@ -320,4 +318,58 @@ fn the_man_page_and_completions_know_the_flags() {
     }
     let output = Run::new("completions cmd.exe").output(&Namespace::new());
     assert_eq!(output.code(), Some(2));
+}
+
+/// Whoever asks a question and gets no answer is told so; an installation's log is not an answer.
+#[test]
+fn an_answer_that_cannot_be_printed_is_an_error() {
+    let namespace = Namespace::new();
+    namespace.sh("ip link set lo up");
+    install(&namespace, &format!("{PORTS} --iptables-mode nft"));
+    for (redirection, words) in [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")] {
+        let run = |line: &str| {
+            let script = format!("exec \"$@\" {redirection}");
+            Run::new(line).under(["sh", "-c", &script, "sh"]).output(&namespace)
+        };
+        for line in [
+            "show",
+            "show --output json",
+            "detect",
+            &format!("verify {PORTS}"),
+            &format!("{PORTS} --simulate"),
+            "--help",
+        ] {
+            let finished = run(line);
+            assert_eq!(finished.code(), Some(1), "{line} {redirection}: {}", finished.stderr());
+            let want = format!("error: cannot write to stdout: {words}");
+            assert!(
+                finished.stderr().starts_with(&want),
+                "{line} {redirection}: {}",
+                finished.stderr()
+            );
+        }
+        run(&format!("{PORTS} --iptables-mode nft")).success();
+    }
+}
+
+/// `--netns "$POD"` on a node, where the variable is not set.
+#[test]
+fn an_empty_netns_is_not_the_current_one() {
+    let namespace = Namespace::new();
+    for line in [
+        "detect",
+        "show",
+        "uninstall",
+        &format!("verify {PORTS}"),
+        &format!("{PORTS} --iptables-mode nft"),
+    ] {
+        let by_two = Run::new(line).arguments(["--netns", ""]).output(&namespace);
+        let by_one = Run::new(&format!("{line} --netns=")).output(&namespace);
+        for finished in [by_two, by_one] {
+            assert_eq!(finished.code(), Some(2), "{line}: {}", finished.said());
+            let stderr = finished.stderr();
+            assert!(stderr.starts_with("error: --netns is empty"), "{line}: {stderr}");
+        }
+    }
+    assert_eq!(namespace.sh("nft list ruleset"), "");
 }

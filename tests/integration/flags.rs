@@ -83,12 +83,12 @@ fn a_subcommand_takes_only_what_means_something_to_it() {
     assert!(text.contains("does not take --output"), "{text}");
 
     // What they do take.
-    let verified = "verify --iptables-mode nft --netns= --firewall-bin-path iptables-nft --firewall-save-bin-path x";
+    let verified = "verify --iptables-mode nft --netns=/proc/self/ns/net --firewall-bin-path iptables-nft --firewall-save-bin-path x";
     install(&namespace, &format!("{verified} --output text {PORTS}"));
-    install(&namespace, "detect --netns= --output json");
+    install(&namespace, "detect --netns=/proc/self/ns/net --output json");
     install(
         &namespace,
-        "uninstall -w --netns= --firewall-bin-path iptables-nft --log-format json --log-level info",
+        "uninstall -w --netns=/proc/self/ns/net --firewall-bin-path iptables-nft --log-format json --log-level info",
     );
     assert_eq!(namespace.sh("nft list ruleset").matches("PROXY_INIT").count(), 0);
 }
