@@ -7,10 +7,11 @@ use super::rule::action;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32};
 use crate::netlink::{Batch, Change};
+use crate::rules::expected::Shape;
 use crate::rules::found::Action;
 use crate::rules::intervals::Intervals;
 
-/// A set of intervals, to be made.
+/// A set, to be made.
 pub(crate) struct NewSet {
     pub(crate) table: TableId,
     pub(crate) name: String,
@@ -18,11 +19,16 @@ pub(crate) struct NewSet {
     pub(crate) datatype: u32,
     /// How many bytes an element has.
     pub(crate) bytes: usize,
+    /// How the kernel keeps it.
+    pub(crate) shape: Shape,
 }
 
-/// An element of an interval set as the kernel keeps it: a number, and whether it marks the end of an interval, which
-/// is the first number after it, rather than the beginning.
+/// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
+/// after it, rather than the beginning or a single number.
 pub(crate) type Element = (u128, bool);
+
+/// In milliseconds.
+const DAY: u32 = 24 * 60 * 60 * 1000;
 
 impl NewSet {
     /// Makes the set; `id` is its number in the batch.
@@ -31,7 +37,18 @@ impl NewSet {
         batch.add(libc::NFT_MSG_NEWSET, Change::Add, family, acknowledge, |to| {
             to.string(NFTA_SET_TABLE, self.table.name);
             to.string(NFTA_SET_NAME, &self.name);
-            to.be32(NFTA_SET_FLAGS, libc::NFT_SET_INTERVAL as u32);
+            to.be32(
+                NFTA_SET_FLAGS,
+                match self.shape {
+                    Shape::Intervals => libc::NFT_SET_INTERVAL as u32,
+                    Shape::Numbers => 0,
+                    Shape::Hashed => libc::NFT_SET_TIMEOUT as u32,
+                },
+            );
+            if self.shape == Shape::Hashed {
+                // How often to look for elements that have expired; without this, each second.
+                to.be32(NFTA_SET_GC_INTERVAL, DAY);
+            }
             to.be32(NFTA_SET_KEY_TYPE, self.datatype);
             to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);
             to.be32(NFTA_SET_ID, id);
@@ -64,10 +81,12 @@ impl NewSet {
     }
 }
 
-/// Intervals of numbers up to `max` as the kernel's elements: the beginning and the end of each and, as nft writes it,
-/// an end at 0 if the first interval begins later.
-pub(crate) fn elements(intervals: &Intervals, max: u128) -> Vec<Element> {
-    let intervals = intervals.as_slice();
+/// Numbers up to `max` as the kernel's elements in a set of this shape. Of intervals, these are the beginning and the end
+/// of each and, as nft writes it, an end at 0 if the first interval begins later.
+pub(crate) fn elements(shape: Shape, intervals: &[(u128, u128)], max: u128) -> Vec<Element> {
+    if shape != Shape::Intervals {
+        return intervals.iter().map(|&(number, _)| (number, false)).collect();
+    }
     let mut elements = Vec::with_capacity(2 * intervals.len() + 1);
     if intervals.first().is_some_and(|&(first, _)| first > 0) {
         elements.push((0, true));

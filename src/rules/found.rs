@@ -4,6 +4,7 @@
 //! with like, and [`walk`](crate::rules::walk) takes a connection through either.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use crate::rules::config::Family;
 use crate::rules::hook::{Hook, nat_priority};
@@ -156,6 +157,21 @@ pub struct Table {
 }
 
 impl Table {
+    /// A table of this name with nothing in it.
+    pub fn new(subsystem: Subsystem, family: TableFamily, name: Name) -> Self {
+        Self {
+            subsystem,
+            family,
+            name,
+            dormant: false,
+            owned: false,
+            comment: None,
+            objects: 0,
+            chains: Vec::new(),
+            sets: Vec::new(),
+        }
+    }
+
     /// The chain of this name.
     pub fn chain(&self, name: &Name) -> Option<&Chain> {
         self.chains.iter().find(|chain| chain.name == *name)
@@ -325,6 +341,14 @@ pub fn interface(name: &[u8]) -> u128 {
     u128::from_be_bytes(padded)
 }
 
+/// An address as a number.
+pub fn address(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
 /// The protocol's number in IP's header: `IPPROTO_TCP`.
 pub const TCP: u128 = 6;
 
@@ -460,7 +484,7 @@ pub struct Slot<'a> {
 
 impl Slot<'_> {
     /// What the kernel orders a hook's chains by.
-    fn order(&self) -> (i32, i32) {
+    pub(in crate::rules) fn order(&self) -> (i32, i32) {
         match self.base.kind {
             Kind::Nat => (nat_priority(self.base.hook), self.base.priority),
             Kind::Filter => (self.base.priority, self.base.priority),
@@ -497,15 +521,8 @@ pub(in crate::rules) mod examples {
             other => panic!("no family: {other}"),
         };
         Table {
-            subsystem,
-            family,
-            name: Name::from(words[1]),
-            dormant: false,
-            owned: false,
-            comment: None,
-            objects: 0,
             chains,
-            sets: Vec::new(),
+            ..Table::new(subsystem, family, Name::from(words[1]))
         }
     }
 

@@ -170,18 +170,17 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
     let Some(Condition::In { field, values, .. }) = rule.conditions.last() else {
         return;
     };
-    let listed = match values {
-        Values::Listed(list) => list.first().map(|&(number, _)| number),
-        Values::Set(_) => None,
+    let numbers = match values {
+        Values::Listed(list) => Some(Intervals::new(list.iter().copied())),
+        Values::Set(name) => table.set(name).and_then(|set| set.elements.clone()),
     };
-    let set = match values {
-        Values::Set(name) => table.set(name).and_then(|set| set.elements.as_ref()),
-        Values::Listed(_) => None,
+    let id = || {
+        let &(number, _) = numbers.as_ref()?.as_slice().first()?;
+        OwnerId::new(u32::try_from(number).ok()?)
     };
-    let id = || OwnerId::new(u32::try_from(listed?).ok()?);
-    match (field, target, set) {
-        (Field::Uid, Some(Target::Return), None) => parts.proxy_uid = id(),
-        (Field::Gid, Some(Target::Return), None) => parts.proxy_gid = id(),
+    match (field, target, &numbers) {
+        (Field::Uid, Some(Target::Return), _) => parts.proxy_uid = id(),
+        (Field::Gid, Some(Target::Return), _) => parts.proxy_gid = id(),
         (Field::DestinationPort, Some(Target::Return), Some(numbers)) => {
             let written = named::<PortRange>(rule, "ignore-port-", "");
             let intervals = written.iter().copied().map(ports_of).collect();
@@ -217,7 +216,7 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
             }
         }
         // Every address of the family.
-        (Field::Family, Some(Target::Return), None) => {
+        (Field::Family, Some(Target::Return), _) => {
             let (all, family) = match *rule.conditions == [is_of(Family::V4)] {
                 true => ("0.0.0.0/0", Family::V4),
                 false => ("::/0", Family::V6),

@@ -4,9 +4,8 @@ use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rules::config::Family;
-use crate::rules::expected::{set_field, subnet};
+use crate::rules::expected::{Shape, set_elements, set_field, subnet};
 use crate::rules::found::{Action, Chain, Condition, Field, Kind, Policy, Rule, Set, TCP, Table, Values};
-use crate::rules::intervals::Intervals;
 
 /// A rule in nft's language. Its counter is written without numbers.
 pub struct NftRule<'a>(pub &'a Rule);
@@ -164,8 +163,8 @@ impl fmt::Display for NftAction<'_> {
 pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
     for set in &table.sets {
         let field = set_field(set);
-        let elements = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-        let elements: Vec<_> = elements.iter().map(|&interval| set_element(field, interval)).collect();
+        let elements = set_elements(set).into_iter();
+        let elements: Vec<_> = elements.map(|interval| set_element(field, interval)).collect();
         tell(format_args!(
             "nft add element {table} {} {{ {} }}",
             set.name,
@@ -190,16 +189,17 @@ pub fn script(table: &Table) -> String {
 }
 
 fn set_script(set: &Set) -> String {
-    let elements = set
-        .elements
-        .as_ref()
-        .map(|elements| elements.as_slice())
-        .unwrap_or_default();
     let field = set_field(set);
     let (datatype, _) = datatype(field);
-    let elements: Vec<_> = elements.iter().map(|&interval| set_element(field, interval)).collect();
+    let flags = match Shape::of(set) {
+        Shape::Intervals => "\t\tflags interval\n",
+        Shape::Numbers => "",
+        Shape::Hashed => "\t\tflags timeout\n\t\tgc-interval 1d\n",
+    };
+    let elements = set_elements(set).into_iter();
+    let elements: Vec<_> = elements.map(|interval| set_element(field, interval)).collect();
     format!(
-        "\tset {} {{\n\t\ttype {datatype}\n\t\tflags interval\n\t\telements = {{ {} }}\n\t}}\n",
+        "\tset {} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {} }}\n\t}}\n",
         set.name,
         elements.join(", ")
     )

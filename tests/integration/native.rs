@@ -63,6 +63,83 @@ fn the_script_makes_the_same_table() {
     for_any_flags(16, check);
 }
 
+/// Ports that don't touch, each by itself.
+fn single_ports(count: u16) -> Vec<(u16, u16)> {
+    (1..=count).map(|port| (2 * port, 2 * port)).collect()
+}
+
+#[test]
+fn each_list_has_the_set_that_the_kernel_fills_fastest() {
+    let inbound = |ports: &[(u16, u16)]| Flags {
+        inbound: ports.to_vec(),
+        outbound: vec![],
+        ..Flags::default()
+    };
+    let both = |ports: &[(u16, u16)]| Flags {
+        outbound: ports.to_vec(),
+        ..inbound(ports)
+    };
+    for (flags, want, unwanted) in [
+        (
+            inbound(&[(80, 90)]),
+            &["set inbound-ports", "flags interval"][..],
+            &["timeout"][..],
+        ),
+        (
+            inbound(&[(80, 80), (82, 82)]),
+            &["set inbound-ports", "elements = { 80, 82 }"],
+            &["flags"],
+        ),
+        (
+            inbound(&single_ports(200)),
+            &["set inbound-ports", "flags timeout", "gc-interval 1d"],
+            &["interval\n"],
+        ),
+        (both(&[(80, 80)]), &["tcp dport 80 counter"], &["set "]),
+        (
+            both(&[(80, 90), (443, 443)]),
+            &["set ports", "tcp dport @ports counter"],
+            &[
+                "set inbound-ports",
+                "set outbound-ports",
+                "@inbound-ports",
+                "@outbound-ports",
+            ],
+        ),
+    ] {
+        check(&flags);
+        let namespace = Namespace::new();
+        install(&namespace, &format!("--iptables-mode native {}", flags.line()));
+        let listed = namespace.sh("nft list table inet proxy-init");
+        for words in want {
+            assert!(listed.contains(words), "{words} in {listed}");
+        }
+        for words in unwanted {
+            assert!(!listed.contains(words), "{words} in {listed}");
+        }
+        // The flags are recovered from what is there.
+        install(&namespace, "verify");
+    }
+}
+
+/// A set of intervals with the same ports is as good: it stays, with the counters.
+#[test]
+fn a_table_with_sets_of_intervals_stays() {
+    let namespace = Namespace::new();
+    let script = install(&namespace, &format!("--simulate {}", chart()));
+    assert_eq!(script.matches("type inet_service\n").count(), 2, "{script}");
+    let intervals = script.replace("type inet_service\n", "type inet_service\nflags interval\n");
+    feed(&namespace, "nft -f -", &intervals).success();
+    let before = namespace.sh("nft -a list ruleset");
+    assert_eq!(before.matches("flags interval").count(), 2, "{before}");
+    install(&namespace, &format!("verify {}", chart()));
+    let log = install(&namespace, &chart());
+    assert!(log.contains("nothing was changed"), "{log}");
+    assert_eq!(namespace.sh("nft -a list ruleset"), before);
+    install(&namespace, &format!("{} --inbound-ports-to-ignore 80", chart()));
+    assert!(!namespace.sh("nft list ruleset").contains("flags interval"));
+}
+
 #[test]
 fn somebody_who_knows_linkerd_finds_the_rules() {
     let namespace = Namespace::new();
@@ -71,7 +148,7 @@ fn somebody_who_knows_linkerd_finds_the_rules() {
     for words in [
         "chain PROXY_INIT_REDIRECT",
         "chain PROXY_INIT_OUTPUT",
-        "elements = { 4190-4191, 4567-4568 }",
+        "elements = { 4190, 4191, 4567, 4568 }",
         "meta skuid 2102 counter packets 0 bytes 0 return comment \"proxy-init/ignore-proxy-user-id\"",
         "comment \"proxy-init/ignore-port-4190,4191,4567,4568\"",
         "redirect to :4140 comment \"proxy-init/redirect-all-outgoing-to-proxy-port\"",
@@ -100,8 +177,8 @@ fn all_ports_in_both_lists_work() {
         .collect();
     let list = ports.join(",");
     let odd = ports[..32_768].join(",");
-    // The chart's 4568 makes one of 4567 and 4569.
-    for (list, elements) in [(odd, 32_767), (list, 1)] {
+    // With the chart's 4568. All ports are one interval, and the same for both directions.
+    for (list, set, elements) in [(odd, "outbound-ports", 32_769), (list, "ports", 1)] {
         // Longer than one argument may be: in several.
         let chunks = list.split(',').collect::<Vec<_>>();
         let arguments = chunks.chunks(10_000).flat_map(|chunk| {
@@ -109,7 +186,7 @@ fn all_ports_in_both_lists_work() {
             ["inbound", "outbound"].map(|way| format!("--{way}-ports-to-ignore={chunk}"))
         });
         Run::new(&chart()).arguments(arguments).output(&namespace).success();
-        let set = namespace.sh("nft list set inet proxy-init outbound-ports");
+        let set = namespace.sh(&format!("nft list set inet proxy-init {set}"));
         let found = set
             .split_once('{')
             .unwrap()
@@ -169,7 +246,7 @@ fn drift_is_reported() {
             "unexpected\n  + 80",
         ),
         (
-            "nft delete element inet proxy-init inbound-ports { 4190-4191 }",
+            "nft delete element inet proxy-init inbound-ports { 4190, 4191 }",
             "missing\n  - 4190-4191",
         ),
         (

@@ -222,7 +222,7 @@ fn verify_without_flags_sees_what_was_tampered_with() {
         ("native", "nft add element inet proxy-init inbound-ports { 9090 }"),
         (
             "native",
-            "nft delete element inet proxy-init inbound-ports { 4190-4191 }",
+            "nft delete element inet proxy-init inbound-ports { 4190, 4191 }",
         ),
         ("native", "nft flush chain inet proxy-init OUTPUT"),
     ];

@@ -219,11 +219,17 @@ fn every_version_of_nft_reads_and_edits_native_modes_table() {
     for release in ["bullseye", "bookworm", "trixie"] {
         let nft = Foreign::nft(release);
         let namespace = Namespace::new();
+        // A set of intervals, one without, and one that is a hash table; a comparison where there is one port or address.
+        let redirected: Vec<_> = (1..200).map(|port| (port * 2).to_string()).collect();
         install(
             &namespace,
-            "--iptables-mode native -p 4143 -o 4140 -u 2102 -g 2103 --inbound-ports-to-ignore 4190,8000-8100,65535 \
-             --outbound-ports-to-ignore 443 --subnets-to-ignore 10.0.0.0/8,10.1.2.3/30,fd00::/8 \
-             --outbound-subnets-to-ignore 192.0.2.1/32,2001:db8::/33",
+            &format!(
+                "--iptables-mode native -p 4143 -o 4140 -u 2102 -g 2103 --ports-to-redirect {} \
+                 --inbound-ports-to-ignore 4190,8000-8100,65535 --outbound-ports-to-ignore 443,8443 \
+                 --subnets-to-ignore 10.0.0.0/8,10.1.2.3/30,fd00::/8 \
+                 --outbound-subnets-to-ignore 192.0.2.1/32,2001:db8::/33",
+                redirected.join(",")
+            ),
         );
         versions.push(nft.stdout(&namespace, "--version").trim().to_owned());
         // By itself: some versions of nft crash listing what others have made.

@@ -17,6 +17,7 @@ use crate::nf_tables::refusal::unmapped;
 use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, Step};
 use crate::rules::difference::differences_of;
+use crate::rules::expected::{Shape, set_elements};
 use crate::rules::found::{Subsystem, Table};
 use crate::rules::mode::Mode;
 use crate::rules::nftables::{self, datatype};
@@ -127,14 +128,16 @@ fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
     for (set, id) in table.sets.iter().zip(1..) {
         let (field, max) = kind(set);
         let (_, datatype) = datatype(field);
+        let shape = Shape::of(set);
         let new = || NewSet {
             table: TABLE,
             name: set.name.to_string(),
             datatype,
             bytes: (set.bits / 8) as usize,
+            shape,
         };
         steps.push(Step::AddSet(new(), id));
-        let elements = elements(&set.elements.clone().unwrap_or_default(), max);
+        let elements = elements(shape, &set_elements(set), max);
         steps.extend(
             elements
                 .chunks(ELEMENTS)

@@ -7,7 +7,7 @@ use crate::nf_tables::TableId;
 use crate::nf_tables::rule::COMMENT;
 use crate::rules::config::Family;
 use crate::rules::expected::{self, NATIVE, action, addresses, condition, ports_of, set_field};
-use crate::rules::found::{Condition, Counters, Field, Name, Rule, Set, Subsystem, Table, TableFamily, Values};
+use crate::rules::found::{Chain, Condition, Counters, Field, Name, Rule, Set, Subsystem, Table, TableFamily, Values};
 use crate::rules::intervals::Intervals;
 use crate::rules::lists;
 use crate::rules::nftables::is_of;
@@ -59,16 +59,55 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
         }
         chains.push(expected::chain(name, rules));
     }
+    let sets = needed(sets.finish(), &mut chains);
     Table {
-        subsystem: Subsystem::NfTables,
-        family: TABLE.family,
-        name: Name::from(TABLE.name),
-        dormant: false,
-        owned: false,
-        comment: None,
-        objects: 0,
         chains,
-        sets: sets.finish(),
+        sets,
+        ..Table::new(Subsystem::NfTables, TABLE.family, Name::from(TABLE.name))
+    }
+}
+
+/// The sets that are needed, for making one takes the kernel longer than making a rule: instead of a set of one number
+/// there is a comparison, and what both directions have is one set.
+fn needed(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
+    let mut needed: Vec<Set> = Vec::new();
+    for set in sets {
+        let name = Values::Set(set.name.clone());
+        if let Some(&[(number, last)]) = set.elements.as_ref().map(Intervals::as_slice)
+            && number == last
+        {
+            replace(chains, &name, &number.into());
+            continue;
+        }
+        let shared = set.name.as_bytes().strip_prefix(b"outbound-");
+        let twin = shared.and_then(|shared| {
+            let is_twin = |twin: &&mut Set| {
+                twin.name.as_bytes().strip_prefix(b"inbound-") == Some(shared) && twin.elements == set.elements
+            };
+            Some((Name::from(shared), needed.iter_mut().find(is_twin)?))
+        });
+        match twin {
+            Some((shared, twin)) => {
+                let other = Values::Set(std::mem::replace(&mut twin.name, shared.clone()));
+                let shared = Values::Set(shared);
+                replace(chains, &name, &shared);
+                replace(chains, &other, &shared);
+            }
+            None => needed.push(set),
+        }
+    }
+    needed
+}
+
+/// Puts values in the place of others, wherever a rule has them.
+fn replace(chains: &mut [Chain], values: &Values, by: &Values) {
+    let rules = chains.iter_mut().flat_map(|chain| &mut chain.rules);
+    for condition in rules.flat_map(|rule| &mut rule.conditions) {
+        if let Condition::In { values: held, .. } = condition
+            && held == values
+        {
+            held.clone_from(by);
+        }
     }
 }
 
