@@ -44,6 +44,20 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
     }
 }
 
+/// Fails unless what the mode's rules are kept in could be seen.
+///
+/// # Errors
+/// Why it couldn't.
+pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
+    match found.unseen(mode.subsystem()) {
+        Some(unseen) => Err(Error::Unseen {
+            mode,
+            reason: unseen.reason.clone(),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// The tables that a mode makes to hold exactly these rulesets.
 pub(crate) fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
     match mode {
@@ -229,9 +243,10 @@ impl Plan<'_> {
         })?;
         Ok(Done { changed, replaced })
     }
+}
 
-    /// Whether the kernel would accept the rules. It checks them as it would before a commit, but nothing is committed.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        commit::check(self.over().mode(), &self.fresh()?)
-    }
+/// Whether the kernel would accept each of these. It checks all of them in one batch as it would before a commit, but
+/// nothing is committed.
+pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {
+    commit::check_each(plans.iter().map(|plan| (plan.over().mode(), plan.fresh())))
 }

@@ -1,6 +1,7 @@
 //! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 
 use mnl::{Bus, mnl_sys};
@@ -23,7 +24,7 @@ pub(crate) struct Socket {
 }
 
 /// Why a batch was not committed, or may not have been.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum CommitError {
     /// The batch could not be sent: nothing has changed.
     NotSent(Errno),
@@ -37,6 +38,21 @@ pub(crate) enum CommitError {
     Refused(Errno, String),
     /// These messages are bad; there is at least one.
     Messages(Vec<Failure>),
+}
+
+impl CommitError {
+    /// What of the error is about these messages, counted from 0; none if others alone are bad.
+    pub(crate) fn among(&self, messages: Range<usize>) -> Option<Self> {
+        let Self::Messages(failures) = self else {
+            return Some(self.clone());
+        };
+        let is_among = |failure: &&Failure| {
+            let number = usize::try_from(failure.sequence).ok();
+            number.is_some_and(|number| messages.contains(&number.wrapping_sub(1)))
+        };
+        let failures: Vec<_> = failures.iter().filter(is_among).cloned().collect();
+        (!failures.is_empty()).then_some(Self::Messages(failures))
+    }
 }
 
 /// Why something could not be read.

@@ -1,5 +1,7 @@
 //! Committing changes: each applies to exactly the ruleset that was read, or not at all, whatever other programs do.
 
+use std::ops::Range;
+
 use nix::errno::Errno;
 
 use super::read::{self, Picture, back_off};
@@ -57,14 +59,37 @@ pub(crate) fn commit_fresh(mode: Mode, steps: &[Step<'_>]) -> Result<Outcome, Er
     commit(mode, &open(mode)?, steps, Generation::FRESH)
 }
 
-/// Whether the kernel would accept the steps. It checks them as it would before a commit, but nothing is committed.
-pub(crate) fn check(mode: Mode, steps: &[Step<'_>]) -> Result<(), Error> {
-    let socket = open(mode)?;
-    let batch = step::trial(steps);
-    match socket.send_batch(&batch) {
-        Ok(()) => Ok(()),
-        Err(error) => Err(refusal::explain(mode, &socket, steps, &batch, error)),
-    }
+/// Whether the kernel would accept each of these lists of steps. It checks all of them in one batch as it would before
+/// a commit, but nothing is committed. A message that fails keeps none of the others from being checked, and has an
+/// error of its own; discarding the batch takes milliseconds, however many messages there are. A list that is an
+/// error already is that error.
+pub(crate) fn check_each<'a>(
+    lists: impl IntoIterator<Item = (Mode, Result<Vec<Step<'a>>, Error>)>,
+) -> Vec<Result<(), Error>> {
+    let mut steps = Vec::new();
+    let parts: Vec<_> = lists
+        .into_iter()
+        .map(|(mode, list)| {
+            let first = steps.len();
+            let known = list.map(|list| steps.extend(list));
+            (mode, first..steps.len(), known)
+        })
+        .collect();
+    let batch = step::trial(&steps);
+    let socket = Socket::open();
+    let refused = match &socket {
+        Ok(socket) if !steps.is_empty() => socket.send_batch(&batch).err(),
+        _ => None,
+    };
+    let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {
+        known?;
+        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(mode, errno))?;
+        match refused.as_ref().and_then(|error| error.among(range)) {
+            Some(error) => Err(refusal::explain(mode, socket, &steps, &batch, error)),
+            None => Ok(()),
+        }
+    };
+    parts.into_iter().map(outcome).collect()
 }
 
 /// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the steps for a namespace in

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::backend::all::Over;
+use crate::backend::all::{self, Over, must_see};
 use crate::error::Error;
 use crate::rules::found::{Found, Subsystem};
 use crate::rules::mode::Mode;
@@ -70,7 +70,8 @@ impl fmt::Display for Reason {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    Over::of(mode).map_or(Ok(()), |over| over.plan(rulesets).check())
+    let plans = Over::of(mode).map(|over| over.plan(rulesets));
+    all::check_each(plans.as_slice()).into_iter().collect()
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was
@@ -79,12 +80,7 @@ pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
 /// # Errors
 /// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
 pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
-    if let Some(unseen) = found.unseen(Subsystem::NfTables) {
-        return Err(Error::Unseen {
-            mode: Mode::Nft,
-            reason: unseen.reason.clone(),
-        });
-    }
+    must_see(found, Mode::Nft)?;
     if let Some(mode) = found.holder() {
         return Ok((mode, Reason::Holds));
     }
@@ -125,12 +121,6 @@ mod tests {
             handle: 0,
         };
         Table {
-            subsystem,
-            family,
-            name: Name::from(name),
-            dormant: false,
-            owned: false,
-            comment: None,
             objects: 1,
             chains: vec![Chain {
                 name: Name::from(chain),
@@ -138,7 +128,7 @@ mod tests {
                 comment: None,
                 rules: vec![rule; rules],
             }],
-            sets: vec![],
+            ..Table::new(subsystem, family, Name::from(name))
         }
     }
 

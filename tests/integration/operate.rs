@@ -322,6 +322,33 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     assert!(text.lines().count() < 25, "{text}");
 }
 
+/// Discarding a batch takes milliseconds, so all features are tried in one.
+#[test]
+fn detect_tries_everything_in_one_batch() {
+    let namespace = Namespace::new();
+    let calls = Run::new("detect").calls(&namespace);
+    assert_eq!(calls.trials(), 1, "{}", calls.0);
+}
+
+/// A feature that fails is told from those that work in the same batch.
+#[test]
+fn detect_tells_features_apart() {
+    let namespace = Namespace::new();
+    // A base chain that is not hooked as iptables' own, for IPv6 alone.
+    namespace.sh("nft add table ip6 nat");
+    namespace.sh("nft add chain ip6 nat OUTPUT { type filter hook output priority 0 ; }");
+    let report = detect(&namespace);
+    for feature in report["features"].as_array().unwrap() {
+        let name = feature["name"].as_str().unwrap();
+        let works = !name.starts_with("IPv6");
+        assert_eq!(feature["works"], works, "{feature}");
+        if !works {
+            let reason = feature["reason"].as_str().unwrap();
+            assert!(reason.contains("ip6 nat") || reason.contains("OUTPUT"), "{reason}");
+        }
+    }
+}
+
 #[test]
 fn without_privileges_they_say_what_they_cannot_see() {
     let namespace = Namespace::new();

@@ -241,6 +241,16 @@ impl Calls {
     }
 }
 
+impl Calls {
+    /// How many batches were sent to be checked and discarded: they begin without a generation (20 bytes, not 28).
+    pub(crate) fn trials(&self) -> usize {
+        // strace names the type once it knows the socket's protocol.
+        let begins = ["0x10 ", "NFNL_MSG_BATCH_BEGIN,"].map(|kind| format!("nlmsg_len=20, nlmsg_type={kind}"));
+        let is_trial = |line: &&str| line.contains(" sendto(") && begins.iter().any(|begin| line.contains(begin));
+        self.0.lines().filter(is_trial).count()
+    }
+}
+
 /// A scratch folder for commands and files of the test's own making, gone when dropped.
 pub(crate) struct Folder(PathBuf);
 

@@ -84,8 +84,14 @@ fn look_around() -> Report {
     let everything = everything();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let found = all::read();
+    let Tried { features, mut nft } = Tried::all(&everything);
+    let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = match &found {
-        Ok(found) => choose(found, |mode| try_out(mode, &everything)),
+        Ok(found) => choose(found, |mode| match (mode, nft.take()) {
+            (Mode::Nft, Some(result)) => result,
+            (Mode::Native, _) if native_works => Ok(()),
+            (mode, _) => try_out(mode, &everything),
+        }),
         Err(error) => Err(Error::Unseen {
             mode: Mode::Nft,
             reason: error.to_string(),
@@ -100,7 +106,7 @@ fn look_around() -> Report {
     };
     Report {
         kernel: kernel.trim().to_owned(),
-        features: features(&everything),
+        features,
         nft: tables(Subsystem::NfTables),
         legacy: tables(Subsystem::Legacy),
         hints: found.as_ref().map(hints).unwrap_or_default(),
@@ -159,41 +165,57 @@ pub(super) fn everything() -> Vec<Ruleset> {
     plan(&config)
 }
 
-/// Each thing that nft and native mode need for these rulesets, and whether the kernel has it.
-fn features(everything: &[Ruleset]) -> Vec<Feature> {
-    let mut features = Vec::new();
-    for ruleset in everything {
-        let mut check = |name: &str, keep: &dyn Fn(&Rule) -> bool| {
-            let mut part = ruleset.clone();
-            for chain in &mut part.chains {
-                chain.rules.retain(|rule| keep(rule));
-            }
-            features.push(Feature {
-                name: format!("{}: {name}", ruleset.family),
-                works: Over::Nft.plan(&[part]).check(),
+/// The feature that stands for everything that native mode needs.
+const NATIVE: &str = "native mode";
+
+/// What the kernel said to each thing that nft and native mode need.
+struct Tried {
+    features: Vec<Feature>,
+    /// What it said to all of nft mode's rules together.
+    nft: Option<Result<(), Error>>,
+}
+
+impl Tried {
+    /// Tries all in one batch, for discarding a batch takes milliseconds.
+    fn all(everything: &[Ruleset]) -> Self {
+        let mut names = Vec::new();
+        let mut parts = Vec::new();
+        for ruleset in everything {
+            let mut add = |name: &str, keep: &dyn Fn(&Rule) -> bool| {
+                let mut part = ruleset.clone();
+                for chain in &mut part.chains {
+                    chain.rules.retain(|rule| keep(rule));
+                }
+                names.push(format!("{}: {name}", ruleset.family));
+                parts.push([part]);
+            };
+            let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
+            let redirects = |rule: &Rule| matches!(rule.target, Target::Redirect(_));
+            add("nat chains", &|_| false);
+            add("multiport (xt_multiport)", &|rule| {
+                has(rule, |it| matches!(it, Match::DestinationPorts(_)))
             });
-        };
-        let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
-        let redirects = |rule: &Rule| matches!(rule.target, Target::Redirect(_));
-        check("nat chains", &|_| false);
-        check("multiport (xt_multiport)", &|rule| {
-            has(rule, |it| matches!(it, Match::DestinationPorts(_)))
-        });
-        check("owner (xt_owner)", &|rule| {
-            has(rule, |it| matches!(it, Match::UidOwner(_)))
-        });
-        check("REDIRECT (xt_REDIRECT)", &|rule| {
-            redirects(rule) && rule.matches.len() == 1
-        });
-        check("tcp (xt_tcpudp)", &|rule| {
-            has(rule, |it| matches!(it, Match::DestinationPort(_)))
-        });
+            add("owner (xt_owner)", &|rule| {
+                has(rule, |it| matches!(it, Match::UidOwner(_)))
+            });
+            add("REDIRECT (xt_REDIRECT)", &|rule| {
+                redirects(rule) && rule.matches.len() == 1
+            });
+            add("tcp (xt_tcpudp)", &|rule| {
+                has(rule, |it| matches!(it, Match::DestinationPort(_)))
+            });
+        }
+        names.push(NATIVE.to_owned());
+        let mut plans: Vec<_> = parts.iter().map(|part| Over::Nft.plan(part)).collect();
+        plans.extend([Over::Native.plan(everything), Over::Nft.plan(everything)]);
+        let mut results = all::check_each(&plans);
+        let nft = results.pop();
+        let feature = |(name, works)| Feature { name, works };
+        Self {
+            features: names.into_iter().zip(results).map(feature).collect(),
+            nft,
+        }
     }
-    features.push(Feature {
-        name: "native mode".to_owned(),
-        works: Over::Native.plan(everything).check(),
-    });
-    features
 }
 
 /// The iptables commands on PATH. None is run.
