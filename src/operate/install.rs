@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use crate::backend::Backend as _;
 use crate::backend::all::{self, Over};
 use crate::backend::legacy::read::{Lists, Presence};
-use crate::backend::legacy::{self, Commands, Legacy};
+use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
 use crate::error::Error;
 use crate::namespace;
-use crate::operate::choose::{Reason, choose, try_out};
+use crate::operate::choose::{Reason, choose};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
 use crate::rules::config::{Config, Family};
@@ -197,11 +197,12 @@ impl Install {
         })
     }
 
-    /// The mode to install in, why that one, and the commands that legacy mode uses.
+    /// The mode to install in, why that one, and the commands that legacy mode uses for these families. `check` is as in
+    /// [`choose`].
     pub(super) fn chosen(
         &self,
-        rulesets: &[Ruleset],
-        tell: &mut dyn FnMut(Notice<'_>),
+        families: &[Family],
+        check: impl FnMut(Mode) -> Result<(), Error>,
     ) -> Result<(Mode, Reason, Commands), Error> {
         let commands = match self.choice {
             Choice::Plain => Commands::plain(self.folder.clone()),
@@ -212,19 +213,18 @@ impl Install {
             Choice::Mode(mode) => (mode, Reason::Named),
             Choice::Plain if commands.are_nf_tables()? => (Mode::Nft, Reason::Plain),
             Choice::Plain => (Mode::Legacy, Reason::Plain),
-            Choice::Auto => {
-                let (mode, reason) = choose(&all::read()?, |mode| try_out(mode, rulesets))?;
-                tell(Notice::Chose(mode, &reason));
-                (mode, reason)
-            }
+            Choice::Auto => choose(&all::read()?, check)?,
         };
         if mode == Mode::Legacy {
-            let mut rulesets = rulesets.to_vec();
-            legacy::leave_out_ipv6(mode, &mut rulesets);
-            commands.check(rulesets.iter().map(|ruleset| ruleset.family))?;
+            commands.check(families.iter().copied().filter(|&family| has_sockets(family)))?;
         }
         Ok((mode, reason, commands))
     }
+}
+
+/// The families that have rules.
+pub(super) fn families(rulesets: &[Ruleset]) -> Vec<Family> {
+    rulesets.iter().map(|ruleset| ruleset.family).collect()
 }
 
 /// An installation that is under way.
@@ -250,9 +250,24 @@ impl Work<'_, '_> {
             self.look_at_legacy_again(mode)?;
             return Ok((mode, reason));
         }
-        match self.install.chosen(&self.rulesets, self.tell) {
+        let families = families(&self.rulesets);
+        let mut is_installed = false;
+        // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
+        let chosen = self.install.chosen(&families, |mode| match Over::of(mode) {
+            Some(over) => {
+                self.install_over_netlink(over)?;
+                is_installed = true;
+                Ok(())
+            }
+            None => Ok(()),
+        });
+        match chosen {
             Ok((mode, reason, commands)) => {
+                if self.install.choice == Choice::Auto {
+                    (self.tell)(Notice::Chose(mode, &reason));
+                }
                 match Over::of(mode) {
+                    _ if is_installed => {}
                     Some(over) => self.install_over_netlink(over)?,
                     None => self.install_legacy(commands)?,
                 }
@@ -314,12 +329,13 @@ impl Work<'_, '_> {
                     other: Mode::Legacy,
                 });
             }
-            LegacyRules::Unseen(unseen) => {
+            // Auto may have tried another mode before, which warned.
+            LegacyRules::Unseen(unseen) if !self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_))) => {
                 let warning = Warning::LegacyUnseen(unseen.clone());
                 (self.tell)(Notice::Warning(&warning));
                 self.warnings.push(warning);
             }
-            LegacyRules::Some | LegacyRules::None => {}
+            LegacyRules::Some | LegacyRules::Unseen(_) | LegacyRules::None => {}
         }
         // Auto has tried that already.
         let try_fresh = self.install.choice != Choice::Auto && in_legacy != LegacyRules::Some;
@@ -360,10 +376,14 @@ impl Work<'_, '_> {
     }
 
     /// Where another mode's rules are found after this one's were installed, they are replaced, if that was asked for;
-    /// otherwise this one's are removed again.
+    /// otherwise this one's are removed again. Those that were there before stay: the run that installed them may have
+    /// succeeded, and whoever brought the other mode's finds them as it looks again.
     fn replace_or_give_way(&mut self, mode: Mode, other: Mode) -> Result<(), Error> {
         let remove = |mode| all::backend(mode, self.install.folder.clone(), self.install.wait).remove();
         if !self.install.replace_other_backend {
+            if !self.changed {
+                return Err(Error::OtherBackend { mode, other });
+            }
             return Err(Error::InstalledMeanwhile {
                 mode,
                 other,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::backend::all;
+use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::verify::{Verdict, verdict};
@@ -94,14 +94,9 @@ pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized,
 }
 
 fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
-    let mode = mode.or_else(|| Mode::ALL.into_iter().find(|&mode| found.holds(mode)));
+    let mode = mode.or_else(|| found.holder());
     let looked_at = mode.unwrap_or(Mode::Nft);
-    if let Some(unseen) = found.unseen(looked_at.subsystem()) {
-        return Err(Error::Unseen {
-            mode: looked_at,
-            reason: unseen.reason.clone(),
-        });
-    }
+    must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
         Ok(config) => Ok((verdict(looked_at, &plan(&config), found)?, spelled(&config, looked_at))),
         Err(reason) => Err(reason),

@@ -65,10 +65,7 @@ impl Uninstall {
                         Subsystem::NfTables => Mode::Nft,
                         Subsystem::Legacy => Mode::Legacy,
                     };
-                    failed = failed.or(Some(Error::Unseen {
-                        mode,
-                        reason: unseen.reason.clone(),
-                    }));
+                    failed = failed.or(all::must_see(&found, mode).err());
                 }
             }
         }

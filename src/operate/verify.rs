@@ -4,11 +4,12 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::backend::all;
+use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::namespace;
-use crate::operate::install::Install;
+use crate::operate::choose::try_out;
+use crate::operate::install::{Install, families};
 use crate::rules::config::Family;
 use crate::rules::difference::{Finding, Problem, differences};
 use crate::rules::expected::NAT;
@@ -117,19 +118,16 @@ impl Install {
         let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = found.holder();
-        if let (None, Some(unseen)) = (holder, found.unseen(Subsystem::NfTables))
-            && !matches!(self.choice, Choice::Mode(_))
-        {
-            // It can't even be told which mode to look at.
-            return Err(Error::Unseen {
-                mode: Mode::Nft,
-                reason: unseen.reason.clone(),
-            });
+        if holder.is_none() && !matches!(self.choice, Choice::Mode(_)) {
+            // Otherwise it can't even be told which mode to look at.
+            must_see(&found, Mode::Nft)?;
         }
         let mode = match (self.choice, holder) {
             (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
             // If choosing fails, installing would go on in nft mode.
-            _ => self.chosen(&rulesets, &mut |_| ()).map_or(Mode::Nft, |(mode, ..)| mode),
+            _ => self
+                .chosen(&families(&rulesets), |mode| try_out(mode, &rulesets))
+                .map_or(Mode::Nft, |(mode, ..)| mode),
         };
         if mode == Mode::Legacy
             && found
@@ -152,12 +150,7 @@ impl Install {
 /// # Errors
 /// What the mode's rules are kept in could not be seen.
 pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verdict, Error> {
-    if let Some(unseen) = found.unseen(mode.subsystem()) {
-        return Err(Error::Unseen {
-            mode,
-            reason: unseen.reason.clone(),
-        });
-    }
+    must_see(found, mode)?;
     Ok(Verdict {
         mode,
         findings: differences(mode, &all::expected(mode, rulesets), found),

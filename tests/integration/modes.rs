@@ -211,6 +211,24 @@ fn deciding_starts_no_process_and_makes_no_tables() {
     }
 }
 
+/// A batch that is only checked is discarded, for which the kernel waits for milliseconds.
+#[test]
+fn auto_installs_without_a_trial_where_the_rules_found_do_not_decide() {
+    for before in [
+        &["iptables-nft -t filter -A INPUT -j ACCEPT"][..],
+        &[
+            "iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT",
+            "iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT",
+        ],
+    ] {
+        let namespace = Namespace::new();
+        before.iter().for_each(|line| drop(namespace.sh(line)));
+        let calls = Run::new(&format!("--iptables-mode auto {PORTS}")).calls(&namespace);
+        assert_eq!(calls.trials(), 0, "{before:?}: {}", calls.0);
+        assert_eq!(holders(&namespace), "nft");
+    }
+}
+
 #[test]
 fn rules_in_the_other_backend_are_refused_or_replaced() {
     for (first, second) in [("legacy", "nft"), ("nft", "legacy")] {

@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
 
-use crate::support::{Folder, Run, chart_in, feed, install, saved};
+use crate::support::{Finished, Folder, Run, chart_in, feed, install, saved};
 
 /// What was done to a namespace, before and after installing.
 struct Case {
@@ -514,5 +515,35 @@ fn of_two_modes_at_once_one_gives_way() {
             let held = held.iter().filter(|&&held| held).count();
             assert_eq!(held, usize::from(done.contains(&true)), "{modes:?}: {done:?}");
         }
+    }
+}
+
+/// Of several runs in two modes: one that finds its rules installed already leaves them to the run that installed them.
+#[test]
+fn a_run_that_changed_nothing_removes_nothing() {
+    for mode in ["native", "nft"] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        let before = namespace.sh("nft list ruleset");
+        assert!(before.contains("4143"), "{before}");
+        // It looks at legacy tables before it sends its first batch, and after it has committed.
+        let late = Run::new(&chart_in(mode)).inject("sendto", "delay_exit=5000000:when=1");
+        let child = namespace.run(|| {
+            late.command()
+                .stderr(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        });
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        Flags::default().add_with_iptables(&namespace, "legacy");
+        let finished = Finished(child.wait_with_output().unwrap());
+        let stderr = finished.stderr();
+        assert_eq!(finished.code(), Some(1), "{stderr}");
+        assert!(
+            stderr.contains("legacy mode holds proxy-init's rules already"),
+            "{stderr}"
+        );
+        assert_eq!(namespace.sh("nft list ruleset"), before);
     }
 }
