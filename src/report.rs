@@ -5,7 +5,7 @@ use crate::log::{Level, Log};
 use crate::operate::install::Install;
 use crate::operate::notice::{Notice, Warning};
 use crate::operate::uninstall::Uninstall;
-use crate::operate::validate::{Failure, Step, Validate};
+use crate::operate::validate::{NotValidated, Progress, Validate};
 
 /// Installs the rules, and logs what was done.
 ///
@@ -32,9 +32,13 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
             format_args!("installed {rules} rules in {mode} mode for {families} in {took} microseconds"),
         );
     } else {
+        // The timeout was set, and may have been another before.
+        let unchanged = install.close_wait_timeout.map_or("nothing", |_| "no rule");
         log.add(
             Level::Info,
-            format_args!("the {rules} rules in {mode} mode for {families} were installed already; nothing was changed"),
+            format_args!(
+                "the {rules} rules in {mode} mode for {families} were installed already; {unchanged} was changed"
+            ),
         );
     }
     Ok(())
@@ -59,10 +63,10 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
 ///
 /// # Errors
 /// As [`Validate::run`].
-pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), Failure> {
+pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> {
     validate.run(|step| {
         let level = match step {
-            Step::Listening(_) | Step::Connecting(_) => Level::Info,
+            Progress::Listening(_) | Progress::Connecting(_) => Level::Info,
             _ => Level::Debug,
         };
         log.add(level, format_args!("{step}"));
@@ -76,27 +80,7 @@ pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), Failure> {
 fn add(log: &mut Log, notice: &Notice<'_>) {
     match notice {
         Notice::Chose(mode, reason) => log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}")),
-        Notice::Warning(Warning::Config(warning)) => log.add(Level::Warning, warning),
-        Notice::Warning(Warning::NoIptables(missing)) => {
-            log.add(Level::Warning, format_args!("{missing}; going on in nft mode"));
-        }
-        Notice::Warning(Warning::LegacyUnseen(unseen)) => log.add(
-            Level::Warning,
-            format_args!(
-                "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
-                unseen.reason
-            ),
-        ),
-        Notice::Warning(Warning::RemovedForeign { mode, rule }) => log.add(
-            Level::Warning,
-            format_args!(
-                "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
-            ),
-        ),
-        Notice::Warning(Warning::NoIpv6) => log.add(
-            Level::Warning,
-            "this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect",
-        ),
+        Notice::Warning(warning) => log.add(Level::Warning, warning),
         Notice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };
             log.add(

@@ -1,5 +1,7 @@
 //! What an operation tells its caller while it runs.
 
+use std::fmt;
+
 use crate::error::Error;
 use crate::operate::choose::Reason;
 use crate::rules::found::NotKnown;
@@ -43,4 +45,25 @@ pub enum Warning {
     },
     /// The kernel has no IPv6, so there is no IPv6 traffic to redirect. In legacy mode, only the IPv4 rules are installed.
     NoIpv6,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::Config(warning) => warning.fmt(f),
+            Warning::NoIptables(missing) => write!(f, "{missing}; going on in nft mode"),
+            Warning::LegacyUnseen(unseen) => write!(
+                f,
+                "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
+                unseen.reason
+            ),
+            Warning::RemovedForeign { mode, rule } => write!(
+                f,
+                "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
+            ),
+            Warning::NoIpv6 => {
+                f.write_str("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")
+            }
+        }
+    }
 }

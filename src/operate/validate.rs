@@ -46,7 +46,7 @@ impl Default for Validate {
 /// What a validation has just done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Step {
+pub enum Progress {
     /// It listens here.
     Listening(SocketAddr),
     /// It is about to connect to this address.
@@ -60,7 +60,7 @@ pub enum Step {
 /// Why a validation failed. The last part of each says what the rules do with such a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum NotValidated {
     /// It can't listen there.
     #[error("cannot listen on {address} ({errno}): {advice}")]
     Listen {
@@ -122,14 +122,14 @@ impl Validate {
     ///
     /// # Errors
     /// The connection didn't come to this process within the timeout; the error says why.
-    pub fn run(&self, mut tell: impl FnMut(Step)) -> Result<(), Failure> {
+    pub fn run(&self, mut tell: impl FnMut(Progress)) -> Result<(), NotValidated> {
         let signals = Signals::block().map_err(wait)?;
         let listener = TcpListener::bind(self.listen)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| self.cannot_listen(&error))?;
-        tell(Step::Listening(self.listen));
+        tell(Progress::Listening(self.listen));
         let token = token();
-        tell(Step::Connecting(self.connect));
+        tell(Progress::Connecting(self.connect));
         let mut client = self.start_connecting()?;
         let mut is_connected = false;
         let mut answer = Vec::new();
@@ -152,17 +152,17 @@ impl Validate {
             }
             let is_client_ready = files.last().is_some_and(|file| file.any() == Some(true));
             if let Some(signal) = signals.take() {
-                return Err(Failure::Killed { signal });
+                return Err(NotValidated::Killed { signal });
             }
             match listener.accept() {
                 Ok((mut stream, address)) => {
                     // If that fails, the client sees it.
                     let _ = stream.write_all(token.as_bytes());
-                    tell(Step::Accepted(address));
+                    tell(Progress::Accepted(address));
                 }
                 // A client that has gone already is no failure, but what keeps this process from taking any is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    return Err(Failure::Wait {
+                    return Err(NotValidated::Wait {
                         errno: Errno::of_io(&error),
                     });
                 }
@@ -173,12 +173,12 @@ impl Validate {
                     return Err(self.cannot_connect(Errno::of_io(&error)));
                 }
                 is_connected = true;
-                tell(Step::Connected);
+                tell(Progress::Connected);
             } else if is_client_ready && self.has_read_all(&mut client, &mut answer, &token)? {
                 return Ok(());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(Failure::NoAnswer {
+                return Err(NotValidated::NoAnswer {
                     address: self.connect,
                     timeout: self.timeout,
                     why: self.why(),
@@ -187,7 +187,7 @@ impl Validate {
         }
     }
 
-    fn start_connecting(&self) -> Result<TcpStream, Failure> {
+    fn start_connecting(&self) -> Result<TcpStream, NotValidated> {
         let family = match self.connect {
             SocketAddr::V4(_) => AddressFamily::Inet,
             SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -201,7 +201,7 @@ impl Validate {
     }
 
     /// Reads what has come. Returns whether that was the rest of the token.
-    fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, Failure> {
+    fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, NotValidated> {
         let mut buffer = [0; 128];
         let is_other = match client.read(&mut buffer) {
             Ok(0) => true,
@@ -213,7 +213,7 @@ impl Validate {
             Err(error) => return Err(self.cannot_connect(Errno::of_io(&error))),
         };
         match is_other {
-            true => Err(Failure::OtherProgram {
+            true => Err(NotValidated::OtherProgram {
                 address: self.connect,
                 why: self.why(),
             }),
@@ -221,9 +221,9 @@ impl Validate {
         }
     }
 
-    fn cannot_listen(&self, error: &io::Error) -> Failure {
+    fn cannot_listen(&self, error: &io::Error) -> NotValidated {
         let errno = Errno::of_io(error);
-        Failure::Listen {
+        NotValidated::Listen {
             address: self.listen,
             errno,
             advice: match errno.raw() {
@@ -237,8 +237,8 @@ impl Validate {
     }
 
     /// The connection was refused on its way, or by the host to which the rules let it go.
-    fn cannot_connect(&self, errno: Errno) -> Failure {
-        Failure::Connect {
+    fn cannot_connect(&self, errno: Errno) -> NotValidated {
+        NotValidated::Connect {
             address: self.connect,
             errno,
             why: self.why(),
@@ -246,12 +246,12 @@ impl Validate {
     }
 
     /// No packet was sent. The kernel looks for a route before it asks the rules.
-    fn cannot_start(&self, errno: nix::errno::Errno) -> Failure {
+    fn cannot_start(&self, errno: nix::errno::Errno) -> NotValidated {
         let why = match errno {
             nix::errno::Errno::EAFNOSUPPORT => "this kernel has no IPv6; use an IPv4 address",
             _ => "this namespace has no route to it, or no address of its family; use another --connect-addr",
         };
-        Failure::Connect {
+        NotValidated::Connect {
             address: self.connect,
             errno: Errno::of(errno),
             why: why.to_owned(),
@@ -328,8 +328,8 @@ fn remaining(deadline: Option<Instant>) -> PollTimeout {
     PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
 }
 
-fn wait(errno: nix::errno::Errno) -> Failure {
-    Failure::Wait {
+fn wait(errno: nix::errno::Errno) -> NotValidated {
+    NotValidated::Wait {
         errno: Errno::of(errno),
     }
 }
@@ -379,7 +379,7 @@ impl fmt::Display for Spelled {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listening(address) => write!(f, "Listening for connections on {address}"),
@@ -398,27 +398,27 @@ mod tests {
     fn docs_errors_md_has_every_failure_and_no_other() {
         let (address, errno, why) = (Validate::default().connect, Errno::from_raw(libc::EPERM), String::new());
         let failures = [
-            Failure::Listen {
+            NotValidated::Listen {
                 address,
                 errno,
                 advice: "",
             },
-            Failure::Connect {
+            NotValidated::Connect {
                 address,
                 errno,
                 why: why.clone(),
             },
-            Failure::OtherProgram {
+            NotValidated::OtherProgram {
                 address,
                 why: why.clone(),
             },
-            Failure::NoAnswer {
+            NotValidated::NoAnswer {
                 address,
                 timeout: Duration::from_millis(1500),
                 why,
             },
-            Failure::Killed { signal: "SIGTERM" },
-            Failure::Wait { errno },
+            NotValidated::Killed { signal: "SIGTERM" },
+            NotValidated::Wait { errno },
         ];
         let source = include_str!("validate.rs").split("#[cfg(test)]").next().unwrap();
         assert_eq!(failures.len(), source.matches("    #[error(").count(), "one of each");
@@ -431,7 +431,7 @@ mod tests {
             .take_while(|line| !line.starts_with("## "))
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(words, _)| words))
             .collect();
-        let says = |failure: &Failure, words: &&str| {
+        let says = |failure: &NotValidated, words: &&str| {
             let text = failure.to_string();
             let mut rest = Some(text.as_str());
             for piece in words.split('\u{2026}') {

@@ -198,6 +198,17 @@ fn netns_is_where_everything_happens() {
     let timeout = "cat /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
     assert_eq!(there.sh(timeout).trim(), "1234");
     assert_ne!(here.sh(timeout).trim(), "1234");
+    // The rules stay, but not the timeout.
+    let again = format!(
+        "--iptables-mode nft -p 4143 -o 4140 --timeout-close-wait-secs 1235 --netns {}",
+        path.display()
+    );
+    let log = install(&here, &again);
+    assert!(
+        log.contains("no rule was changed") && !log.contains("nothing was changed"),
+        "{log}"
+    );
+    assert_eq!(there.sh(timeout).trim(), "1235");
 
     for (path, word) in [
         ("/nonexistent", "ENOENT"),
