@@ -104,11 +104,14 @@ const PASSING_TARGETS: [&[u8]; 16] = [
 pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Action, Malformed> {
     Ok(match (name, revision) {
         (b"REDIRECT", 0) => {
-            let range = Range::read(info, family)?;
+            let range = Range::read(info, family, &Layout::of(family))?;
             Action::Redirect(range.ports)
         }
-        (b"DNAT", 0) if family == Family::V4 => Action::Nat(Range::read(info, family)?.destination()),
-        (b"DNAT", 1 | 2) if family == Family::V6 => Action::Nat(Range::read(info, family)?.destination()),
+        (b"DNAT", 0) if family == Family::V4 => {
+            Action::Nat(Range::read(info, family, &Layout::of(family))?.destination())
+        }
+        // `struct nf_nat_range` and `struct nf_nat_range2`, which has more behind it, for both families.
+        (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE" | b"TPROXY", _) => Action::Nat(text(name)),
         (b"REJECT", _) => Action::Drop,
         (b"NOTRACK", _) => Action::Untrack,
@@ -278,18 +281,24 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     Ok(Some(conditions))
 }
 
-/// A condition on TCP's flags, for a connection's first segment: SYN, perhaps with the two bits of ECN.
+/// A condition on TCP's flags, for a connection's first segment.
 fn first_segment(mask: u8, flags: u8, negated: bool) -> Condition {
+    let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
+    match first_segment_has(mask, flags) {
+        Some(has) => Condition::Fixed {
+            text,
+            holds: has != negated,
+        },
+        None => Condition::Unknown(text),
+    }
+}
+
+/// Whether, of TCP's flags under the mask, a connection's first segment has exactly these: it has SYN, and of the two bits of
+/// ECN nothing is known.
+pub(crate) fn first_segment_has(mask: u8, flags: u8) -> Option<bool> {
     const SYN: u8 = 0x02;
     const ECN: u8 = 0xc0;
-    let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
-    if mask & ECN != 0 {
-        return Condition::Unknown(text);
-    }
-    Condition::Fixed {
-        text,
-        holds: (SYN & mask == flags) != negated,
-    }
+    (mask & ECN == 0).then_some(SYN & mask == flags)
 }
 
 fn not(negated: bool) -> &'static str {
@@ -306,16 +315,34 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     if kinds != 1 {
         return Ok(None);
     }
+    // `XT_CONNTRACK_STATE_SNAT` and the next two.
+    const SNAT: u16 = 1 << 6;
+    const DNAT: u16 = 1 << 7;
+    const UNTRACKED: u16 = 1 << 8;
     let negated = inverted & 1 != 0;
-    let names = [(8, "NEW"), (2, "ESTABLISHED"), (4, "RELATED"), (1, "INVALID")];
+    let names = [
+        (8, "NEW"),
+        (2, "ESTABLISHED"),
+        (4, "RELATED"),
+        (1, "INVALID"),
+        (SNAT, "SNAT"),
+        (DNAT, "DNAT"),
+        (UNTRACKED, "UNTRACKED"),
+    ];
     let names: Vec<_> = names
         .iter()
         .filter(|(bit, _)| states & bit != 0)
         .map(|(_, name)| *name)
         .collect();
-    Ok(Some(vec![Condition::Fixed {
-        text: format!("-m conntrack{} --ctstate {}", not(negated), names.join(",")),
-        holds: (u32::from(states) & STATE_NEW != 0) != negated,
+    let text = format!("-m conntrack{} --ctstate {}", not(negated), names.join(","));
+    let is_new = u32::from(states) & STATE_NEW != 0;
+    Ok(Some(vec![match states & (SNAT | DNAT | UNTRACKED) {
+        // A redirect makes a first packet's connection one with DNAT, and an earlier rule may leave it untracked.
+        1.. if !is_new => Condition::Unknown(text),
+        _ => Condition::Fixed {
+            text,
+            holds: is_new != negated,
+        },
     }]))
 }
 
@@ -372,8 +399,7 @@ struct Range {
 }
 
 impl Range {
-    fn read(info: &[u8], family: Family) -> Result<Self, Malformed> {
-        let layout = Layout::of(family);
+    fn read(info: &[u8], family: Family, layout: &Layout) -> Result<Self, Malformed> {
         let flags = u32_at(info, layout.flags)?;
         let address = match family {
             Family::V4 => Ipv4Addr::from_bits(u32::from_be(u32_at(info, layout.address)?)).to_string(),

@@ -15,8 +15,13 @@ pub(crate) enum Expression<'a> {
     Meta { key: i32, register: u32 },
     /// `[ payload load LENGTH b @ BASE header + OFFSET => reg REGISTER ]`
     Payload { place: (i32, u32, u32), register: u32 },
-    /// `[ ct load KEY => reg REGISTER ]`; the key is one of `NFT_CT_*`.
-    Conntrack { key: i32, register: u32 },
+    /// `[ ct load KEY => reg REGISTER , dir DIRECTION ]`; the key is one of `NFT_CT_*`. An address or a port has a
+    /// direction: that of the packets that have it (`enum ip_conntrack_dir`).
+    Conntrack {
+        key: i32,
+        register: u32,
+        direction: Option<u8>,
+    },
     /// Sets the connection's zone: for one direction only (`enum ip_conntrack_dir`), or for both.
     SetZone { register: u32, direction: Option<u8> },
     /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
@@ -123,9 +128,16 @@ impl<'a> Expression<'a> {
                 data.be32(NFTA_PAYLOAD_OFFSET, offset);
                 data.be32(NFTA_PAYLOAD_LEN, length);
             }),
-            Self::Conntrack { key, register } => add("ct", &|data| {
+            Self::Conntrack {
+                key,
+                register,
+                direction,
+            } => add("ct", &|data| {
                 data.be32(NFTA_CT_DREG, register);
                 data.be32(NFTA_CT_KEY, key as u32);
+                if let Some(direction) = direction {
+                    data.bytes(NFTA_CT_DIRECTION, &[direction]);
+                }
             }),
             Self::SetZone { register, direction } => add("ct", &|data| {
                 data.be32(NFTA_CT_SREG, register);
@@ -241,9 +253,10 @@ impl<'a> Expression<'a> {
                 None => return Ok(None), // it changes the packet
             },
             b"ct" => match (optional(NFTA_CT_DREG)?, data.find(NFTA_CT_DIRECTION)?) {
-                (Some(register), None) => Self::Conntrack {
+                (Some(register), direction) => Self::Conntrack {
                     key: number(NFTA_CT_KEY)? as i32,
                     register,
+                    direction: direction.and_then(|bytes| bytes.first().copied()),
                 },
                 (None, direction) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_ZONE => Self::SetZone {
                     register: number(NFTA_CT_SREG)?,
@@ -390,7 +403,16 @@ mod tests {
                 place: (1, 12, 4),
                 register: 1,
             },
-            Expression::Conntrack { key: 0, register: 1 },
+            Expression::Conntrack {
+                key: 0,
+                register: 1,
+                direction: None,
+            },
+            Expression::Conntrack {
+                key: libc::NFT_CT_SRC,
+                register: 1,
+                direction: Some(1),
+            },
             Expression::SetZone {
                 register: 1,
                 direction: None,

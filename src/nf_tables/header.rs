@@ -27,6 +27,9 @@ pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
 /// The place of the protocol in `struct iphdr`. Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 pub(crate) const IPV4_PROTOCOL: (i32, u32, u32) = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
 
+/// The place of TCP's flags in `struct tcphdr`.
+pub(crate) const TCP_FLAGS: (i32, u32, u32) = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
+
 /// The fields that rules may load from a packet's headers.
 pub(crate) const PAYLOAD_FIELDS: [Field; 6] = [
     Field::Source(Family::V4),

@@ -6,7 +6,7 @@
 
 use super::TableId;
 use super::expression::{Expression, Verdict};
-use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS};
+use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be64};
 use crate::netlink::{Batch, Change};
@@ -101,12 +101,28 @@ enum Loaded {
     Masked { field: Field, mask: Vec<u8> },
     /// conntrack's state of the connection, under a mask.
     State(u32),
+    /// TCP's flags, under a mask.
+    TcpFlags(u8),
     /// The protocol that the network device's header names.
     EtherType,
     /// A constant of the rule.
     Value(Vec<u8>),
     /// Something that isn't understood; the text says how it was loaded.
     Other(String),
+}
+
+impl Loaded {
+    /// How many 4-byte registers it fills; at most as many, where that isn't known.
+    fn slots(&self) -> u32 {
+        let bytes = match self {
+            Self::Field { bytes, .. } => *bytes,
+            Self::Masked { mask, .. } => mask.len(),
+            Self::Value(value) => value.len(),
+            Self::State(_) | Self::TcpFlags(_) | Self::EtherType => 4,
+            Self::Other(_) => 16,
+        };
+        bytes.div_ceil(4) as u32
+    }
 }
 
 struct Reader<'a> {
@@ -168,9 +184,16 @@ impl<'a> Reader<'a> {
     }
 
     fn load(&mut self, register: u32, loaded: Loaded) {
-        let slot = slot(register);
-        self.registers.retain(|(other, _)| *other != slot);
-        self.registers.push((slot, loaded));
+        let loaded = match &self.changes {
+            // What the packet says after the change isn't followed.
+            Some(change) if !matches!(loaded, Loaded::Value(_)) => Loaded::Other(change.clone()),
+            _ => loaded,
+        };
+        let first = slot(register);
+        let end = first + loaded.slots();
+        self.registers
+            .retain(|(other, before)| *other >= end || other + before.slots() <= first);
+        self.registers.push((first, loaded));
     }
 
     fn loaded(&self, register: u32) -> Option<&Loaded> {
@@ -186,7 +209,9 @@ impl<'a> Reader<'a> {
         match self.loaded(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
             Some(Loaded::State(_)) => "[ct] ".to_owned(),
-            Some(Loaded::Field { .. } | Loaded::Masked { .. } | Loaded::EtherType) => "[payload] ".to_owned(),
+            Some(Loaded::Field { .. } | Loaded::Masked { .. } | Loaded::TcpFlags(_) | Loaded::EtherType) => {
+                "[payload] ".to_owned()
+            }
             Some(Loaded::Value(_)) | None => String::new(),
         }
     }
@@ -224,7 +249,7 @@ impl<'a> Reader<'a> {
                 let loaded = self.payload(place);
                 self.load(register, loaded);
             }
-            Expression::Conntrack { key, register } => {
+            Expression::Conntrack { key, register, .. } => {
                 let loaded = match key {
                     libc::NFT_CT_STATE => Loaded::State(u32::MAX),
                     _ => Loaded::Other("[ct]".to_owned()),
@@ -277,7 +302,10 @@ impl<'a> Reader<'a> {
             } => self.look_up(register, set, to, negated),
             Expression::Match(extension) => match xt::read_match(extension.name, extension.revision, extension.info)? {
                 xt::Read::Comment(comment) => self.rule.comment = Some(comment),
-                xt::Read::Conditions(conditions) => self.rule.conditions.extend(conditions),
+                xt::Read::Conditions(conditions) => match &self.changes {
+                    Some(change) => self.unknown(change.clone()),
+                    None => self.rule.conditions.extend(conditions),
+                },
             },
             Expression::Target(extension) => {
                 let family = self.family.unwrap_or(Family::V4);
@@ -306,6 +334,9 @@ impl<'a> Reader<'a> {
                 bytes: 1,
                 host_order: false,
             };
+        }
+        if (base, offset, length) == TCP_FLAGS {
+            return Loaded::TcpFlags(u8::MAX);
         }
         let field = PAYLOAD_FIELDS.into_iter().find(|&field| {
             let Some((known_base, known_offset, known_length)) = header::place(field) else {
@@ -347,6 +378,7 @@ impl<'a> Reader<'a> {
                 mask: mask.to_vec(),
             },
             (Some(Loaded::State(_)), Some(mask)) if plain => Loaded::State(u32::from_ne_bytes(*mask)),
+            (Some(Loaded::TcpFlags(u8::MAX)), None) if let (true, [mask]) = (plain, mask) => Loaded::TcpFlags(*mask),
             _ => Loaded::Other(format!("{}[bitwise]", self.describe(from))),
         }
     }
@@ -445,6 +477,22 @@ impl<'a> Reader<'a> {
                 },
                 Err(_) => unknown(),
             },
+            Some(&Loaded::TcpFlags(mask)) if equality => {
+                let holds = match value {
+                    [flags] => xt::first_segment_has(mask, *flags),
+                    _ => None,
+                };
+                match (holds, value) {
+                    (Some(holds), [flags]) => Condition::Fixed {
+                        text: format!(
+                            "tcp flags & {mask:#04x} {} {flags:#04x}",
+                            if negated { "!=" } else { "==" }
+                        ),
+                        holds: holds != negated,
+                    },
+                    _ => unknown(),
+                }
+            }
             _ => unknown(),
         }
     }
@@ -471,8 +519,12 @@ impl<'a> Reader<'a> {
         let name = Name::from(name);
         let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
         let text = format!("{}[lookup]", self.describe(register));
-        if let (true, Some(Loaded::State(u32::MAX))) = (verdict, self.loaded(register)) {
-            return self.look_up_new(&name);
+        if let Some(Loaded::State(u32::MAX)) = self.loaded(register) {
+            return match (verdict, to) {
+                (true, _) => self.look_up_new(&name),
+                (false, None) => self.compare_new(&name, negated),
+                (false, Some(_)) => self.unknown(text),
+            };
         }
         let whole = match self.loaded(register) {
             Some(&Loaded::Field {
@@ -526,24 +578,28 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether connections' first packets, which are new, are in a set of states.
+    fn compare_new(&mut self, name: &Name, negated: bool) {
+        let set = self.sets.iter().find(|set| set.name == *name);
+        match set.and_then(|set| set.elements.as_ref()) {
+            Some(elements) => self.rule.conditions.push(Condition::Fixed {
+                text: format!("ct state{} @{name}", if negated { " !=" } else { "" }),
+                holds: has_new(elements) != negated,
+            }),
+            None => self.unknown("[ct] [lookup]"),
+        }
+    }
+
     /// What a verdict map says for connections' first packets, which are new.
     fn look_up_new(&mut self, map: &Name) {
         let map = self.sets.iter().find(|set| set.name == *map);
         let Some((map, elements)) = map.and_then(|map| Some((map, map.elements.as_ref()?))) else {
             return self.decide(Action::Unknown("[vmap]".to_owned()));
         };
-        // Elements are read as if they were in network order. The state is in the machine's.
-        let new = u128::from(u32::from_be_bytes(xt::STATE_NEW.to_ne_bytes()));
-        let holds = |states: &Intervals| {
-            states
-                .as_slice()
-                .iter()
-                .any(|&(first, last)| (first..=last).contains(&new))
-        };
-        let said = map.verdicts.iter().find(|(states, _)| holds(states));
+        let said = map.verdicts.iter().find(|(states, _)| has_new(states));
         match said {
             Some((_, action)) => self.decide(action.clone()),
-            None if holds(elements) => self.decide(Action::Unknown("[vmap]".to_owned())),
+            None if has_new(elements) => self.decide(Action::Unknown("[vmap]".to_owned())),
             None => self.effects.push("[ct state vmap]".to_owned()),
         }
     }
@@ -570,6 +626,8 @@ impl<'a> Reader<'a> {
 
     fn other(&mut self, name: &[u8]) {
         let text = format!("[{}]", Name::from(name));
+        // It may load something, into any register.
+        self.registers.clear();
         match name {
             b"nat" | b"masq" | b"tproxy" => self.decide(Action::Nat(text)),
             b"reject" => self.decide(Action::Drop),
@@ -581,6 +639,14 @@ impl<'a> Reader<'a> {
             _ => self.unknown(text),
         }
     }
+}
+
+/// Whether the state of a connection's first packet is among these, which are read as if they were in network order. The
+/// state is in the machine's.
+fn has_new(states: &Intervals) -> bool {
+    let new = u128::from(u32::from_be_bytes(xt::STATE_NEW.to_ne_bytes()));
+    let mut intervals = states.as_slice().iter();
+    intervals.any(|&(first, last)| (first..=last).contains(&new))
 }
 
 /// What a verdict does.

@@ -68,16 +68,13 @@ impl TableId {
 /// Reads a table of a dump, without what it holds.
 pub(crate) fn read(family: TableFamily, attributes: Attributes<'_>) -> Result<Table, Malformed> {
     let flags = attributes.find(NFTA_TABLE_FLAGS)?.map_or(Ok(0), be32)?;
+    let name = Name::from(string(attributes.get(NFTA_TABLE_NAME)?)?);
     Ok(Table {
-        subsystem: Subsystem::NfTables,
-        family,
-        name: Name::from(string(attributes.get(NFTA_TABLE_NAME)?)?),
         dormant: flags & NFT_TABLE_F_DORMANT != 0,
         owned: flags & NFT_TABLE_F_OWNER != 0,
         comment: attributes.find(NFTA_TABLE_USERDATA)?.and_then(user_data::read_comment),
         objects: be32(attributes.get(NFTA_TABLE_USE)?)?,
-        chains: Vec::new(),
-        sets: Vec::new(),
+        ..Table::new(Subsystem::NfTables, family, name)
     })
 }
 
@@ -118,14 +115,8 @@ pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Res
 #[cfg(any(test, fuzzing))]
 pub(crate) fn with_chain(family: TableFamily, chain: Chain) -> Table {
     Table {
-        subsystem: Subsystem::NfTables,
-        family,
-        name: Name::from("nat"),
-        dormant: false,
-        owned: false,
-        comment: None,
         objects: 1,
         chains: vec![chain],
-        sets: Vec::new(),
+        ..Table::new(Subsystem::NfTables, family, Name::from("nat"))
     }
 }

@@ -10,15 +10,15 @@ use xtask::linkerd::Flags;
 use crate::support::{Finished, Folder, Run, chart_in, feed, install, saved};
 
 /// What was done to a namespace, before and after installing.
-struct Case {
+struct Case<'a> {
     mode: &'static str,
-    before: &'static [&'static str],
-    after: &'static [&'static str],
+    before: &'a [&'a str],
+    after: &'a [&'a str],
     /// The kinds of findings; none: in place.
     kinds: &'static [&'static str],
 }
 
-impl Case {
+impl Case<'_> {
     fn verify(&self) -> (Option<i32>, Value) {
         let namespace = Namespace::new();
         self.before.iter().for_each(|line| drop(namespace.sh(line)));
@@ -151,6 +151,15 @@ fn jumps_gotos_and_negations_are_followed() {
                 ],
                 false,
             ),
+            (
+                &[
+                    "-N F",
+                    "-A F -i eth+ -j RETURN",
+                    "-A F -i eth0 -j ACCEPT",
+                    "-A PREROUTING -j F",
+                ],
+                false,
+            ),
             // What comes in has no device to go out by yet.
             (&["-N F", "-A F -o eth0 -p tcp -j ACCEPT", "-A PREROUTING -j F"], false),
         ] {
@@ -164,6 +173,47 @@ fn jumps_gotos_and_negations_are_followed() {
             assert_eq!(verified.code(), Some(want), "{mode} {before:?}: {}", verified.said());
             assert_eq!(verified.stdout().contains("shadowed"), shadowed, "{}", verified.said());
         }
+    }
+}
+
+/// What an expression loads that isn't understood is not what was in the register before.
+#[test]
+fn no_rule_is_judged_by_an_old_value() {
+    for rule in [
+        "ip saddr 10.9.0.1 ct original ip daddr 10.9.0.2 drop",
+        "tcp dport 443 ct original proto-dst 444 drop",
+        "tcp dport 443 ct original proto-dst { 444, 445 } drop",
+        "tcp dport 443 numgen random mod 2 == 0 drop",
+        "tcp dport 443 jhash ip saddr mod 2 == 0 drop",
+        "tcp dport 443 fib daddr type local drop",
+        "tcp dport 443 tcp dport set 4190 tcp dport 4190 drop",
+        "ip saddr 10.9.0.1 ip saddr set 10.9.0.5 ip saddr 10.9.0.5 drop",
+    ] {
+        let before = [format!(
+            "nft table ip fw {{ chain pre {{ type filter hook prerouting priority -150 ; {rule} ; }} ; }}"
+        )];
+        Case {
+            mode: "nft",
+            before: &before.each_ref().map(String::as_str),
+            after: &[],
+            kinds: &["shadowed"],
+        }
+        .check();
+    }
+}
+
+/// Connection tracking has put fragments together before any of these rules see them.
+#[test]
+fn legacy_conditions_on_fragments_are_understood() {
+    for (line, kinds) in [("-f", &[][..]), ("! -f", &["shadowed"])] {
+        let before = [format!("iptables-legacy -t nat -A PREROUTING {line} -j ACCEPT")];
+        Case {
+            mode: "legacy",
+            before: &before.each_ref().map(String::as_str),
+            after: &[],
+            kinds,
+        }
+        .check();
     }
 }
 
@@ -301,6 +351,24 @@ fn a_finding_says_which_connections() {
         finding["found"][0],
         "-A PREROUTING -s 192.0.2.0/24 -p tcp -m tcp --dport 80:90 -j ACCEPT"
     );
+}
+
+/// The kernel is given the `+` of legacy rules too, behind what it compares.
+#[test]
+fn interfaces_that_begin_alike_are_named_alike() {
+    for mode in ["nft", "legacy"] {
+        let before = [format!("iptables-{mode} -t nat -A PREROUTING -i eth+ -j ACCEPT")];
+        let (_, report) = Case {
+            mode,
+            before: &before.each_ref().map(String::as_str),
+            after: &[],
+            kinds: &["shadowed"],
+        }
+        .verify();
+        let finding = &report["findings"][0];
+        assert_eq!(finding["connections"], "in by \"eth*\"");
+        assert_eq!(finding["found"][0], "-A PREROUTING -i eth+ -j ACCEPT");
+    }
 }
 
 /// Of chains with equal priorities in different tables, which was hooked first isn't recorded.

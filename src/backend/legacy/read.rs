@@ -291,6 +291,8 @@ struct Layout {
     goto: u8,
     /// The bit that says that a protocol is compared; none: any but 0 is.
     has_protocol: Option<u8>,
+    /// The bit that says that only fragments behind the first match; IPv6 has none.
+    fragment: Option<u8>,
     target: usize,
     next: usize,
     counters: usize,
@@ -309,6 +311,7 @@ impl Layout {
                 invert: 83,
                 goto: 2,
                 has_protocol: None,
+                fragment: Some(1),
                 target: 88,
                 next: 90,
                 counters: 96,
@@ -322,6 +325,7 @@ impl Layout {
                 invert: 132,
                 goto: 4,
                 has_protocol: Some(1),
+                fragment: None,
                 target: 140,
                 next: 142,
                 counters: 152,
@@ -398,15 +402,8 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
         });
     }
     Ok(Table {
-        subsystem: Subsystem::Legacy,
-        family: TableFamily::Ip(family),
-        name: Name::from(name),
-        dormant: false,
-        owned: false,
-        comment: None,
-        objects: 0,
         chains,
-        sets: Vec::new(),
+        ..Table::new(Subsystem::Legacy, TableFamily::Ip(family), Name::from(name))
     })
 }
 
@@ -519,6 +516,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     const OUT: u8 = 2;
     const SOURCE: u8 = 8;
     const DESTINATION: u8 = 0x10;
+    const FRAGMENT: u8 = 0x20;
     const PROTOCOL: u8 = 0x40;
     let inverted = byte(entry, layout.invert)?;
     let number = |offset: usize, length: usize| -> Result<u128, Malformed> {
@@ -550,20 +548,25 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         (layout.in_interface, Field::InInterface, IN),
         (layout.in_interface + 16, Field::OutInterface, OUT),
     ] {
+        // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
         let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
-        if mask != 0 {
-            // The mask covers the name with its NUL, or the part before a `+`.
-            let ones = mask.leading_ones();
-            let rest = u128::MAX.checked_shr(ones).unwrap_or(0);
-            let whole = name.to_be_bytes().iter().take(ones as usize / 8).any(|&byte| byte == 0) || rest == 0;
-            let bytes = name.to_be_bytes();
-            let name = interface(bytes.split(|&byte| byte == 0).next().unwrap_or_default());
-            conditions.push(Condition::In {
-                field,
-                values: (name, if whole { name } else { name | rest }).into(),
-                negated: inverted & bit != 0,
-            });
+        if mask == 0 && inverted & bit == 0 {
+            continue;
         }
+        let rest = u128::MAX.checked_shr(mask.leading_ones()).unwrap_or(0);
+        if mask != !rest {
+            conditions.push(Condition::Unknown(format!("[{field:?} under a mask with holes]")));
+            continue;
+        }
+        let prefix = (name & mask).to_be_bytes();
+        let covered = mask.leading_ones() as usize / 8;
+        let whole = prefix.iter().take(covered).any(|&byte| byte == 0) || rest == 0;
+        let name = interface(prefix.split(|&byte| byte == 0).next().unwrap_or_default());
+        conditions.push(Condition::In {
+            field,
+            values: (name, if whole { name } else { name | rest }).into(),
+            negated: inverted & bit != 0,
+        });
     }
     let protocol = u16_at(entry, layout.protocol)?;
     let compared = match layout.has_protocol {
@@ -575,6 +578,16 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
             field: Field::Protocol,
             values: u128::from(protocol).into(),
             negated: inverted & PROTOCOL != 0,
+        });
+    }
+    if let Some(bit) = layout.fragment
+        && byte(entry, layout.flags)? & bit != 0
+    {
+        let negated = inverted & FRAGMENT != 0;
+        conditions.push(Condition::Fixed {
+            text: if negated { "! -f" } else { "-f" }.to_owned(),
+            // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
+            holds: negated,
         });
     }
     // iptables-save writes the protocol behind addresses and interfaces, as does this.
