@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -313,6 +314,38 @@ pub enum Error {
         mode: Mode,
     },
 
+    /// A connection that is to be explained has no route.
+    #[error(
+        "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
+         check the addresses, or name a device with --out", Source(*from)
+    )]
+    NoRoute {
+        /// Where it is to go.
+        to: IpAddr,
+        /// Where it is to come from, if that was given.
+        from: Option<IpAddr>,
+        /// What the kernel said.
+        errno: Errno,
+    },
+
+    /// No TCP connection goes to the destination of the one that is to be explained.
+    #[error("no TCP connection can be made to {to}: {reason}")]
+    NoConnection {
+        /// The destination.
+        to: IpAddr,
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+
+    /// A connection that is to be explained names a device that doesn't exist.
+    #[error("this network namespace has no network device {device}: name another one, or leave out {flag}")]
+    NoDevice {
+        /// The device.
+        device: String,
+        /// The flag that names it.
+        flag: &'static str,
+    },
+
     /// The rules could not be seen.
     #[error("{mode} mode: cannot read this network namespace's rules: {reason}")]
     Unseen {
@@ -566,6 +599,18 @@ pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display +
     Chain(error)
 }
 
+/// Where a connection comes from, if that was given.
+struct Source(Option<IpAddr>);
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, " from {address}"),
+            None => Ok(()),
+        }
+    }
+}
+
 struct Chain<'a>(&'a (dyn std::error::Error + 'a));
 
 impl fmt::Display for Chain<'_> {
@@ -641,6 +686,19 @@ mod tests {
             Error::Unseen {
                 mode,
                 reason: "reason".to_owned(),
+            },
+            Error::NoRoute {
+                to: [192, 0, 2, 1].into(),
+                from: Some([192, 0, 2, 2].into()),
+                errno,
+            },
+            Error::NoConnection {
+                to: [192, 0, 2, 1].into(),
+                reason: "reason",
+            },
+            Error::NoDevice {
+                device: "eth1".to_owned(),
+                flag: "--in",
             },
             Error::Dormant {
                 mode,

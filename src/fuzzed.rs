@@ -1,21 +1,27 @@
 //! The readers of what others write, for the fuzzer (fuzz/) and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule of proxy-init's that wouldn't be written the same.
 
+use std::net::SocketAddr;
+
 use crate::backend::legacy;
 use crate::backend::nft;
 use crate::netlink::message::{Attributes, Messages, u32_at};
+use crate::netlink::route;
 use crate::netlink::socket;
 use crate::netlink::sockopt::Entries;
 use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{rule, table, user_data};
+use crate::operate::explain::Explained;
 use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
 use crate::rules::difference::differences;
 use crate::rules::expected::xtables;
+use crate::rules::explain::Connection;
 use crate::rules::found::{Found, Table, TableFamily};
 use crate::rules::line::Line;
 use crate::rules::mode::Mode;
 use crate::rules::plan::plan;
+use crate::rules::walk::Direction;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -27,6 +33,7 @@ pub fn read_all(input: &[u8]) {
     ];
     for message in Messages(input).flatten() {
         let _ = socket::verdict(&message);
+        let _ = (route::read_route(&message), route::read_device(&message));
         if let Ok(attributes) = message.attributes() {
             families.iter().for_each(|&family| read_attributes(attributes, family));
         }
@@ -81,7 +88,7 @@ fn read_legacy(input: &[u8], family: Family) {
     }
 }
 
-/// Prints each rule of a table, and verifies beside it.
+/// Prints each rule of a table, follows a connection each way through it, and verifies beside it.
 fn judge(table: Table) {
     for chain in &table.chains {
         for rule in &chain.rules {
@@ -97,6 +104,18 @@ fn judge(table: Table) {
         tables: vec![table],
         not_known: Vec::new(),
     };
+    for direction in Direction::ALL {
+        let connection = Connection {
+            direction,
+            to: SocketAddr::from(([10, 0, 0, 1], 80)),
+            from: None,
+            from_port: None,
+            uid: None,
+            gid: None,
+            device: None,
+        };
+        let _ = Explained::of(&found, &connection).text();
+    }
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
         let rulesets = plan(&Config::new(inbound, outbound));
         for mode in [Mode::Nft, Mode::Legacy] {

@@ -12,9 +12,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
 use proxy_init::cli::{self, Command, Exit, Output};
-use proxy_init::error::chain;
+use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Level, Log};
-use proxy_init::operate::{detect, recognize, show};
+use proxy_init::operate::{detect, explain, recognize, show};
 use proxy_init::{report, start_up};
 use serde_json::json;
 
@@ -44,49 +44,66 @@ fn run(command: Command) -> Exit {
             finish(result.map_err(|failure| failure.to_string()), log, Exit::NotValidated)
         }
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
-        Command::Verify(install, output) => match install.verify() {
-            Ok(verdict) => {
-                let printed = print(&match output {
-                    Output::Text => verdict.to_string(),
-                    Output::Json => format!("{}\n", verdict.json()),
-                });
-                if verdict.is_in_place() {
-                    printed
-                } else {
-                    Exit::NotInPlace
+        Command::Verify(install, output) => answer(install.verify(), output, |verdict| Answer {
+            text: verdict.to_string(),
+            json: verdict.json(),
+            exit: as_asked(verdict.is_in_place()),
+        }),
+        Command::Recognize(path, mode, output) => {
+            answer(recognize::recognize(path.as_deref(), mode), output, |recognized| {
+                Answer {
+                    text: recognized.to_string(),
+                    json: recognized.json(),
+                    exit: as_asked(recognized.is_in_place()),
                 }
-            }
-            Err(error) => fail(&chain(&error), Exit::Failed, output),
-        },
-        Command::Recognize(path, mode, output) => match recognize::recognize(path.as_deref(), mode) {
-            Ok(recognized) => {
-                let printed = print(&match output {
-                    Output::Text => recognized.to_string(),
-                    Output::Json => format!("{}\n", recognized.json()),
-                });
-                if recognized.is_in_place() {
-                    printed
-                } else {
-                    Exit::NotInPlace
-                }
-            }
-            Err(error) => fail(&chain(&error), Exit::Failed, output),
-        },
-        Command::Show(path, output) => match show::show(path.as_deref()) {
-            Ok(shown) => print(&match output {
-                Output::Text => shown.text(has_colour()),
-                Output::Json => format!("{}\n", shown.json()),
-            }),
-            Err(error) => fail(&chain(&error), Exit::Failed, output),
-        },
-        Command::Detect(path, output) => match detect::report(path.as_deref()) {
-            Ok(report) => print(&match output {
-                Output::Text => report.to_string(),
-                Output::Json => format!("{}\n", report.json()),
-            }),
-            Err(error) => fail(&chain(&error), Exit::Failed, output),
-        },
+            })
+        }
+        Command::Show(path, output) => answer(show::show(path.as_deref()), output, |shown| Answer {
+            text: shown.text(has_colour()),
+            json: shown.json(),
+            exit: Exit::Done,
+        }),
+        Command::Explain(path, connection, expected, output) => {
+            let explained = explain::explain(path.as_deref(), &connection);
+            answer(explained, output, |explained| Answer {
+                text: explained.text(),
+                json: explained.json(),
+                exit: as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))),
+            })
+        }
+        Command::Detect(path, output) => answer(detect::report(path.as_deref()), output, |report| Answer {
+            text: report.to_string(),
+            json: report.json(),
+            exit: Exit::Done,
+        }),
         Command::Print(text) => print(&text),
+    }
+}
+
+/// What a subcommand that reports has found.
+struct Answer {
+    text: String,
+    json: String,
+    exit: Exit,
+}
+
+/// The exit code of a comparison.
+fn as_asked(is_same: bool) -> Exit {
+    if is_same { Exit::Done } else { Exit::Differs }
+}
+
+/// Prints what was found, or the error, in the form that was asked for.
+fn answer<T>(found: Result<T, Error>, output: Output, report: impl FnOnce(T) -> Answer) -> Exit {
+    match found {
+        Ok(found) => {
+            let Answer { text, json, exit } = report(found);
+            let printed = print(&match output {
+                Output::Text => text,
+                Output::Json => format!("{json}\n"),
+            });
+            if exit == Exit::Done { printed } else { exit }
+        }
+        Err(error) => fail(&chain(&error), Exit::Failed, output),
     }
 }
 

@@ -2,16 +2,17 @@
 //! value does. clap, the quick path, help, the man page and completions all go by that table.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::subcommand::Subcommand;
-use super::values::{self, Output};
+use super::values::{self, Expected, Output};
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
 use crate::rules::config::{OwnerId, Port, PortRange, Subnet};
 use crate::rules::flags;
+use crate::rules::found::Name;
 use crate::rules::mode::Choice;
 
 /// What the flags that were given say, each value checked by itself.
@@ -37,6 +38,13 @@ pub(super) struct Settings {
     pub(super) listen_addr: Option<SocketAddr>,
     pub(super) connect_addr: Option<SocketAddr>,
     pub(super) timeout: Option<Duration>,
+    pub(super) to: Option<SocketAddr>,
+    pub(super) from: Option<(IpAddr, Option<u16>)>,
+    pub(super) in_device: Option<Name>,
+    pub(super) out_device: Option<Name>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+    pub(super) expect: Option<Expected>,
     pub(super) log_format: Option<Format>,
     pub(super) log_level: Option<Level>,
     pub(super) output: Output,
@@ -309,6 +317,7 @@ pub(super) const FLAGS: &[Flag] = &[
         taken_by: &[
             Subcommand::Install,
             Subcommand::Show,
+            Subcommand::Explain,
             Subcommand::Verify,
             Subcommand::Uninstall,
             Subcommand::Detect,
@@ -378,9 +387,101 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         words: || vec!["text", "json"],
-        taken_by: &[Subcommand::Show, Subcommand::Verify, Subcommand::Detect],
+        taken_by: &[
+            Subcommand::Show,
+            Subcommand::Explain,
+            Subcommand::Verify,
+            Subcommand::Detect,
+        ],
         heading: OUTPUT,
         help: "text for people or json for programs, errors included [default: text]",
+        ..FLAG
+    },
+    Flag {
+        name: "to",
+        placeholder: "ADDRESS:PORT",
+        value: Value::Word(|settings, text| {
+            settings.to = Some(values::destination(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80 (required)",
+        ..FLAG
+    },
+    Flag {
+        name: "from",
+        placeholder: "ADDRESS[:PORT]",
+        value: Value::Word(|settings, text| {
+            settings.from = Some(values::source(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000 [default: inbound, any address;\n\
+               outbound, the one that routing chooses]",
+        ..FLAG
+    },
+    Flag {
+        name: "in",
+        placeholder: "INTERFACE",
+        value: Value::Word(|settings, text| {
+            settings.in_device = Some(values::device(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "By which interface an inbound connection comes in [default: any but lo]",
+        ..FLAG
+    },
+    Flag {
+        name: "out",
+        placeholder: "INTERFACE",
+        value: Value::Word(|settings, text| {
+            settings.out_device = Some(values::device(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "By which interface an outbound connection leaves; routing is not asked then\n\
+               [default: the one that routing chooses]",
+        ..FLAG
+    },
+    Flag {
+        name: "uid",
+        placeholder: "UID",
+        value: Value::Number(|settings, text| {
+            settings.uid = Some(values::id(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "User id of the process that makes an outbound connection [default: any but the proxy's]",
+        ..FLAG
+    },
+    Flag {
+        name: "gid",
+        placeholder: "GID",
+        value: Value::Number(|settings, text| {
+            settings.gid = Some(values::id(text)?);
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Explain],
+        heading: CONNECTION,
+        help: "Group id of that process [default: any but the proxy's]",
+        ..FLAG
+    },
+    Flag {
+        name: "expect",
+        placeholder: "ANSWER",
+        value: Value::Word(|settings, text| {
+            settings.expect = Some(values::expected(text)?);
+            Ok(())
+        }),
+        words: || vec!["proxy", "bypass"],
+        taken_by: &[Subcommand::Explain],
+        heading: OUTPUT,
+        help: "Exit 3 if the answer is another: proxy or bypass",
         ..FLAG
     },
     Flag {

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
 use super::flags::{FLAGS, Flag, Given, Value};
 use super::subcommand::Subcommand;
+use crate::rules::walk::Direction;
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -18,7 +19,7 @@ const VERSION: &str = concat!(
     ")"
 );
 
-/// The positional argument of `help`, `man` and `completions`.
+/// The positional argument of `explain`, `help`, `man` and `completions`.
 pub(super) const SUBJECT: &str = "subject";
 
 /// The whole program: what help, the man page and completions are made from.
@@ -41,6 +42,13 @@ fn command(subcommand: Subcommand) -> Command {
     match subcommand {
         Subcommand::Install | Subcommand::Validate => command.version(VERSION),
         Subcommand::Show | Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => command,
+        Subcommand::Explain => command.arg(
+            Arg::new(SUBJECT)
+                .value_name("DIRECTION")
+                .value_parser(Direction::ALL.map(|direction| PossibleValue::new(direction.name())))
+                .required(true)
+                .help("inbound: a connection to this namespace; outbound: one that a process in it makes"),
+        ),
         Subcommand::Help | Subcommand::Man => command.arg(
             Arg::new(SUBJECT)
                 .value_name("SUBCOMMAND")
@@ -116,7 +124,11 @@ pub(super) fn matches(arguments: &[OsString], subcommand: Subcommand) -> Result<
 
 /// Has clap read the flags of a subcommand.
 pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Given, clap::Error> {
-    let matches = matches(arguments, subcommand)?;
+    matches(arguments, subcommand).map(|matches| given(&matches, subcommand))
+}
+
+/// The flags among what clap read.
+pub(super) fn given(matches: &ArgMatches, subcommand: Subcommand) -> Given {
     let taken = FLAGS
         .iter()
         .enumerate()
@@ -125,7 +137,7 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<Gi
         let values = matches.get_many::<OsString>(flag.name).into_iter().flatten();
         values.map(move |value| (index, value.clone()))
     });
-    Ok(Given::new(given.collect()))
+    Given::new(given.collect())
 }
 
 /// What help or version text clap was asked for, if that is why it returned an error.
@@ -165,6 +177,10 @@ pub(super) fn explain(error: &clap::Error, arguments: &[OsString], subcommand: S
             }
             (value, _) => format!("{argument} \"{value}\" is invalid"),
         },
+        ErrorKind::MissingRequiredArgument if subcommand == Subcommand::Explain => {
+            "explain needs a direction, inbound or outbound, as in proxy-init explain outbound --to 10.0.0.1:80"
+                .to_owned()
+        }
         ErrorKind::MissingRequiredArgument if subcommand == Subcommand::Completions => {
             "completions needs the name of a shell, as in proxy-init completions bash".to_owned()
         }

@@ -16,14 +16,16 @@ use thiserror::Error;
 pub use self::exit::Exit;
 use self::flags::{FLAGS, Settings};
 use self::subcommand::Subcommand;
-pub use self::values::Output;
+pub use self::values::{Expected, Output};
 use crate::log::Log;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
 use crate::rules::config::{Config, Family, Port};
+use crate::rules::explain::Connection;
 use crate::rules::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
 use crate::rules::mode::{Choice, Mode};
+use crate::rules::walk::Direction;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub enum Command {
     Recognize(Option<PathBuf>, Option<Mode>, Output),
     /// Show what redirects connections.
     Show(Option<PathBuf>, Output),
+    /// Explain what becomes of a connection, and perhaps see whether that is as expected.
+    Explain(Option<PathBuf>, Box<Connection>, Option<Expected>, Output),
     /// Remove the rules from every backend.
     Uninstall(Uninstall, Log),
     /// Show what the kernel and the namespace have.
@@ -119,6 +123,10 @@ fn read(
                 Err(error) => refused(error),
             }
         }
+        Subcommand::Explain => match grammar::matches(behind, subcommand) {
+            Ok(matches) => explain(&matches).map_err(|text| see_help(&text, subcommand)),
+            Err(error) => refused(error),
+        },
         Subcommand::Help | Subcommand::Man | Subcommand::Completions => match grammar::matches(behind, subcommand) {
             Ok(matches) => Ok(Command::Print(text(subcommand, &matches))),
             Err(error) => refused(error),
@@ -128,9 +136,6 @@ fn read(
 
 /// What a subcommand that takes flags is to do.
 fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
-    if subcommand == Subcommand::Validate {
-        return validate(settings, environment);
-    }
     let iptables_mode = environment("IPTABLES_MODE");
     let log = log(&settings);
     let output = settings.output;
@@ -139,10 +144,14 @@ fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>)
         Subcommand::Detect => Command::Detect(settings.netns, output),
         Subcommand::Show => Command::Show(settings.netns, output),
         Subcommand::Verify => Command::Verify(Box::new(install(settings, iptables_mode)?), output),
-        _ => match settings.simulate {
-            Some(simulate) => Command::Simulate(Box::new(install(settings, iptables_mode)?), simulate),
-            None => Command::Install(Box::new(install(settings, iptables_mode)?), log),
-        },
+        // Those that take a word don't get here.
+        Subcommand::Install | Subcommand::Explain | Subcommand::Help | Subcommand::Man | Subcommand::Completions => {
+            match settings.simulate {
+                Some(simulate) => Command::Simulate(Box::new(install(settings, iptables_mode)?), simulate),
+                None => Command::Install(Box::new(install(settings, iptables_mode)?), log),
+            }
+        }
+        Subcommand::Validate => validate(settings, environment)?,
     })
 }
 
@@ -219,6 +228,58 @@ fn recognize(settings: Settings) -> Command {
         _ => None,
     };
     Command::Recognize(settings.netns, mode, settings.output)
+}
+
+/// Which connection is to be explained.
+fn explain(matches: &clap::ArgMatches) -> Result<Command, String> {
+    let settings = grammar::given(matches, Subcommand::Explain).read()?;
+    let named = matches.get_one::<String>(grammar::SUBJECT);
+    let is_inbound = named.is_some_and(|name| name == Direction::Inbound.name());
+    let direction = if is_inbound {
+        Direction::Inbound
+    } else {
+        Direction::Outbound
+    };
+    let to = settings
+        .to
+        .ok_or("--to is required: where the connection goes, as in --to 10.0.0.1:80")?;
+    let (from, from_port) = settings.from.unzip();
+    if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+        return Err("--from and --to must be both IPv4 or both IPv6".to_owned());
+    }
+    let device = match (direction, settings.in_device, settings.out_device) {
+        (Direction::Inbound, device, None) => device,
+        (Direction::Outbound, None, device) => device,
+        (Direction::Inbound, _, Some(_)) => return Err("--out is for outbound connections: use --in".to_owned()),
+        (Direction::Outbound, Some(_), _) => return Err("--in is for inbound connections: use --out".to_owned()),
+    };
+    if direction == Direction::Inbound {
+        if settings.uid.or(settings.gid).is_some() {
+            return Err("--uid and --gid are for outbound connections: leave them out".to_owned());
+        }
+        if device.as_ref().is_some_and(|device| *device == *"lo") {
+            return Err(
+                "--in lo: what comes in by lo was made in this namespace, and is redirected as it leaves: use \
+                 proxy-init explain outbound"
+                    .to_owned(),
+            );
+        }
+    }
+    let connection = Connection {
+        direction,
+        to,
+        from,
+        from_port: from_port.flatten(),
+        uid: settings.uid,
+        gid: settings.gid,
+        device,
+    };
+    Ok(Command::Explain(
+        settings.netns,
+        Box::new(connection),
+        settings.expect,
+        settings.output,
+    ))
 }
 
 fn uninstall(settings: Settings) -> Uninstall {
@@ -543,7 +604,7 @@ mod tests {
             ("show -p 4143", "show does not take -p: leave it out"),
             (
                 "man detcet",
-                "\"detcet\" is invalid: use show, verify, uninstall, detect",
+                "\"detcet\" is invalid: use show, explain, verify, uninstall, detect",
             ),
             ("completions", "completions needs the name of a shell"),
         ] {
@@ -562,7 +623,7 @@ mod tests {
             ),
             (
                 "80",
-                "unknown subcommand \"80\": there are show, verify, uninstall, detect, validate, help, man, completions",
+                "unknown subcommand \"80\": there are show, explain, verify, uninstall, detect, validate, help, man, completions",
             ),
             (
                 "-p 1 -o 2 --output json",

@@ -8,6 +8,7 @@ pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
     Install,
     Show,
+    Explain,
     Verify,
     Uninstall,
     Detect,
@@ -19,8 +20,9 @@ pub(super) enum Subcommand {
 
 impl Subcommand {
     /// Those that are named, in the order in which help lists them.
-    pub(super) const NAMED: [Self; 8] = [
+    pub(super) const NAMED: [Self; 9] = [
         Self::Show,
+        Self::Explain,
         Self::Verify,
         Self::Uninstall,
         Self::Detect,
@@ -40,6 +42,7 @@ impl Subcommand {
         match self {
             Self::Install => "proxy-init",
             Self::Show => "show",
+            Self::Explain => "explain",
             Self::Verify => "verify",
             Self::Uninstall => "uninstall",
             Self::Detect => "detect",
@@ -55,6 +58,7 @@ impl Subcommand {
         match self {
             Self::Install => "Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy",
             Self::Show => "Show what redirects connections here, with packets and bytes, and the flags that install it",
+            Self::Explain => "Say whether a connection would go to the proxy, and which rule says so",
             Self::Verify => "Compare the installed rules with what the same flags would install",
             Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",
             Self::Detect => "Show what the kernel supports, what the namespace holds, and what auto mode would choose",
@@ -80,6 +84,15 @@ impl Subcommand {
                  mode and the rules of other programs that run before them, in the order in which the kernel runs\n\
                  them: what each matches and does, and how much traffic it has counted. It changes nothing, starts no\n\
                  process, and says what it cannot see. Bold letters only on a terminal, and never if NO_COLOR is set."
+            }
+            Self::Explain => {
+                "It follows the connection's first packet through all chains of nf_tables and of legacy tables that the\n\
+                 kernel runs, whichever program made them, in the kernel's order. The first line is the answer; then come\n\
+                 the rule that says so and each rule that was looked at, with why it did not match. It makes no\n\
+                 connection and changes nothing.\n\n\
+                 The device and the source address of an outbound connection are those that the kernel's routing gives\n\
+                 it. Without --uid and --gid it is one of any user but the proxy's. What the answer depends on and was\n\
+                 not given, or is not understood, makes it \"not known\", with the reason."
             }
             Self::Verify => {
                 "It takes the flags that say which rules should be there and where to look for them. Without any flag\n\
@@ -134,6 +147,16 @@ impl Subcommand {
                     "report on another namespace to a program",
                 ),
             ],
+            Self::Explain => &[
+                (
+                    "proxy-init explain outbound --to 10.96.0.10:443",
+                    "say what becomes of the application's connection to that address",
+                ),
+                (
+                    "proxy-init explain inbound --to 10.1.2.3:8080 --expect proxy",
+                    "exit 3 unless connections to that port of the pod go to the proxy",
+                ),
+            ],
             Self::Verify => &[
                 (
                     "proxy-init verify",
@@ -174,6 +197,10 @@ impl Subcommand {
                 "failed; the error says why, what to do, and whether anything was changed",
             ),
             Self::Show => ("shown, even if there are no rules", "the rules cannot be read"),
+            Self::Explain => (
+                "answered, and if --expect was given, as expected",
+                "the rules cannot be read, or there is no route for the connection",
+            ),
             Self::Verify => ("the rules are in place", "the rules cannot be read"),
             Self::Uninstall => (
                 "no rules of proxy-init are left",
@@ -198,11 +225,9 @@ impl Subcommand {
             (Exit::BadInput, "the command line is invalid; nothing was changed"),
         ];
         match self {
-            Self::Install => exits.push((
-                Exit::NotInPlace,
-                "verify: the rules differ from what the flags describe",
-            )),
-            Self::Verify => exits.push((Exit::NotInPlace, "the rules differ from what the flags describe")),
+            Self::Install => exits.push((Exit::Differs, "verify: the rules differ from what the flags describe")),
+            Self::Explain => exits.push((Exit::Differs, "the answer is not the one that --expect names")),
+            Self::Verify => exits.push((Exit::Differs, "the rules differ from what the flags describe")),
             _ => {}
         }
         exits

@@ -1,13 +1,15 @@
 //! What a flag's value means. linkerd-init's flags are read as Go reads them. An error says what is wrong with the value
 //! and reads on from the flag's name.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
 use crate::rules::config::{Family, Invalid, OwnerId, Port};
+use crate::rules::explain::Verdict;
+use crate::rules::found::Name;
 use crate::rules::mode::Choice;
 
 /// Whom the output is for.
@@ -181,6 +183,86 @@ fn level(name: &str) -> Option<Level> {
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| format!("\"{text}\" is not an IP address with a port, such as 192.0.2.2:1404 or [fd00::1]:20001"))
+}
+
+/// An IP address with a port, where an IPv4 address that is mapped into IPv6 is that IPv4 address.
+pub(super) fn destination(text: &str) -> Result<SocketAddr, String> {
+    without_scope(text)?;
+    let address = address(text)?;
+    Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// The device of a link-local address is named by a flag of its own.
+fn without_scope(text: &str) -> Result<(), String> {
+    match text.contains('%') {
+        true => Err(format!(
+            "\"{text}\" has a scope id: leave out the % and what follows it, and name the device with --in or --out"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// An IP address, with or without a port.
+pub(super) fn source(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    without_scope(text)?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok((address.to_canonical(), None));
+    }
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!(
+            "\"{text}\" is not an IP address, with or without a port, such as 10.0.0.1, 10.0.0.1:5000 or [fd00::1]:5000"
+        )
+    })?;
+    Ok((address.ip().to_canonical(), Some(address.port())))
+}
+
+/// A user's or a group's number, 0 among them.
+pub(super) fn id(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("\"{text}\" is not a number from 0 to 4294967295"))
+}
+
+/// The name of a network device (`dev_valid_name` in net/core/dev.c).
+pub(super) fn device(text: &str) -> Result<Name, String> {
+    let is_valid = (1..=15).contains(&text.len())
+        && ![".", ".."].contains(&text)
+        && !text.contains(|character: char| character == '/' || character == ':' || character.is_whitespace());
+    match is_valid {
+        true => Ok(Name::from(text)),
+        false => Err(format!("\"{text}\" is not the name of a network device, such as eth0")),
+    }
+}
+
+/// The answer that is expected of `explain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// The connection goes to the proxy.
+    Proxy,
+    /// It bypasses the proxy.
+    Bypass,
+}
+
+impl Expected {
+    /// Whether this is the answer.
+    pub fn is(self, verdict: &Verdict) -> bool {
+        match self {
+            Self::Proxy => matches!(verdict, Verdict::Proxy(_)),
+            Self::Bypass => *verdict == Verdict::Bypass,
+        }
+    }
+}
+
+/// `--expect`
+pub(super) fn expected(text: &str) -> Result<Expected, String> {
+    match text {
+        "proxy" => Ok(Expected::Proxy),
+        "bypass" => Ok(Expected::Bypass),
+        _ => Err(format!("\"{text}\" is not an answer: use proxy or bypass")),
+    }
 }
 
 /// A duration as Go's flags (time.ParseDuration) or the validator's (a whole number and one unit, which may be days) have

@@ -83,8 +83,12 @@ pub(crate) struct Failure {
 impl Socket {
     /// Opens a socket. It isn't bound to an address: the kernel does that when the first message is sent.
     pub(crate) fn open() -> Result<Self, Errno> {
-        let socket =
-            mnl::Socket::open(Bus::Netfilter).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        Self::open_bus(Bus::Netfilter)
+    }
+
+    /// Opens a socket to another part of the kernel.
+    pub(super) fn open_bus(bus: Bus) -> Result<Self, Errno> {
+        let socket = mnl::Socket::open(bus).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
         // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
         // that are too old for these options (before 4.12) answer in the old form.
         for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
@@ -182,7 +186,16 @@ impl Socket {
     ) -> Result<(), ReadError> {
         let mut writer = Writer::with_capacity(128);
         writer.message(request, write);
-        self.send(&writer.finish())?;
+        self.request(&writer.finish(), &mut read)
+    }
+
+    /// The same with a request that has been written.
+    pub(super) fn request(
+        &self,
+        request: &[u8],
+        read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        self.send(request)?;
         let mut answer = self.answer.borrow_mut();
         answer.resize(ANSWER, 0);
         let mut interrupted = false;

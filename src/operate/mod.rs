@@ -3,10 +3,13 @@
 pub mod choose;
 mod close_wait;
 pub mod detect;
+pub mod explain;
 pub mod install;
+mod json;
 pub mod notice;
 pub mod recognize;
 pub mod show;
 pub mod uninstall;
 pub mod validate;
 pub mod verify;
+mod words;

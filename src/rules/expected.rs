@@ -20,11 +20,17 @@ pub const NAT: &str = "nat";
 pub const NATIVE: &str = "proxy-init";
 
 impl Found {
+    /// The table that holds a mode's rules for packets of a family.
+    pub fn table_of(&self, mode: Mode, family: Family) -> Option<&Table> {
+        let (table_family, name) = mode.table(family);
+        self.table(mode.subsystem(), table_family, name)
+    }
+
     /// Whether proxy-init's rules in this mode were found.
     pub fn holds(&self, mode: Mode) -> bool {
         let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
         match mode {
-            Mode::Native => self.table(Subsystem::NfTables, TableFamily::Inet, NATIVE).is_some(),
+            Mode::Native => self.table_of(mode, Family::V4).is_some(),
             Mode::Nft | Mode::Legacy => self
                 .nat_tables(mode.subsystem())
                 .any(|table| table.chains.iter().any(is_ours)),
@@ -62,6 +68,25 @@ impl Mode {
             Mode::Legacy => Subsystem::Legacy,
         }
     }
+
+    /// The family and the name of the table that holds the mode's rules for packets of a family.
+    pub fn table(self, family: Family) -> (TableFamily, &'static str) {
+        match self {
+            Mode::Native => (TableFamily::Inet, NATIVE),
+            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
+        }
+    }
+
+    /// The mode whose rules a table holds, or would hold if there were any.
+    pub fn of(table: &Table) -> Option<Self> {
+        let is_of = |mode: &Self, family: Family| {
+            let (table_family, name) = mode.table(family);
+            table.subsystem == mode.subsystem() && table.family == table_family && table.name == *name
+        };
+        Mode::ALL
+            .into_iter()
+            .find(|mode| Family::ALL.into_iter().any(|family| is_of(mode, family)))
+    }
 }
 
 /// The nat tables that hold exactly these rulesets, as nft and legacy mode make them.
@@ -71,19 +96,12 @@ pub fn xtables(subsystem: Subsystem, rulesets: &[Ruleset]) -> Vec<Table> {
 
 fn table(subsystem: Subsystem, ruleset: &Ruleset) -> Table {
     Table {
-        subsystem,
-        family: TableFamily::Ip(ruleset.family),
-        name: Name::from(NAT),
-        dormant: false,
-        owned: false,
-        comment: None,
-        objects: 0,
         chains: ruleset
             .chains
             .iter()
             .map(|chain| self::chain(chain.name, chain.rules.iter().map(found).collect()))
             .collect(),
-        sets: Vec::new(),
+        ..Table::new(subsystem, TableFamily::Ip(ruleset.family), Name::from(NAT))
     }
 }
 
@@ -245,6 +263,22 @@ pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
 }
 
 impl FoundRule {
+    /// Whether it is proxy-init's or linkerd-init's, as its comment says.
+    pub fn is_ours(&self) -> bool {
+        let prefix = Purpose::PREFIX.as_bytes();
+        self.comment
+            .as_ref()
+            .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+    }
+
+    /// The port of this host to which it redirects, if it is a single one.
+    pub fn redirects_to(&self) -> Option<u16> {
+        match self.action {
+            Action::Redirect(Some((first, last))) if first == last => Some(first),
+            _ => None,
+        }
+    }
+
     /// The same rule in xtables' vocabulary, if proxy-init or linkerd-init could have made it.
     pub fn as_rule(&self) -> Option<Rule> {
         let comment = std::str::from_utf8(self.comment.as_ref()?.as_bytes()).ok()?;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
-use crate::rules::expected::{NAT, NATIVE, addresses, ports_of};
-use crate::rules::found::{Condition, Field, Found, Name, Rule as FoundRule, Subsystem, Table, TableFamily, Values};
+use crate::rules::expected::{addresses, ports_of};
+use crate::rules::found::{Condition, Field, Found, Name, Rule as FoundRule, Table, Values};
 use crate::rules::intervals::Intervals;
 use crate::rules::lists;
 use crate::rules::mode::Mode;
@@ -41,8 +41,8 @@ impl fmt::Display for NoConfig {
 /// Too little was found.
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let parts = match mode {
-        Mode::Nft | Mode::Legacy => xtables(mode.subsystem(), found),
-        Mode::Native => found.table(Subsystem::NfTables, TableFamily::Inet, NATIVE).map(native),
+        Mode::Nft | Mode::Legacy => xtables(mode, found),
+        Mode::Native => found.table_of(mode, Family::V4).map(native),
     };
     parts.ok_or(NoConfig::Nothing)?.config()
 }
@@ -54,20 +54,20 @@ struct Parts {
     proxy_uid: Option<OwnerId>,
     proxy_gid: Option<OwnerId>,
     redirected_ports: Vec<Port>,
-    inbound: Way,
-    outbound: Way,
+    inbound: Half,
+    outbound: Half,
 }
 
 /// What rules say about one direction.
 #[derive(Default)]
-struct Way {
+struct Half {
     proxy: Option<Port>,
     ignored_ports: Vec<PortRange>,
     ignored_subnets: Vec<Subnet>,
 }
 
 impl Parts {
-    fn way(&mut self, direction: Direction) -> &mut Way {
+    fn half(&mut self, direction: Direction) -> &mut Half {
         match direction {
             Direction::Inbound => &mut self.inbound,
             Direction::Outbound => &mut self.outbound,
@@ -95,10 +95,10 @@ impl Parts {
     /// Takes what a rule says that is the same for both families.
     fn add(&mut self, direction: Direction, rule: &Rule) {
         if let Target::Redirect(port) = rule.target {
-            self.way(direction).proxy.get_or_insert(port);
+            self.half(direction).proxy.get_or_insert(port);
         }
         match &rule.purpose {
-            Purpose::IgnorePorts(ports) => self.way(direction).ignored_ports.extend(ports.ranges()),
+            Purpose::IgnorePorts(ports) => self.half(direction).ignored_ports.extend(ports.ranges()),
             Purpose::RedirectPort(port) => self.redirected_ports.push(*port),
             _ => {}
         }
@@ -112,11 +112,11 @@ impl Parts {
     }
 }
 
-/// What the nat tables of a subsystem say. What both families should have is taken from the first.
-fn xtables(subsystem: Subsystem, found: &Found) -> Option<Parts> {
+/// What a mode's nat tables say. What both families should have is taken from the first.
+fn xtables(mode: Mode, found: &Found) -> Option<Parts> {
     let mut parts: Option<Parts> = None;
     for family in Family::ALL {
-        let Some(table) = found.table(subsystem, TableFamily::Ip(family), NAT) else {
+        let Some(table) = found.table_of(mode, family) else {
             continue;
         };
         let chain = |direction: Direction| table.chain(&Name::from(direction.chain().as_str()));
@@ -130,7 +130,7 @@ fn xtables(subsystem: Subsystem, found: &Found) -> Option<Parts> {
             let rules = chain(direction).map(|chain| chain.rules.as_slice()).unwrap_or_default();
             for rule in rules.iter().filter_map(FoundRule::as_rule) {
                 if let Purpose::IgnoreSubnet(subnet) = &rule.purpose {
-                    parts.way(direction).ignored_subnets.push(subnet.clone());
+                    parts.half(direction).ignored_subnets.push(subnet.clone());
                 }
                 if is_first {
                     parts.add(direction, &rule);
@@ -165,7 +165,7 @@ fn native(table: &Table) -> Parts {
 fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &FoundRule) {
     let target = rule.as_target();
     if let Some(Target::Redirect(port)) = target {
-        parts.way(direction).proxy.get_or_insert(port);
+        parts.half(direction).proxy.get_or_insert(port);
     }
     let Some(Condition::In { field, values, .. }) = rule.conditions.last() else {
         return;
@@ -185,7 +185,7 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
             let written = named::<PortRange>(rule, "ignore-port-", "");
             let intervals = written.iter().copied().map(ports_of).collect();
             parts
-                .way(direction)
+                .half(direction)
                 .ignored_ports
                 .extend(match is_all(numbers, intervals) {
                     true => written,
@@ -206,7 +206,7 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
             let written = named::<Subnet>(rule, "ignore-subnet-", "");
             let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
             let have_conditions = written.iter().all(|subnet| subnet.net().prefix_len() > 0);
-            let subnets = &mut parts.way(direction).ignored_subnets;
+            let subnets = &mut parts.half(direction).ignored_subnets;
             if have_conditions && is_all(numbers, intervals) {
                 subnets.extend(written);
             } else {
@@ -223,7 +223,7 @@ fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &Fo
             };
             let written = named::<Subnet>(rule, "ignore-subnet-", "");
             let is_such = |subnet: &Subnet| subnet.family() == family && subnet.net().prefix_len() == 0;
-            let subnets = &mut parts.way(direction).ignored_subnets;
+            let subnets = &mut parts.half(direction).ignored_subnets;
             if !written.is_empty() && written.iter().all(is_such) {
                 subnets.extend(written);
             } else {

@@ -5,6 +5,7 @@
 pub mod config;
 pub mod difference;
 pub mod expected;
+pub mod explain;
 pub mod flags;
 pub mod found;
 pub mod hook;

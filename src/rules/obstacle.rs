@@ -4,10 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::rules::config::Family;
-use crate::rules::expected::{LOOPBACK, NAT, NATIVE};
-use crate::rules::found::{Action, Condition, Field, Found, Name, NotKnown, Subsystem, TableFamily, interface};
+use crate::rules::expected::LOOPBACK;
+use crate::rules::found::{Action, Condition, Field, Found, Name, NotKnown, Subsystem, address, interface};
 use crate::rules::intervals::Intervals;
-use crate::rules::line::Line;
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::ChainName;
 use crate::rules::walk::{Connections, Decision, Direction, Fate, Goal, Place, walk};
@@ -98,10 +97,7 @@ pub fn why(found: &Found, attempt: Attempt) -> Obstacle<'_> {
 
 /// The chain that outbound connections of a family have to get to in a mode.
 fn goal(mode: Mode, family: Family) -> Goal<'static> {
-    let (family, table) = match mode {
-        Mode::Native => (TableFamily::Inet, NATIVE),
-        Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
-    };
+    let (family, table) = mode.table(family);
     Goal {
         subsystem: mode.subsystem(),
         family,
@@ -148,22 +144,15 @@ fn connections(family: Family, attempt: Attempt) -> Connections {
         false => Intervals::up_to(Field::OutInterface.largest()).without(&lo),
     };
     let mut connections = Connections::all(family, Direction::Outbound)
-        .with(Field::Destination(family), &Intervals::one(number(attempt.to.ip())))
+        .with(Field::Destination(family), &Intervals::one(address(attempt.to.ip())))
         .with(Field::DestinationPort, &Intervals::one(attempt.to.port().into()))
         .with(Field::Uid, &Intervals::one(attempt.uid.into()))
         .with(Field::Gid, &Intervals::one(attempt.gid.into()))
         .with(Field::OutInterface, &devices);
     if let Some(from) = attempt.from {
-        connections = connections.with(Field::Source(family), &Intervals::one(number(from)));
+        connections = connections.with(Field::Source(family), &Intervals::one(address(from)));
     }
     connections
-}
-
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u32::from(address).into(),
-        IpAddr::V6(address) => address.into(),
-    }
 }
 
 fn redirected<'a>(decision: &Decision<'a>) -> Option<Obstacle<'a>> {
@@ -209,15 +198,15 @@ impl fmt::Display for Obstacle<'_> {
                 }
             }
             Self::NoRulesFor(family) => write!(f, "no rules of proxy-init's for {family} in this namespace"),
-            Self::Ignored(what, at) => write!(f, "{what} is ignored by {}", Decider(*at)),
-            Self::Earlier(at) => write!(f, "an earlier rule takes it: {}", Decider(*at)),
-            Self::PerhapsEarlier(at) => write!(f, "an earlier rule may take it: {}", Decider(*at)),
-            Self::Dropped(at) => write!(f, "it may be dropped by {}", Decider(*at)),
-            Self::Elsewhere(at) => write!(f, "it may go elsewhere: {}", Decider(*at)),
+            Self::Ignored(what, at) => write!(f, "{what} is ignored by {}", at),
+            Self::Earlier(at) => write!(f, "an earlier rule takes it: {}", at),
+            Self::PerhapsEarlier(at) => write!(f, "an earlier rule may take it: {}", at),
+            Self::Dropped(at) => write!(f, "it may be dropped by {}", at),
+            Self::Elsewhere(at) => write!(f, "it may go elsewhere: {}", at),
             Self::NotRedirected => write!(f, "no rule in {} redirects it", ChainName::ProxyInitOutput),
             Self::NotReached => write!(f, "no rule sends it to {}", ChainName::ProxyInitOutput),
-            Self::Redirected(Some(port), at) => write!(f, "the rules redirect it to port {port}: {}", Decider(*at)),
-            Self::Redirected(None, at) => write!(f, "the rules redirect it to this host: {}", Decider(*at)),
+            Self::Redirected(Some(port), at) => write!(f, "the rules redirect it to port {port}: {}", at),
+            Self::Redirected(None, at) => write!(f, "the rules redirect it to this host: {}", at),
         }
     }
 }
@@ -235,28 +224,12 @@ impl fmt::Display for Ignored {
     }
 }
 
-/// The rule or the policy that decides, and where it is.
-struct Decider<'a>(Place<'a>);
-
-impl fmt::Display for Decider<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { table, chain, rule } = self.0;
-        match rule {
-            Some(rule) => {
-                let line = Line { table, chain, rule }.to_string();
-                write!(f, "`{}` in {table}, chain {}", line.trim_end(), chain.name)
-            }
-            None => write!(f, "the policy of {table}, chain {}", chain.name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::config::{Config, OwnerId};
     use crate::rules::expected::{base, xtables};
-    use crate::rules::found::{Base, Chain, Policy, Rule, Table};
+    use crate::rules::found::{Base, Chain, Policy, Rule, Subsystem, Table, TableFamily};
     use crate::rules::hook::Hook;
     use crate::rules::plan::plan;
 

@@ -12,15 +12,20 @@
 //! - A goto never comes back to the chain that it left: the end of its target returns to whoever jumped before. The end of a
 //!   base chain is its policy (nft_do_chain in net/netfilter/nf_tables_core.c, ipt_do_table in ip_tables.c).
 //! - A packet that connection tracking is told to ignore passes no nat chain.
+//! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rules::config::Family;
+use crate::rules::expected::LOOPBACK;
 use crate::rules::found::{
-    Action, Chain, Condition, Field, Found, Kind, Policy, Rule, Slot, Subsystem, TCP, Table, TableFamily, Values,
+    Action, Chain, Condition, Field, Found, Kind, Name, Policy, Rule, Slot, Subsystem, TCP, Table, TableFamily, Values,
+    interface,
 };
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
+use crate::rules::line::Line;
 use crate::rules::nftables::{element, nfproto};
 use crate::rules::ruleset::ChainName;
 
@@ -36,6 +41,14 @@ pub enum Direction {
 impl Direction {
     /// Both directions.
     pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Inbound => "inbound",
+            Direction::Outbound => "outbound",
+        }
+    }
 
     /// The hook at which connections are redirected.
     pub fn hook(self) -> Hook {
@@ -54,20 +67,40 @@ impl Direction {
     }
 
     /// The hooks that a connection's first packet passes up to and including that one, in order.
-    fn hooks(self) -> &'static [Hook] {
+    pub fn hooks(self) -> &'static [Hook] {
         match self {
             Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
             Direction::Outbound => &[Hook::Output],
+        }
+    }
+
+    /// Every hook that it may pass until it has arrived or left.
+    fn passed(self) -> &'static [Hook] {
+        match self {
+            Direction::Inbound => &[
+                Hook::Ingress,
+                Hook::Prerouting,
+                Hook::Input,
+                // If it is sent elsewhere.
+                Hook::Forward,
+                Hook::Postrouting,
+            ],
+            Direction::Outbound => &[
+                Hook::Output,
+                Hook::Postrouting,
+                Hook::Egress,
+                // What stays within this host comes in again, by the loopback device.
+                Hook::Ingress,
+                Hook::Prerouting,
+                Hook::Input,
+            ],
         }
     }
 }
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Direction::Inbound => "inbound",
-            Direction::Outbound => "outbound",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -116,7 +149,8 @@ impl Connections {
         narrowed
     }
 
-    fn get(&self, field: Field) -> Option<&Intervals> {
+    /// The numbers that a field may have; none if it doesn't exist.
+    pub fn get(&self, field: Field) -> Option<&Intervals> {
         self.fields
             .iter()
             .find(|(known, _)| *known == field)
@@ -176,6 +210,20 @@ pub struct Place<'a> {
     pub chain: &'a Chain,
     /// The rule; none for the chain's policy.
     pub rule: Option<&'a Rule>,
+}
+
+/// The rule, or that it is the policy, and where it is.
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, chain, rule } = *self;
+        match rule {
+            Some(rule) => {
+                let line = Line { table, chain, rule }.to_string();
+                write!(f, "`{}` in {table}, chain {}", line.trim_end(), chain.name)
+            }
+            None => write!(f, "the policy of {table}, chain {}", chain.name),
+        }
+    }
 }
 
 /// What a rule or a policy does to connections.
@@ -252,19 +300,8 @@ pub fn walk<'a>(
     goal: Goal<'_>,
     connections: Connections,
 ) -> Walk<'a> {
-    let mut walker = Walker {
-        goal,
-        walk: Walk::default(),
-        questions: 0,
-        steps: 0,
-    };
-    let mut states = vec![State {
-        connections,
-        doubts: Vec::new(),
-        reached: false,
-        mapped: false,
-        left: None,
-    }];
+    let mut walker = Walker::new(Some(goal));
+    let mut states = vec![State::new(connections)];
     for &hook in direction.hooks() {
         let mut slots = found.chains_at(family, hook);
         let tied = last_among_ties(&mut slots, goal);
@@ -285,6 +322,246 @@ pub fn walk<'a>(
         }
     }
     walker.walk
+}
+
+/// A rule or a policy that a connection on its way was compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// The hook at which that was.
+    pub hook: Hook,
+    /// How many jumps and gotos lead to the chain from its base chain.
+    pub depth: usize,
+    /// The rule, or the policy.
+    pub at: Place<'a>,
+    /// Whether the connection matched.
+    pub matched: Matched<'a>,
+}
+
+/// Whether a connection matches a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched<'a> {
+    /// It does, and this is done: the rule's action, or what its verdict map says.
+    Yes(&'a Action),
+    /// It doesn't.
+    No(Reason<'a>),
+    /// That isn't known; the question has this number.
+    Perhaps(Reason<'a>, usize),
+}
+
+/// Why a connection doesn't match a rule, or why that isn't known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason<'a> {
+    /// This condition decides. The field that it looks at may have these numbers; none: it doesn't exist, or the condition
+    /// looks at something else.
+    Condition(&'a Condition, Option<Intervals>),
+    /// A verdict map decides, by this field, which may have these numbers.
+    Map(Field, &'a Name, Option<Intervals>),
+    /// Of which devices the base chain sees the packets.
+    Device,
+}
+
+/// What may become of a connection that was followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End<'a> {
+    /// The connection as it is in the end.
+    pub connections: Connections,
+    /// What has become of it.
+    pub fate: Fate,
+    /// Where that was decided; none if nothing has decided where it goes.
+    pub at: Option<Place<'a>>,
+    /// What was done there.
+    pub action: Option<&'a Action>,
+    /// The numbers of the questions on whose answers it depends.
+    pub questions: Vec<usize>,
+}
+
+/// A connection's whole way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Followed<'a> {
+    /// Everything that it was compared with, in the kernel's order.
+    pub steps: Vec<Step<'a>>,
+    /// Everything that may become of it. One of these does.
+    pub ends: Vec<End<'a>>,
+}
+
+/// An order in which base chains may run.
+#[derive(Debug, Clone)]
+pub struct Order<'a>(Vec<Slot<'a>>);
+
+impl<'a> Order<'a> {
+    /// The chains at the first place where two orders differ, each behind the name of its table.
+    pub fn differs_from(&self, other: &Self) -> Option<(String, String)> {
+        let name = |slot: &Slot<'a>| format!("{} {}", slot.table, slot.chain.name);
+        let mut pairs = self.0.iter().zip(&other.0);
+        let (one, two) = pairs.find(|(one, two)| !std::ptr::eq(one.chain, two.chain))?;
+        Some((name(one), name(two)))
+    }
+}
+
+/// The orders in which the base chains may run that a connection passes; none if there are too many, or if a nat chain and
+/// another one have the same priority. There is one, unless chains of several tables have the same priority.
+pub fn orders(found: &Found, family: Family, direction: Direction) -> Option<Vec<Order<'_>>> {
+    /// More orders than this are not tried.
+    const MOST: usize = 24;
+    /// Of more chains than this, there would be more.
+    const MOST_TIED: usize = 4;
+    let mut orders = vec![Order(Vec::new())];
+    for &hook in direction.passed() {
+        let mut slots = found.chains_at(family, hook);
+        slots.retain(|slot| !is_blank(slot));
+        while let Some(first) = slots.first().copied() {
+            let count = slots.iter().take_while(|slot| slot.order() == first.order()).count();
+            let tied: Vec<Slot<'_>> = slots.drain(..count).collect();
+            let is_mixed = |slot: &Slot<'_>| slot.base.kind != first.base.kind && slot.order().0 == first.order().0;
+            if tied.iter().chain(&slots).any(is_mixed) {
+                return None;
+            }
+            if tied.len() > MOST_TIED && !is_one_table(&tied) {
+                return None;
+            }
+            let arranged = arrangements(&tied);
+            if arranged.len() * orders.len() > MOST {
+                return None;
+            }
+            orders = orders
+                .iter()
+                .flat_map(|Order(before)| {
+                    let longer = arranged.iter().map(|next| [before.as_slice(), next].concat());
+                    longer.map(Order).collect::<Vec<_>>()
+                })
+                .collect();
+        }
+    }
+    Some(orders)
+}
+
+fn is_one_table(slots: &[Slot<'_>]) -> bool {
+    slots.windows(2).all(|pair| match pair {
+        [one, other] => std::ptr::eq(one.table, other.table),
+        _ => true,
+    })
+}
+
+/// The orders in which chains of equal priority may run: those of one table run in the order in which they are here.
+fn arrangements<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
+    if is_one_table(slots) {
+        return vec![slots.to_vec()];
+    }
+    let mut arranged = Vec::new();
+    for (place, first) in slots.iter().enumerate() {
+        let (before, behind) = (slots.iter().take(place), slots.iter().skip(place + 1));
+        if before.clone().any(|slot| std::ptr::eq(slot.table, first.table)) {
+            continue;
+        }
+        let rest: Vec<Slot<'a>> = before.chain(behind).copied().collect();
+        for order in arrangements(&rest) {
+            arranged.push([vec![*first], order].concat());
+        }
+    }
+    arranged
+}
+
+/// Whether a base chain leaves every packet alone.
+fn is_blank(slot: &Slot<'_>) -> bool {
+    slot.chain.rules.is_empty() && slot.base.policy == Policy::Accept
+}
+
+/// Takes one connection, of which some fields may not be known, through all hooks that its first packet passes, and records
+/// its way.
+pub fn follow<'a>(order: &Order<'a>, direction: Direction, connection: Connections) -> Followed<'a> {
+    let mut walker = Walker::new(None);
+    let mut states = vec![State::new(connection)];
+    for &hook in direction.hooks() {
+        states = walker.hook(order, hook, states);
+    }
+    // What comes now changes sources.
+    states.iter_mut().for_each(|state| state.mapped = state.is_untracked());
+    let any = || Intervals::up_to(Field::OutInterface.largest());
+    let lo = Intervals::one(interface(LOOPBACK));
+    let mut ended = Vec::new();
+    match direction {
+        Direction::Inbound => {
+            // Whether what was sent elsewhere is forwarded depends on where that is.
+            let mut forwarded: Vec<_> = states
+                .iter()
+                .filter(|state| state.is_sent_elsewhere())
+                .cloned()
+                .collect();
+            let question = walker.question();
+            states
+                .iter_mut()
+                .filter(|state| state.is_sent_elsewhere())
+                .for_each(|state| {
+                    state.doubts.push((question, false));
+                });
+            for state in &mut forwarded {
+                state.doubts.push((question, true));
+                state.connections = replaced(&state.connections, Field::OutInterface, any());
+            }
+            ended.extend(walker.hook(order, Hook::Input, states));
+            let forwarded = walker.hook(order, Hook::Forward, forwarded);
+            ended.extend(walker.hook(order, Hook::Postrouting, forwarded));
+        }
+        Direction::Outbound => {
+            let mut here = states;
+            for state in &mut here {
+                // It is routed again: if it was redirected, to this host.
+                let devices = match state.end {
+                    Some((_, Action::Redirect(_))) => lo.clone(),
+                    _ if state.is_sent_elsewhere() => any(),
+                    _ => continue,
+                };
+                state.connections = replaced(&state.connections, Field::OutInterface, devices);
+            }
+            let here = walker.hook(order, Hook::Postrouting, here);
+            let others = any().without(&lo);
+            let by = |devices: &Intervals| {
+                let narrowed = here.iter().map(|state| State {
+                    connections: state.connections.with(Field::OutInterface, devices),
+                    ..state.clone()
+                });
+                let exists = |state: &State<'a>| {
+                    let devices = state.connections.get(Field::OutInterface);
+                    devices.is_some_and(|devices| !devices.is_empty())
+                };
+                narrowed.filter(exists).collect::<Vec<_>>()
+            };
+            let (mut looped, leaving) = (by(&lo), by(&others));
+            ended.extend(walker.hook(order, Hook::Egress, leaving));
+            for state in &mut looped {
+                // It comes in by the device by which it left, without its socket. Its translation is settled.
+                state.mapped = true;
+                state
+                    .connections
+                    .fields
+                    .retain(|(field, _)| !matches!(field, Field::Uid | Field::Gid));
+                state.connections = replaced(&state.connections, Field::InInterface, lo.clone());
+                state.connections = replaced(&state.connections, Field::OutInterface, Intervals::one(0));
+            }
+            for hook in [Hook::Ingress, Hook::Prerouting, Hook::Input] {
+                looped = walker.hook(order, hook, looped);
+            }
+            ended.extend(looped);
+        }
+    }
+    let mut ends = walker.ends;
+    for state in ended {
+        let (fate, at, action) = match state.end {
+            Some((at, action)) if !state.is_untracked() => (Fate::Mapped, Some(at), Some(action)),
+            end => (Fate::Accepted, end.map(|(at, _)| at), None),
+        };
+        ends.push(End {
+            questions: questions(&state.doubts),
+            connections: state.connections,
+            fate,
+            at,
+            action,
+        });
+    }
+    Followed {
+        steps: walker.way,
+        ends,
+    }
 }
 
 /// Moves the goal's base chain behind those of other tables that it ties with. Returns those.
@@ -319,6 +596,29 @@ struct State<'a> {
     mapped: bool,
     /// What last ended a chain for them.
     left: Option<Place<'a>>,
+    /// Of connections that are followed: what has decided where they go.
+    end: Option<(Place<'a>, &'a Action)>,
+}
+
+impl State<'_> {
+    fn is_sent_elsewhere(&self) -> bool {
+        matches!(self.end, Some((_, Action::Nat(_))))
+    }
+
+    fn is_untracked(&self) -> bool {
+        matches!(self.end, Some((_, Action::Untrack)))
+    }
+
+    fn new(connections: Connections) -> Self {
+        Self {
+            connections,
+            doubts: Vec::new(),
+            reached: false,
+            mapped: false,
+            left: None,
+            end: None,
+        }
+    }
 }
 
 /// A question that can't be answered, by its number, and the answer that leads here.
@@ -335,8 +635,14 @@ const DEEPEST: usize = 32;
 const MOST_STEPS: usize = 1_000_000;
 
 struct Walker<'a, 'g> {
-    goal: Goal<'g>,
+    /// The chain to which connections should get. Without one, a connection is followed: its way is recorded, and what
+    /// becomes of it.
+    goal: Option<Goal<'g>>,
     walk: Walk<'a>,
+    way: Vec<Step<'a>>,
+    ends: Vec<End<'a>>,
+    /// The hook of the base chain.
+    hook: Hook,
     /// How many questions could not be answered so far.
     questions: usize,
     /// How many rules were asked so far.
@@ -352,8 +658,83 @@ struct Out<'a> {
     gone: Vec<State<'a>>,
 }
 
-impl<'a> Walker<'a, '_> {
+impl<'a, 'g> Walker<'a, 'g> {
+    fn new(goal: Option<Goal<'g>>) -> Self {
+        Self {
+            goal,
+            walk: Walk::default(),
+            way: Vec::new(),
+            ends: Vec::new(),
+            hook: Hook::Prerouting,
+            questions: 0,
+            steps: 0,
+        }
+    }
+
+    fn follows(&self) -> bool {
+        self.goal.is_none()
+    }
+
+    /// Takes a connection that is followed through the base chains of a hook.
+    fn hook(&mut self, order: &Order<'a>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+        for slot in order.0.iter().filter(|slot| slot.base.hook == hook) {
+            states = self.base_chain(*slot, states, &[]);
+        }
+        states
+    }
+
+    /// Records a step of a connection that is followed.
+    fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+        if self.follows() {
+            self.way.push(Step {
+                hook: self.hook,
+                depth,
+                at,
+                matched,
+            });
+        }
+    }
+
+    /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in one
+    /// visit to that chain: then it is one step, and if the answers differ, it isn't known.
+    fn record_or_join(&mut self, visit: usize, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+        let is_same = |step: &&mut Step<'a>| {
+            let rules = step.at.rule.zip(at.rule);
+            step.depth == depth && rules.is_some_and(|(one, other)| std::ptr::eq(one, other))
+        };
+        let before = self
+            .way
+            .get_mut(visit..)
+            .unwrap_or_default()
+            .iter_mut()
+            .rev()
+            .find(is_same);
+        match before {
+            None => self.record(depth, at, matched),
+            Some(step) => match (&step.matched, &matched) {
+                (Matched::Perhaps(..), _) => {}
+                (_, Matched::Perhaps(..)) => step.matched = matched,
+                (Matched::Yes(_), Matched::No(reason)) | (Matched::No(reason), Matched::Yes(_)) => {
+                    step.matched = Matched::Perhaps(reason.clone(), 0);
+                }
+                (Matched::Yes(_), Matched::Yes(_)) | (Matched::No(_), Matched::No(_)) => {}
+            },
+        }
+    }
+
     fn decide(&mut self, state: &State<'a>, certain: bool, at: Place<'a>, fate: Fate) {
+        if self.follows() {
+            if matches!(fate, Fate::Dropped | Fate::Unknown) {
+                self.ends.push(End {
+                    connections: state.connections.clone(),
+                    fate,
+                    at: Some(at),
+                    action: None,
+                    questions: questions(&state.doubts),
+                });
+            }
+            return;
+        }
         self.walk.decisions.push(Decision {
             connections: state.connections.clone(),
             at,
@@ -371,24 +752,36 @@ impl<'a> Walker<'a, '_> {
 
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>, tied: &[Slot<'a>]) -> Vec<State<'a>> {
         let is_nat = slot.base.kind == Kind::Nat;
-        let (passing, mut entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.mapped);
-        let uncertain = tied.contains(&slot);
+        let (mut passing, mut entering): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|state| is_nat && state.mapped);
+        let mut uncertain = tied.contains(&slot);
         // Whether it runs before the goal's base chain.
         let order = (self.question(), true);
-        if uncertain {
-            entering.iter_mut().for_each(|state| state.doubts.push(order));
-        }
-        let out = self.chain(slot.table, slot.chain, entering, 0);
+        self.hook = slot.base.hook;
         let policy = Place {
             table: slot.table,
             chain: slot.chain,
             rule: None,
         };
+        if self.follows() && matches!(slot.base.hook, Hook::Ingress | Hook::Egress) {
+            // Whether it runs at all: of which devices it sees the packets wasn't read.
+            uncertain = true;
+            self.record(0, policy, Matched::Perhaps(Reason::Device, order.0));
+            passing.extend(entering.iter().cloned().map(|mut state| {
+                state.doubts.push((order.0, false));
+                state
+            }));
+        }
+        if uncertain {
+            entering.iter_mut().for_each(|state| state.doubts.push(order));
+        }
+        let out = self.chain(slot.table, slot.chain, entering, 0);
         let mut next = passing;
         match slot.base.policy {
             Policy::Accept => next.extend(out.back),
             Policy::Drop => {
                 for state in out.back {
+                    self.record(0, policy, Matched::Yes(&Action::Drop));
                     self.decide(&state, true, policy, Fate::Dropped);
                 }
             }
@@ -404,7 +797,9 @@ impl<'a> Walker<'a, '_> {
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
         let mut out = Out::default();
         let mut now = entering;
-        if self.goal.is(table, chain) {
+        let is_goal = self.goal.is_some_and(|goal| goal.is(table, chain));
+        let visit = self.way.len();
+        if is_goal {
             self.walk.reached |= !now.is_empty();
             for state in &mut now {
                 state.reached = true;
@@ -423,12 +818,32 @@ impl<'a> Walker<'a, '_> {
             };
             let mut next = Vec::with_capacity(now.len());
             for state in now {
-                if matches!(rule.action, Action::Continue(_)) {
+                let goes_on = matches!(rule.action, Action::Continue(_));
+                if goes_on && !self.follows() {
                     next.push(state);
                     continue;
                 }
                 let question = self.question();
-                let (matching, rest) = split(table, rule, &state, question);
+                let Split {
+                    matching,
+                    rest,
+                    telling,
+                } = split(table, rule, &state, question);
+                if self.follows() {
+                    let matched = matched(
+                        at.table,
+                        rule,
+                        &state,
+                        (matching.as_ref(), rest.as_ref()),
+                        telling,
+                        question,
+                    );
+                    self.record_or_join(visit, depth, at, matched);
+                }
+                if goes_on {
+                    next.push(state);
+                    continue;
+                }
                 next.extend(rest);
                 if let Some(matching) = matching {
                     self.act(at, matching, &rule.action, depth, &mut next, &mut out);
@@ -437,7 +852,7 @@ impl<'a> Walker<'a, '_> {
             now = merged(next);
         }
         out.back.extend(now);
-        if self.goal.is(table, chain) {
+        if is_goal {
             // Those that a rule of the goal lets bypass the proxy.
             for state in out.back.iter().chain(&out.gone).filter(|state| !state.mapped) {
                 if let Some(at) = state.left {
@@ -472,10 +887,16 @@ impl<'a> Walker<'a, '_> {
             Action::Redirect(_) | Action::Nat(_) => {
                 self.decide(&state, true, at, Fate::Mapped);
                 state.mapped = true;
+                if self.follows() {
+                    translate(&mut state, self.hook, at, action);
+                }
                 out.gone.push(state);
             }
             Action::Untrack => {
                 self.decide(&state, true, at, Fate::Untracked);
+                if self.follows() && !state.mapped {
+                    state.end = Some((at, action));
+                }
                 state.mapped = true;
                 next.push(state);
             }
@@ -529,6 +950,88 @@ impl<'a> Walker<'a, '_> {
     }
 }
 
+/// The numbers of the questions, each once.
+fn questions(doubts: &[Doubt]) -> Vec<usize> {
+    doubts.iter().map(|(question, _)| *question).collect()
+}
+
+/// Has a nat rule's action change a connection that is followed.
+///
+/// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of the
+/// device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
+fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
+    let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
+    let port = if is_source {
+        Field::SourcePort
+    } else {
+        Field::DestinationPort
+    };
+    let any = |field: Field| Intervals::up_to(field.largest());
+    for family in Family::ALL {
+        let (address, loopback) = match (is_source, family) {
+            (true, _) => (Field::Source(family), None),
+            (false, Family::V4) => (Field::Destination(family), Some(u32::from(Ipv4Addr::LOCALHOST).into())),
+            (false, Family::V6) => (Field::Destination(family), Some(Ipv6Addr::LOCALHOST.into())),
+        };
+        let loopback = loopback.filter(|_| hook == Hook::Output && matches!(action, Action::Redirect(_)));
+        state.connections = replaced(
+            &state.connections,
+            address,
+            loopback.map_or_else(|| any(address), Intervals::one),
+        );
+    }
+    let ports = match action {
+        Action::Redirect(None) => None,
+        Action::Redirect(Some((first, last))) => Some(Intervals::new([((*first).into(), (*last).into())])),
+        _ => Some(any(port)),
+    };
+    if let Some(ports) = ports {
+        state.connections = replaced(&state.connections, port, ports);
+    }
+    if !is_source {
+        state.end = Some((at, action));
+    }
+}
+
+/// Whether a connection that is followed matches a rule, by what `split` made of it.
+fn matched<'a>(
+    table: &'a Table,
+    rule: &'a Rule,
+    state: &State<'a>,
+    (matching, rest): (Option<&State<'a>>, Option<&State<'a>>),
+    telling: Option<usize>,
+    question: usize,
+) -> Matched<'a> {
+    let numbers = |field: &Field| state.connections.get(*field).cloned();
+    if let Some(condition) = telling.and_then(|index| rule.conditions.get(index)) {
+        let had = match condition {
+            Condition::In { field, .. } => numbers(field),
+            Condition::Fixed { .. } | Condition::Unknown(_) => None,
+        };
+        let reason = Reason::Condition(condition, had);
+        return match (matching, rest) {
+            (None, _) => Matched::No(reason),
+            _ => Matched::Perhaps(reason, question),
+        };
+    }
+    let Action::Map(field, name) = &rule.action else {
+        return Matched::Yes(&rule.action);
+    };
+    let known = numbers(field).unwrap_or_default();
+    let overlaps = |numbers: &Intervals| !known.and(numbers).is_empty();
+    let verdicts = table.set(name).map(|map| map.verdicts.as_slice());
+    let Some(verdicts) = verdicts else {
+        return Matched::Yes(&rule.action);
+    };
+    let said = verdicts.iter().find(|(numbers, _)| overlaps(numbers));
+    let reason = Reason::Map(*field, name, numbers(field));
+    match said {
+        None => Matched::No(reason),
+        Some((numbers, action)) if known.without(numbers).is_empty() => Matched::Yes(action),
+        Some(_) => Matched::Perhaps(reason, question),
+    }
+}
+
 /// Connections whose field is none of these numbers.
 fn without(connections: &Connections, field: Field, numbers: &Intervals) -> Connections {
     let mut narrowed = connections.clone();
@@ -543,25 +1046,46 @@ fn without(connections: &Connections, field: Field, numbers: &Intervals) -> Conn
     narrowed
 }
 
-/// Those connections that meet the rule's conditions, and those that don't. Where it can't be told, both have them, and that
-/// they get any further depends on the answer to the question.
-fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> (Option<State<'a>>, Option<State<'a>>) {
+/// What a rule does to a set of connections.
+struct Split<'a> {
+    /// Those that meet its conditions.
+    matching: Option<State<'a>>,
+    /// Those that don't.
+    rest: Option<State<'a>>,
+    /// The place of the first condition that any may fail.
+    telling: Option<usize>,
+}
+
+/// Splits connections by a rule's conditions. Where it can't be told, both parts have them, and that they get any further
+/// depends on the answer to the question.
+fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> Split<'a> {
+    let mut telling = None;
+    let none = |index| Split {
+        matching: None,
+        rest: Some(state.clone()),
+        telling: Some(index),
+    };
     let mut matching = state.clone();
     let mut understood = true;
     // What the other connections are, as long as a single condition tells them apart.
     let mut rest: Option<Connections> = None;
     let mut conditions_that_tell = 0;
-    for condition in &rule.conditions {
+    for (index, condition) in rule.conditions.iter().enumerate() {
         match condition {
-            Condition::Fixed { holds: true, .. } => {}
-            Condition::Fixed { holds: false, .. } => return (None, Some(state.clone())),
-            Condition::Unknown(_) => {
+            Condition::Fixed { holds, .. } if !state.is_untracked() => {
+                if !holds {
+                    return none(index);
+                }
+            }
+            // Connection tracking calls no packet new that it was told to leave alone.
+            Condition::Fixed { .. } | Condition::Unknown(_) => {
                 understood = false;
+                telling = telling.or(Some(index));
                 conditions_that_tell += 2;
             }
             Condition::In { field, values, negated } => {
                 let Some(known) = matching.connections.get(*field) else {
-                    return (None, Some(state.clone()));
+                    return none(index);
                 };
                 let numbers = match values {
                     Values::Listed(list) => Some(Intervals::new(list.iter().copied())),
@@ -569,6 +1093,7 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> 
                 };
                 let Some(numbers) = numbers else {
                     understood = false;
+                    telling = telling.or(Some(index));
                     conditions_that_tell += 2;
                     continue;
                 };
@@ -577,11 +1102,12 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> 
                     true => (known.without(&numbers), known.and(&numbers)),
                 };
                 if held.is_empty() {
-                    return (None, Some(state.clone()));
+                    return none(index);
                 }
                 if others.is_empty() {
                     continue;
                 }
+                telling = telling.or(Some(index));
                 conditions_that_tell += 1;
                 let few = |intervals: &Intervals| intervals.as_slice().len() <= MOST_INTERVALS;
                 if few(&others) {
@@ -608,9 +1134,14 @@ fn split<'a>(table: &Table, rule: &Rule, state: &State<'a>, question: usize) -> 
         matching.doubts.push((question, true));
         rest.iter_mut().for_each(|rest| rest.doubts.push((question, false)));
     }
-    (Some(matching), rest)
+    Split {
+        matching: Some(matching),
+        rest,
+        telling,
+    }
 }
 
+/// The same connections, whose field has other numbers now.
 fn replaced(connections: &Connections, field: Field, intervals: Intervals) -> Connections {
     let mut connections = connections.clone();
     for (known, old) in &mut connections.fields {
@@ -644,7 +1175,7 @@ fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     for state in merged {
         let known = few
             .iter_mut()
-            .find(|known| known.reached == state.reached && known.mapped == state.mapped);
+            .find(|known| (known.reached, known.mapped, known.end) == (state.reached, state.mapped, state.end));
         match known {
             Some(known) => {
                 // Which of them get here isn't told apart any more.
@@ -664,7 +1195,9 @@ fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
 
 /// The doubts that are left where two states are one; none if they aren't.
 fn joined(one: &State<'_>, other: &State<'_>) -> Option<Vec<Doubt>> {
-    if one.connections != other.connections || (one.reached, one.mapped) != (other.reached, other.mapped) {
+    if one.connections != other.connections
+        || (one.reached, one.mapped, one.end) != (other.reached, other.mapped, other.end)
+    {
         return None;
     }
     let only_in = |these: &[Doubt], those: &[Doubt]| -> Vec<Doubt> {

@@ -346,6 +346,7 @@ fn an_answer_that_cannot_be_printed_is_an_error() {
             "show",
             "show --output json",
             "detect",
+            "explain outbound --to 127.0.0.1:80",
             &format!("verify {PORTS}"),
             &format!("{PORTS} --simulate"),
             "--help",
@@ -371,6 +372,7 @@ fn an_empty_netns_is_not_the_current_one() {
         "detect",
         "show",
         "uninstall",
+        "explain outbound --to 127.0.0.1:80",
         &format!("verify {PORTS}"),
         &format!("{PORTS} --iptables-mode nft"),
     ] {

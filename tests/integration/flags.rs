@@ -162,7 +162,7 @@ fn a_mistake_is_named_with_what_to_write_instead() {
         (&["verify", "-o", "-5", "-p", "1"], "--outgoing-proxy-port"),
         (
             &["help", "verfiy"],
-            "\"verfiy\" is invalid: use show, verify, uninstall",
+            "\"verfiy\" is invalid: use show, explain, verify, uninstall",
         ),
         (&["completions"], "the name of a shell"),
         (&["completions", "cmd.exe"], "\"cmd.exe\" is invalid: use bash"),
@@ -327,24 +327,29 @@ fn the_text_of_both_families_is_refused_as_a_whole() {
     assert!(saved(&nowhere, "nft").contains("PROXY_INIT_OUTPUT"));
 }
 
+/// Every subcommand that has a name.
+const SUBCOMMANDS: [&str; 9] = [
+    "show",
+    "explain",
+    "verify",
+    "uninstall",
+    "detect",
+    "validate",
+    "help",
+    "man",
+    "completions",
+];
+
 #[test]
 fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
     assert_eq!(stdout(&["help"]), stdout(&["--help"]));
-    for subcommand in [
-        "verify",
-        "uninstall",
-        "detect",
-        "validate",
-        "help",
-        "man",
-        "completions",
-    ] {
+    for subcommand in SUBCOMMANDS {
         let help = stdout(&["help", subcommand]);
         assert_eq!(help, stdout(&[subcommand, "--help"]));
         for words in ["Example: ", &format!("proxy-init {subcommand}"), "Exit codes:\n  0  "] {
             assert!(help.contains(words), "{words} in {help}");
         }
-        assert_eq!(help.contains("\n  3  "), subcommand == "verify");
+        assert_eq!(help.contains("\n  3  "), ["explain", "verify"].contains(&subcommand));
         assert!(stdout(&["--help"]).contains(&format!("\n  {subcommand} ")));
     }
     for code in 0..=3 {
@@ -376,15 +381,7 @@ fn every_subcommand_has_a_man_page() {
     for code in 0..=3 {
         assert!(page.contains(&format!("\n       {code}      ")), "{code} in {page}");
     }
-    for subcommand in [
-        "verify",
-        "uninstall",
-        "detect",
-        "validate",
-        "help",
-        "man",
-        "completions",
-    ] {
+    for subcommand in SUBCOMMANDS {
         assert!(
             page.contains(&format!("\n       {subcommand}")),
             "{subcommand} in {page}"
@@ -457,6 +454,8 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["verify", "-p", "1", "--iptables-mode", "n"], &["nft", "native"]),
         (&["verify", "--output", ""], &["text", "json"]),
         (&["detect", "--output", "j"], &["json"]),
+        (&["explain", "i"], &["inbound"]),
+        (&["explain", "inbound", "--expect", ""], &["proxy", "bypass"]),
         (&["--log-format", ""], &["plain", "json"]),
         (&["--log-level", ""], &["error", "warning", "info", "debug"]),
         (&["uninstall", "--log-level", "w"], &["warning"]),
@@ -493,6 +492,8 @@ fn errors_are_json_where_that_is_asked_for() {
     for (arguments, code) in [
         ("verify --output json -p 4143 -o 4140 --netns /nonexistent", 1),
         ("detect --netns /nonexistent --output=json", 1),
+        ("explain inbound --to 10.0.0.1:80 --netns /nonexistent --output json", 1),
+        ("explain inbound --to 10.0.0.1 --output json", 2),
         ("verify --output json -p 70000 -o 4140", 2),
         ("verify --output json --simulate -p 4143", 2),
         ("detect --output=json stray", 2),

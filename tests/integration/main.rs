@@ -7,6 +7,7 @@ mod any_flags;
 mod cli;
 mod deploy;
 mod errors;
+mod explain;
 mod flags;
 mod foreign;
 mod legacy;
@@ -23,5 +24,5 @@ mod truth;
 mod valgrind;
 mod validate;
 mod versions;
-mod walk;
+
 mod xtables;

@@ -28,6 +28,8 @@ fn check_mode(mode: &str) {
         &format!("verify {other}"),
         "verify",
         "show",
+        "explain inbound --to 127.0.0.1:80",
+        "explain outbound --to 127.0.0.1:80 --uid 7",
         "uninstall",
     ] {
         check(&namespace, line);
@@ -70,6 +72,7 @@ fn what_changes_nothing() {
         "detect --output json",
         "show",
         "show --output json",
+        "explain outbound --to [::1]:80 --output json",
         "--help",
         "--version",
         "man",

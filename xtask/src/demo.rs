@@ -50,6 +50,22 @@ pub(crate) fn run() -> Result<()> {
     println!("{}\n", log.lines().last().unwrap_or_default());
 
     connections(&lab);
+    for (title, line) in [
+        ("What redirects here, with packets and bytes", "show"),
+        (
+            "Would this connection go to the proxy, and which rule says so",
+            "explain outbound --to 192.0.2.1:4567",
+        ),
+    ] {
+        println!("\n{title}:\n$ proxy-init {line}");
+        let output = lab.pod.output(Command::new(&binary).args(line.split(' ')));
+        if !output.status.success() {
+            return Err(format!("proxy-init {line} failed: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            println!("  {line}");
+        }
+    }
     for (title, command) in [
         (
             "The rules as iptables-nft sees them (ip6tables-nft: the same)",

@@ -2,7 +2,6 @@
 //! which the kernel runs it, with the traffic that each rule has counted.
 
 mod print;
-mod words;
 
 use std::path::Path;
 
@@ -12,15 +11,14 @@ use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
 use crate::operate::recognize::exact_flags;
+use crate::operate::words;
 use crate::rules::config::Family;
-use crate::rules::expected::{NAT, NATIVE};
 use crate::rules::found::{
     self, Action, Base, Counters, Found, Name, NotKnown, Policy, Slot, Subsystem, Table, TableFamily,
 };
-use crate::rules::hook::Hook;
 use crate::rules::line::Line;
 use crate::rules::mode::Mode;
-use crate::rules::ruleset::{ChainName, Purpose};
+use crate::rules::ruleset::ChainName;
 use crate::rules::walk::Direction;
 
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
@@ -137,12 +135,7 @@ impl Shown {
 fn backend(mode: Mode, found: &Found) -> Backend {
     let mut chains = Vec::new();
     for family in Family::ALL {
-        let table_family = match mode {
-            Mode::Native => TableFamily::Inet,
-            Mode::Nft | Mode::Legacy => TableFamily::Ip(family),
-        };
-        let name = if mode == Mode::Native { NATIVE } else { NAT };
-        let Some(ours) = found.table(mode.subsystem(), table_family, name) else {
+        let Some(ours) = found.table_of(mode, family) else {
             continue;
         };
         for direction in Direction::ALL {
@@ -168,22 +161,22 @@ fn backend(mode: Mode, found: &Found) -> Backend {
     }
 }
 
+/// What a rule does, in words.
+fn does(rule: &found::Rule, effect: Effect) -> String {
+    match effect {
+        Effect::Bypass => "bypasses the proxy".to_owned(),
+        Effect::Proxy(port) => format!("to the proxy, port {port}"),
+        Effect::Jump | Effect::Other => words::action(&rule.action),
+    }
+}
+
 /// The ports to which proxy-init's rules redirect.
 fn proxy_ports(table: &Table) -> Vec<u16> {
     let rules = table.chains.iter().flat_map(|chain| &chain.rules);
-    let ports = rules.filter(|rule| is_ours(rule)).map(|rule| match rule.action {
-        Action::Redirect(Some((port, _))) => Some(port),
-        _ => None,
-    });
-    ports.flatten().collect()
-}
-
-/// Whether a rule is proxy-init's, as its comment says.
-fn is_ours(rule: &found::Rule) -> bool {
-    let prefix = Purpose::PREFIX.as_bytes();
-    rule.comment
-        .as_ref()
-        .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+    rules
+        .filter(|rule| rule.is_ours())
+        .filter_map(found::Rule::redirects_to)
+        .collect()
 }
 
 /// The way of a direction's connections through the chains.
@@ -199,12 +192,9 @@ struct Way<'a> {
 impl<'a> Way<'a> {
     /// Adds the chains that run before proxy-init's, and those.
     fn follow(&mut self, found: &'a Found, family: Family) {
-        let hooks: &[Hook] = match self.direction {
-            Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
-            Direction::Outbound => &[Hook::Output],
-        };
         let own = self.direction.chain();
-        let slots: Vec<Slot<'a>> = hooks.iter().flat_map(|&hook| found.chains_at(family, hook)).collect();
+        let hooks = self.direction.hooks().iter();
+        let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
         let leads_to_own = |slot: &Slot<'_>| {
             let mut rules = slot.chain.rules.iter();
             std::ptr::eq(slot.table, self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
@@ -281,7 +271,7 @@ impl<'a> Way<'a> {
             drops.then_some("policy drop")
         });
         let jump = chain.rules.iter().position(|rule| {
-            chain.base.is_some() && std::ptr::eq(table, self.ours) && is_ours(rule) && rule.leads_to(table).is_some()
+            chain.base.is_some() && std::ptr::eq(table, self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
         });
         let rules = chain.rules.iter().enumerate().map(|(index, rule)| {
             let effect = self.effect(table, chain, rule);
@@ -289,11 +279,11 @@ impl<'a> Way<'a> {
                 number: index + 1,
                 line: Line { table, chain, rule }.to_string(),
                 counters: rule.counters,
-                ours: is_ours(rule),
+                ours: rule.is_ours(),
                 effect,
                 behind: jump.is_some_and(|jump| index > jump),
                 matches: words::matches(table, rule),
-                does: words::does(rule, effect),
+                does: does(rule, effect),
                 why: words::why(rule),
             }
         });

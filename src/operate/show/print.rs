@@ -1,8 +1,9 @@
 //! What is shown, as text and as JSON.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
+use crate::operate::json::object;
 use crate::rules::config::Family;
 use crate::rules::found::TableFamily;
 use crate::rules::walk::Direction;
@@ -35,7 +36,12 @@ impl Shown {
             backend.write(&mut text, colour);
         }
         if self.backends.is_empty() {
-            text += "no rules of proxy-init's were found in this network namespace\n";
+            text += match self.not_known.is_empty() {
+                true => "no rules of proxy-init's were found in this network namespace\n",
+                false => {
+                    "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n"
+                }
+            };
         }
         match &self.auto {
             Some(Ok((mode, reason))) => text += &format!("auto would choose {mode} mode, because {reason}\n"),
@@ -96,15 +102,6 @@ fn rule(rule: &Rule) -> Value {
         value.push(("port", port.into()));
     }
     object(value)
-}
-
-/// As `json!`, whose code is many times as large; so is that of collecting a map.
-fn object(pairs: Vec<(&str, Value)>) -> Value {
-    let mut map = Map::new();
-    for (key, value) in pairs {
-        map.insert(key.to_owned(), value);
-    }
-    Value::Object(map)
 }
 
 /// How letters look on a terminal.
@@ -603,7 +600,7 @@ PROXY_INIT_REDIRECT
         let shown = Shown::of(&found);
         assert_eq!(
             shown.text(false),
-            "no rules of proxy-init's were found in this network namespace\n\
+            "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n\
              not known: what legacy tables hold, whether proxy-init's rules or others (for a reason)\n"
         );
         assert_eq!(

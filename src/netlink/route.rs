@@ -1,0 +1,280 @@
+//! Asks the kernel how it would route a packet: rtnetlink(7).
+
+use std::net::{IpAddr, SocketAddr};
+
+use mnl::Bus;
+use nix::errno::Errno;
+
+use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
+use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT};
+use super::{ReadError, Socket};
+
+/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
+/// message's header.
+const RTMSG: usize = 12;
+const IFINFOMSG: usize = 16;
+const IFADDRMSG: usize = 8;
+
+/// How a packet would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// To whom.
+    pub(crate) kind: Kind,
+    /// The device by which it leaves; the loopback device for what stays in this namespace.
+    pub(crate) device: Device,
+    /// The address that it comes from, if the route says so.
+    pub(crate) source: Option<IpAddr>,
+}
+
+/// To whom a route leads (`rtm_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To this namespace: the destination is one of its own addresses.
+    Local,
+    /// To another host.
+    Unicast,
+    /// To nobody in particular: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
+    Shared,
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Its number.
+    pub(crate) index: u32,
+    /// Its name.
+    pub(crate) name: Vec<u8>,
+    /// Whether it is up (`IFF_UP`).
+    pub(crate) is_up: bool,
+}
+
+/// A packet of a TCP connection, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packet {
+    /// Where it goes.
+    pub(crate) to: SocketAddr,
+    /// Where it comes from.
+    pub(crate) from: Option<IpAddr>,
+    /// The port from which it comes.
+    pub(crate) from_port: Option<u16>,
+    /// Whose it is.
+    pub(crate) uid: Option<u32>,
+}
+
+/// How a packet would be routed in the thread's network namespace. No privileges are needed.
+///
+/// Kernels before 4.17 do not route by port, and skip the attributes that they do not know.
+///
+/// # Errors
+/// There is no route, or one that refuses such packets; or reading fails.
+pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
+    let Packet {
+        to,
+        from,
+        from_port,
+        uid,
+    } = packet;
+    let (to, to_port) = (to.ip(), to.port());
+    let socket = Socket::open_bus(Bus::Route)?;
+    let bytes = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let family = match to {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    let mut subheader = [0; RTMSG];
+    let bits = |address: IpAddr| (bytes(address).len() * 8) as u8;
+    // The family, and how many bits of either address count.
+    for (slot, value) in subheader.iter_mut().zip([family as u8, bits(to), from.map_or(0, bits)]) {
+        *slot = value;
+    }
+    let mut request = Writer::with_capacity(128);
+    request.any_message(
+        libc::RTM_GETROUTE.into(),
+        libc::NLM_F_ACK,
+        0,
+        &subheader,
+        |attributes| {
+            attributes.bytes(libc::RTA_DST, &bytes(to));
+            if let Some(from) = from {
+                attributes.bytes(libc::RTA_SRC, &bytes(from));
+            }
+            if let Some(uid) = uid {
+                attributes.bytes(libc::RTA_UID, &uid.to_ne_bytes());
+            }
+            attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
+            attributes.bytes(RTA_DPORT, &to_port.to_be_bytes());
+            if let Some(port) = from_port {
+                attributes.bytes(RTA_SPORT, &port.to_be_bytes());
+            }
+        },
+    );
+    let mut answer = None;
+    socket.request(&request.finish(), &mut |message| {
+        answer = Some(read_route(message)?);
+        Ok(())
+    })?;
+    let (kind, index, source) = answer.ok_or(Malformed)?;
+    let device = match kind {
+        // Of an IPv6 address the answer has the device that it belongs to.
+        Kind::Local => ask_device(&socket, Which::Named(b"lo")),
+        Kind::Unicast | Kind::Shared => ask_device(&socket, Which::Numbered(index)),
+    };
+    Ok(Route {
+        kind,
+        device: device?,
+        source: source.or(from),
+    })
+}
+
+/// What a message about a route says: to whom it leads, the number of the device, and the source address.
+pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+    // `rtm_type`, the eighth byte.
+    let kind = match *message.payload.get(7).ok_or(Malformed)? {
+        libc::RTN_LOCAL => Kind::Local,
+        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => Kind::Shared,
+        _ => Kind::Unicast,
+    };
+    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
+    let source = attributes.find(libc::RTA_PREFSRC)?.map(address).transpose()?;
+    Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source))
+}
+
+fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .map_err(|_| Malformed)
+}
+
+/// The device with this name, or with this alternative one, in the thread's network namespace.
+///
+/// # Errors
+/// There is none (ENODEV), or reading fails.
+pub(crate) fn device(name: &[u8]) -> Result<Device, ReadError> {
+    ask_device(&Socket::open_bus(Bus::Route)?, Which::Named(name))
+}
+
+/// Which device is meant.
+enum Which<'a> {
+    Numbered(u32),
+    Named(&'a [u8]),
+}
+
+fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
+    let mut subheader = [0; IFINFOMSG];
+    if let Which::Numbered(index) = which {
+        // `ifi_index`
+        for (slot, byte) in subheader.iter_mut().skip(4).zip(index.to_ne_bytes()) {
+            *slot = byte;
+        }
+    }
+    let mut request = Writer::with_capacity(64);
+    let kind = libc::RTM_GETLINK.into();
+    request.any_message(kind, libc::NLM_F_ACK, 0, &subheader, |attributes| {
+        if let Which::Named(name) = which {
+            attributes.bytes(libc::IFLA_IFNAME, &[name, &[0]].concat());
+        }
+    });
+    let mut device = None;
+    socket.request(&request.finish(), &mut |message| {
+        device = Some(read_device(message)?);
+        Ok(())
+    })?;
+    device.ok_or(ReadError::Socket(Errno::ENODEV))
+}
+
+/// What a message about a device says.
+pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
+    let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
+    Ok(Device {
+        // `ifi_index` and `ifi_flags`
+        index: u32_at(message.payload, 4)?,
+        name: string(attributes.get(libc::IFLA_IFNAME)?)?.to_vec(),
+        is_up: u32_at(message.payload, 8)? & libc::IFF_UP as u32 != 0,
+    })
+}
+
+/// The numbers of the devices that have an address of this one's family, in the thread's network namespace.
+///
+/// # Errors
+/// Reading fails.
+pub(crate) fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, ReadError> {
+    let socket = Socket::open_bus(Bus::Route)?;
+    let family = match address {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    let mut subheader = [0; IFADDRMSG];
+    subheader[0] = family as u8;
+    let mut request = Writer::with_capacity(32);
+    request.any_message(libc::RTM_GETADDR.into(), libc::NLM_F_DUMP, 0, &subheader, |_| ());
+    let mut devices = Vec::new();
+    socket.request(&request.finish(), &mut |message| {
+        // `ifa_index`
+        devices.push(u32_at(message.payload, 4)?);
+        Ok(())
+    })?;
+    Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::message::Messages;
+    use super::*;
+
+    /// An answer with this type of route and these attributes.
+    fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+        let mut subheader = [0; RTMSG];
+        subheader[7] = kind;
+        let mut writer = Writer::with_capacity(64);
+        writer.any_message(libc::RTM_NEWROUTE.into(), 0, 0, &subheader, |to| {
+            for (kind, value) in attributes {
+                to.bytes(*kind, value);
+            }
+        });
+        let bytes = writer.finish();
+        read_route(&Messages(&bytes).next().unwrap()?)
+    }
+
+    #[test]
+    fn a_route_has_a_device_and_perhaps_a_source() {
+        let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
+        assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((Kind::Unicast, 7, None)));
+        let v4 = (libc::RTA_PREFSRC, &[10, 77, 0, 2][..]);
+        assert_eq!(
+            answer(libc::RTN_LOCAL, &[v4, device]),
+            Ok((Kind::Local, 7, Some([10, 77, 0, 2].into())))
+        );
+        for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
+            assert_eq!(answer(kind, &[device]), Ok((Kind::Shared, 7, None)));
+        }
+        let v6 = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        assert_eq!(
+            answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &v6)]),
+            Ok((Kind::Unicast, 7, Some(v6.into())))
+        );
+    }
+
+    #[test]
+    fn an_answer_without_them_is_malformed() {
+        assert_eq!(answer(libc::RTN_UNICAST, &[]), Err(Malformed));
+        assert_eq!(answer(libc::RTN_UNICAST, &[(libc::RTA_OIF, &[7, 0])]), Err(Malformed));
+        let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
+        assert_eq!(
+            answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &[10])]),
+            Err(Malformed)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(payload: Vec<u8>) {
+            let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
+            let _ = (read_route(&message), read_device(&message));
+        }
+    }
+}

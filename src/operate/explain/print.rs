@@ -1,0 +1,165 @@
+//! An explanation as text and as JSON.
+
+use serde_json::Value;
+
+use super::{Explained, Step};
+use crate::operate::json::object;
+use crate::rules::explain::Verdict;
+
+/// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
+const MOST: usize = 20;
+
+impl Explained {
+    /// For machines; docs/explain.md has the schema.
+    pub fn json(&self) -> String {
+        let (verdict, port) = match &self.verdict {
+            Verdict::Proxy(port) => ("proxy", Some(*port)),
+            Verdict::Bypass => ("bypass", None),
+            Verdict::Elsewhere(_) => ("elsewhere", None),
+            Verdict::Dropped | Verdict::Lost(_) => ("dropped", None),
+            Verdict::NotKnown(_) => ("not-known", None),
+        };
+        let by = self.by.as_ref();
+        let value = vec![
+            ("schema", 1.into()),
+            ("verdict", verdict.into()),
+            ("answer", self.verdict.to_string().into()),
+            ("port", port.into()),
+            ("rule", by.map(|by| by.rule.as_str()).into()),
+            ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
+            ("connection", self.connection.as_str().into()),
+            ("steps", self.steps.iter().map(step).collect()),
+        ];
+        object(value).to_string()
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n{}\n", self.verdict, self.connection);
+        if let Some(by) = &self.by {
+            text += &format!("by {}", by.place);
+            if let Some(mode) = by.mode {
+                text += &format!(", {mode} mode");
+            }
+            text += &format!(": {}\n", by.rule);
+        } else if self.verdict == Verdict::Bypass {
+            text += "no rule sends it to the proxy\n";
+        }
+        let mut before: Option<&Step> = None;
+        let mut left_out = 0;
+        let mut in_a_row = 0;
+        let mut written: Vec<&[Step]> = Vec::new();
+        let mut rest = self.steps.as_slice();
+        while let Some((step, behind)) = rest.split_first() {
+            rest = behind;
+            let is_same_chain = before.is_some_and(|before| before.is_in_chain_of(step));
+            in_a_row = match (is_same_chain, step.matched) {
+                (true, Some(false)) => in_a_row + 1,
+                _ => 0,
+            };
+            if in_a_row >= MOST {
+                left_out += 1;
+                continue;
+            }
+            end_row(&mut text, before, &mut left_out);
+            step.write(&mut text, before);
+            before = Some(step);
+            // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of times.
+            let (inside, after) = behind.split_at(step.jump_length(behind));
+            if written.iter().any(|other| is_same_way(other, inside)) {
+                text += &format!("{:indent$}as above\n", "", indent = step.indent() + 2);
+                rest = after;
+            } else if !inside.is_empty() {
+                written.push(inside);
+            }
+        }
+        end_row(&mut text, before, &mut left_out);
+        text
+    }
+}
+
+/// Whether two jumps lead to the same chain, and the same comes of it.
+fn is_same_way(one: &[Step], other: &[Step]) -> bool {
+    let top = |steps: &[Step]| steps.first().map_or(0, |step| step.depth);
+    let (one_top, other_top) = (top(one), top(other));
+    let is_same = |(one, other): (&Step, &Step)| {
+        let place = |step: &Step, top| (step.hook, step.depth.checked_sub(top));
+        place(one, one_top) == place(other, other_top)
+            && (&one.table, &one.chain, &one.rule) == (&other.table, &other.chain, &other.rule)
+            && (one.matched, &one.why) == (other.matched, &other.why)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
+}
+
+fn end_row(text: &mut String, before: Option<&Step>, left_out: &mut usize) {
+    if *left_out > 0 {
+        let indent = before.map_or(0, Step::indent);
+        *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
+    }
+    *left_out = 0;
+}
+
+impl Step {
+    fn is_in_chain_of(&self, other: &Self) -> bool {
+        (self.hook, self.depth, &self.table, &self.chain) == (other.hook, other.depth, &other.table, &other.chain)
+    }
+
+    /// How many of the steps behind it are in the chain to which it leads, and in those to which that one does.
+    fn jump_length(&self, behind: &[Self]) -> usize {
+        let is_inside = |step: &&Self| step.hook == self.hook && step.depth > self.depth;
+        behind.iter().take_while(is_inside).count()
+    }
+
+    fn indent(&self) -> usize {
+        4 + 4 * self.depth
+    }
+
+    /// Adds its line, after a line for the chain if that is another one than before.
+    fn write(&self, text: &mut String, before: Option<&Self>) {
+        if before.is_none_or(|before| before.hook != self.hook) {
+            *text += &format!("\n{}\n", self.hook);
+        }
+        let is_new = match before {
+            Some(before) if before.hook == self.hook => {
+                self.depth > before.depth
+                    || (!self.is_in_chain_of(before) && self.depth == before.depth)
+                    || (self.depth == 0 && before.table != self.table)
+            }
+            _ => true,
+        };
+        let indent = self.indent();
+        if is_new {
+            let above = indent - 2;
+            *text += &match self.priority {
+                Some(priority) => format!("{:above$}{} {} (priority {priority})\n", "", self.table, self.chain),
+                None => format!("{:above$}{}\n", "", self.chain),
+            };
+        }
+        let number = self
+            .rule
+            .as_ref()
+            .map_or("-".to_owned(), |(number, _)| number.to_string());
+        let matched = match self.matched {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "?",
+        };
+        *text += &format!(
+            "{:indent$}{number:<3} {matched:<3}  {}: {}\n",
+            "", self.matches, self.why
+        );
+    }
+}
+
+fn step(step: &Step) -> Value {
+    let value = vec![
+        ("hook", step.hook.to_string().into()),
+        ("table", step.table.as_str().into()),
+        ("chain", step.chain.as_str().into()),
+        ("depth", step.depth.into()),
+        ("rule", step.rule.as_ref().map(|(_, rule)| rule.as_str()).into()),
+        ("matched", step.matched.into()),
+        ("why", step.why.as_str().into()),
+    ];
+    object(value)
+}

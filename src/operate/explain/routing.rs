@@ -1,0 +1,263 @@
+//! What the kernel's routing adds to a connection, and what it does with one that the rules let through.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use nix::errno::Errno;
+
+use crate::error::{self, Error};
+use crate::netlink::ReadError;
+use crate::netlink::route::{Kind, Packet, device, devices_with_addresses_like, route};
+use crate::rules::expected::LOOPBACK;
+use crate::rules::explain::{Answer, Connection, Verdict};
+use crate::rules::found::{Action, Name};
+use crate::rules::hook::Hook;
+use crate::rules::walk::{Direction, Matched};
+
+/// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
+const LOOPBACK_INDEX: u32 = 1;
+
+/// Whose the destination of a connection is, as long as no rule changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// It is what an outbound connection is routed to, or an address of this namespace.
+    Usual,
+    /// An inbound connection goes to an address of 127.0.0.0/8, by another device than lo.
+    Loopback,
+    /// An inbound connection goes to an address that this namespace doesn't have.
+    NotHere,
+}
+
+/// Asks for the device and the source address of an outbound connection, and for whose the destination of an inbound one is.
+pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error> {
+    let to = connection.to.ip();
+    let no_connection = |reason| Err(Error::NoConnection { to, reason });
+    if to.is_multicast() || to == Ipv4Addr::BROADCAST {
+        return no_connection(SHARED);
+    }
+    check_device(connection)?;
+    match connection.direction {
+        Direction::Outbound => add_route(connection).map(|()| Destination::Usual),
+        Direction::Inbound if to.is_unspecified() => {
+            no_connection("name an address of this network namespace with --to")
+        }
+        Direction::Inbound => match to {
+            // `ip6_rcv_core` drops it before any hook.
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => {
+                no_connection("the kernel drops what comes in to it from another host: use `explain outbound`")
+            }
+            IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
+            _ => match route(packet(connection.to, connection)) {
+                Ok(found) => match found.kind {
+                    Kind::Local => Ok(Destination::Usual),
+                    Kind::Unicast => Ok(Destination::NotHere),
+                    Kind::Shared => no_connection(SHARED),
+                },
+                Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
+                // Where routing can't be asked, the address is taken on trust.
+                Err(_) => Ok(Destination::Usual),
+            },
+        },
+    }
+}
+
+const SHARED: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
+
+/// The device that is named has to exist. Rules see it by its own name, also if another name was given.
+fn check_device(connection: &mut Connection) -> Result<(), Error> {
+    let Some(named) = &connection.device else {
+        return Ok(());
+    };
+    match device(named.as_bytes()) {
+        Ok(device) => connection.device = Some(Name::from(&device.name)),
+        Err(ReadError::Socket(Errno::ENODEV)) => {
+            return Err(Error::NoDevice {
+                device: named.to_string(),
+                flag: match connection.direction {
+                    Direction::Inbound => "--in",
+                    Direction::Outbound => "--out",
+                },
+            });
+        }
+        // Where that can't be asked, the name is taken on trust.
+        Err(_) => (),
+    }
+    Ok(())
+}
+
+fn add_route(connection: &mut Connection) -> Result<(), Error> {
+    // connect() to no address is one to this host (`ip_route_output_key_hash`, `tcp_v6_connect`).
+    if connection.to.ip().is_unspecified() {
+        connection.to.set_ip(match connection.to {
+            SocketAddr::V4(_) => connection.from.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    if connection.device.is_some() {
+        return Ok(());
+    }
+    let to = connection.to.ip();
+    if let IpAddr::V6(v6) = to
+        && v6.is_unicast_link_local()
+    {
+        return Err(Error::NoConnection {
+            to,
+            reason: "it is a link-local address: name the device by which it is reached with --out",
+        });
+    }
+    let leaving = Packet {
+        from: connection.from,
+        from_port: connection.from_port,
+        ..packet(connection.to, connection)
+    };
+    let found = route(leaving).map_err(|error| Error::NoRoute {
+        to,
+        from: connection.from,
+        errno: errno(error),
+    })?;
+    if found.kind == Kind::Shared {
+        return Err(Error::NoConnection { to, reason: SHARED });
+    }
+    connection.device = Some(Name::from(&found.device.name));
+    connection.from = found.source;
+    Ok(())
+}
+
+/// A packet of the connection's user, to this address from any.
+fn packet(to: SocketAddr, connection: &Connection) -> Packet {
+    Packet {
+        to,
+        from: None,
+        from_port: None,
+        uid: connection.uid,
+    }
+}
+
+/// Whether that is routing's answer: there is no route, or one that refuses packets.
+fn is_refusal(error: &ReadError) -> bool {
+    use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
+
+    matches!(error, ReadError::Socket(EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))
+}
+
+fn errno(error: ReadError) -> error::Errno {
+    error::Errno::of(match error {
+        ReadError::Socket(errno) => errno,
+        ReadError::Malformed(_) | ReadError::Interrupted => Errno::EBADMSG,
+    })
+}
+
+/// What routing does with a connection that the rules let through.
+pub(super) fn deliver(connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
+    let is_redirection = |action: &Action| matches!(action, Action::Redirect(_));
+    let rule = answer.at.and_then(|at| at.rule);
+    let is_redirected = match answer.verdict {
+        Verdict::Proxy(_) => true,
+        Verdict::Elsewhere(_) => rule.is_some_and(|rule| is_redirection(&rule.action)),
+        _ => false,
+    };
+    if is_redirected {
+        let lost = match connection.direction {
+            Direction::Outbound => lost_on_lo(connection, &answer.verdict),
+            Direction::Inbound => lost_on_device(connection),
+        };
+        if let Some(why) = lost {
+            lose(connection.direction, answer, why);
+        }
+        return;
+    }
+    let leaves_by_lo = connection.direction == Direction::Outbound
+        && connection
+            .device
+            .as_ref()
+            .is_some_and(|device| device.as_bytes() == LOOPBACK);
+    if answer.verdict == Verdict::Bypass && leaves_by_lo && device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
+        lose(connection.direction, answer, "lo is down".to_owned());
+    }
+    if destination == Destination::Usual {
+        return;
+    }
+    // What isn't for this namespace doesn't pass its hook for what is.
+    let dropped_at_input = answer.verdict == Verdict::Dropped
+        && answer.steps.last().is_some_and(|step| step.hook == Hook::Input)
+        && !answer
+            .steps
+            .iter()
+            .any(|step| matches!(step.matched, Matched::Yes(action) if is_redirection(action)));
+    if answer.verdict != Verdict::Bypass && !dropped_at_input {
+        return;
+    }
+    if dropped_at_input {
+        answer.steps.retain(|step| step.hook != Hook::Input);
+        answer.at = None;
+    }
+    let to = connection.to.ip();
+    answer.verdict = match destination {
+        Destination::Loopback => {
+            answer.at = None;
+            Verdict::NotKnown(format!(
+                "no rule redirects it, and the kernel drops what comes in to {to} by another device than lo, unless \
+                 net.ipv4.conf.*.route_localnet is set"
+            ))
+        }
+        Destination::NotHere | Destination::Usual => Verdict::Elsewhere(format!(
+            "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
+        )),
+    };
+}
+
+/// It does not come in, to this namespace or again by lo.
+fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
+    let after = match direction {
+        Direction::Outbound => [Hook::Prerouting, Hook::Input],
+        Direction::Inbound => [Hook::Input, Hook::Forward],
+    };
+    answer.steps.retain(|step| !after.contains(&step.hook));
+    answer.verdict = Verdict::Lost(why);
+}
+
+/// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
+/// `nf_nat_redirect_ipv6`).
+fn lost_on_lo(connection: &Connection, verdict: &Verdict) -> Option<String> {
+    let localhost: IpAddr = match connection.to {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let port = match verdict {
+        Verdict::Proxy(port) => *port,
+        _ => connection.to.port(),
+    };
+    let is_delivered = match route(packet(SocketAddr::new(localhost, port), connection)) {
+        Ok(found) => found.kind == Kind::Local && found.device.is_up,
+        Err(error) => !is_refusal(&error),
+    };
+    if is_delivered {
+        return None;
+    }
+    Some(match device(LOOPBACK) {
+        Ok(lo) if !lo.is_up => format!("it is redirected to {localhost}, and lo is down"),
+        _ => format!("it is redirected to {localhost}, to which this network namespace has no local route"),
+    })
+}
+
+/// Why a connection that is redirected on its way in is lost: it goes to an address of the device by which it comes in.
+fn lost_on_device(connection: &Connection) -> Option<String> {
+    let to = connection.to.ip();
+    let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
+    let having = devices_with_addresses_like(to).ok()?;
+    let (has_one, named) = match &connection.device {
+        Some(name) => (having.contains(&device(name.as_bytes()).ok()?.index), name.to_string()),
+        None => (
+            having.iter().any(|&index| index != LOOPBACK_INDEX),
+            "no device but lo".to_owned(),
+        ),
+    };
+    if has_one {
+        return None;
+    }
+    Some(match connection.device {
+        Some(_) => format!("it is redirected to an {family} address of {named}, which has none"),
+        None => {
+            format!("it is redirected to an {family} address of the device by which it comes in, and {named} has one")
+        }
+    })
+}

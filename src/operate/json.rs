@@ -1,0 +1,12 @@
+//! JSON objects.
+
+use serde_json::{Map, Value};
+
+/// As `json!`, whose code is many times as large; so is that of collecting a map.
+pub(super) fn object(pairs: Vec<(&str, Value)>) -> Value {
+    let mut map = Map::new();
+    for (key, value) in pairs {
+        map.insert(key.to_owned(), value);
+    }
+    Value::Object(map)
+}

@@ -1,0 +1,219 @@
+//! A rule in words.
+
+use crate::rules::found::{Action, Condition, Field, Rule, TCP, Table, Values};
+use crate::rules::intervals::Intervals;
+use crate::rules::nftables::{element, interface_name};
+use crate::rules::ruleset::{Multiport, Purpose};
+use crate::rules::walk::Reason;
+
+/// A list is cut off where it would be longer than this.
+const LONGEST: usize = 32;
+
+/// Which connections a rule matches.
+pub(super) fn matches(table: &Table, rule: &Rule) -> String {
+    let mut words = Vec::new();
+    for (index, condition) in rule.conditions.iter().enumerate() {
+        let is_implied = match rule.conditions.get(index + 1) {
+            Some(Condition::In { field: next, .. }) => match next {
+                Field::SourcePort | Field::DestinationPort => *condition == Condition::is(Field::Protocol, TCP),
+                Field::Source(_) | Field::Destination(_) => {
+                    matches!(
+                        condition,
+                        Condition::In {
+                            field: Field::Family,
+                            negated: false,
+                            ..
+                        }
+                    )
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        if !is_implied {
+            words.push(condition_in_words(table, condition));
+        }
+    }
+    if let Action::Map(field, map) = &rule.action {
+        let keys = Condition::is(*field, Values::Set(map.clone()));
+        words.push(condition_in_words(table, &keys));
+    }
+    match words.is_empty() {
+        true => "everything".to_owned(),
+        false => words.join(", "),
+    }
+}
+
+fn condition_in_words(table: &Table, condition: &Condition) -> String {
+    let (field, values, negated) = match condition {
+        Condition::In { field, values, negated } => (*field, values, *negated),
+        Condition::Fixed { text, .. } | Condition::Unknown(text) => return text.clone(),
+    };
+    let what = match field {
+        Field::Family | Field::Protocol => "",
+        Field::Source(_) => "from ",
+        Field::Destination(_) => "to ",
+        Field::SourcePort => "from port ",
+        Field::DestinationPort => "to port ",
+        Field::Uid => "of user ",
+        Field::Gid => "of group ",
+        Field::InInterface => "in by ",
+        Field::OutInterface => "out by ",
+    };
+    let not = if negated { "not " } else { "" };
+    format!("{not}{what}{}", list(table, field, values))
+}
+
+/// The numbers that a condition of a table's compares a field with.
+fn list(table: &Table, field: Field, values: &Values) -> String {
+    let list = match values {
+        Values::Listed(list) => list.as_slice(),
+        Values::Set(name) => match table.set(name).and_then(|set| set.elements.as_ref()) {
+            Some(elements) => elements.as_slice(),
+            None => return format!("@{name}"),
+        },
+    };
+    let mut text = String::new();
+    for (index, &interval) in list.iter().enumerate() {
+        let item = item(field, interval);
+        if index > 0 && text.len() + item.len() >= LONGEST {
+            text += &format!(",... ({} in all)", list.len());
+            break;
+        }
+        text += if index > 0 { "," } else { "" };
+        text += &item;
+    }
+    text
+}
+
+fn item(field: Field, interval: (u128, u128)) -> String {
+    match field {
+        // Without the quotes that nft puts around it.
+        Field::InInterface | Field::OutInterface => interface_name(interval.0, interval.1),
+        _ => element(field, interval),
+    }
+}
+
+/// What a rule does.
+pub(super) fn action(action: &Action) -> String {
+    match action {
+        Action::Jump(chain) => format!("to {chain}"),
+        Action::Goto(chain) => format!("to {chain}, for good"),
+        Action::Continue(None) => "only counts".to_owned(),
+        Action::Continue(Some(text)) | Action::Nat(text) => text.clone(),
+        Action::Accept => "ends this chain".to_owned(),
+        Action::Return => "returns".to_owned(),
+        Action::Drop => "drops".to_owned(),
+        Action::Untrack => "is not tracked".to_owned(),
+        Action::Redirect(None) => "to this host".to_owned(),
+        Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
+        Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
+        Action::Map(_, map) => format!("as @{map} says"),
+        Action::Unknown(text) => format!("not understood: {text}"),
+    }
+}
+
+/// Why a connection does not match a rule of this table.
+pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
+    let (condition, had) = match reason {
+        Reason::Device => return "for another device".to_owned(),
+        Reason::Map(field, map, had) => {
+            let keys = list(table, *field, &Values::Set((*map).clone()));
+            return format!("{} is not in {keys}", subject(*field, had.as_ref()));
+        }
+        Reason::Condition(condition, had) => (condition, had),
+    };
+    let (field, values, negated) = match condition {
+        Condition::In { field, values, negated } => (*field, values, *negated),
+        Condition::Fixed { .. } | Condition::Unknown(_) => return "not so of a first packet".to_owned(),
+    };
+    if had.is_none() {
+        return match field {
+            Field::Uid | Field::Gid => "no process of this namespace sends it".to_owned(),
+            _ => "it is of the other family".to_owned(),
+        };
+    }
+    let is_known = had.as_ref().is_some_and(|numbers| is_number(numbers.as_slice()));
+    let flag = match field {
+        Field::Uid => "--uid",
+        Field::Gid => "--gid",
+        Field::InInterface => "--in",
+        _ => "",
+    };
+    if !is_known && !flag.is_empty() {
+        return format!("taken to be another one (see {flag})");
+    }
+    let subject = subject(field, had.as_ref());
+    let list = list(table, field, values);
+    let is_single = matches!(values, Values::Listed(list) if is_number(list));
+    match (negated, is_single) {
+        (false, true) => format!("{subject} is not {list}"),
+        (false, false) => format!("{subject} is not in {list}"),
+        (true, true) => format!("it is {subject}"),
+        (true, false) => format!("{subject} is in {list}"),
+    }
+}
+
+/// Why it is not known whether a connection matches.
+pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
+    match reason {
+        Reason::Device => "not known: whether it is for this device".to_owned(),
+        Reason::Map(field, _, had) | Reason::Condition(Condition::In { field, .. }, had) => {
+            format!("not known: it is {}", subject(*field, had.as_ref()))
+        }
+        Reason::Condition(..) => "not understood".to_owned(),
+    }
+}
+
+fn is_number(list: &[(u128, u128)]) -> bool {
+    matches!(list, [(first, last)] if first == last)
+}
+
+/// What a condition looks at, in a connection whose field may have these numbers.
+fn subject(field: Field, numbers: Option<&Intervals>) -> String {
+    let (what, any) = match field {
+        Field::Family => ("", "any family"),
+        Field::Protocol => ("", "any protocol"),
+        Field::Source(_) => ("", "any source"),
+        Field::Destination(_) => ("", "any destination"),
+        Field::SourcePort => ("source port ", "any source port"),
+        Field::DestinationPort => ("port ", "any port"),
+        Field::Uid => ("user ", "any user but the proxy's"),
+        Field::Gid => ("group ", "any group but the proxy's"),
+        Field::InInterface | Field::OutInterface => ("", "any device"),
+    };
+    match numbers.map(Intervals::as_slice) {
+        Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
+        Some(list @ &[interval]) if is_number(list) => format!("{what}{}", item(field, interval)),
+        _ => any.to_owned(),
+    }
+}
+
+/// Why a rule exists; for one of another program, its comment.
+pub(super) fn why(rule: &Rule) -> String {
+    let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
+        return String::new();
+    };
+    let words = match Purpose::from_comment(&comment) {
+        Some(Purpose::IgnorePorts(ports)) if is_one(&ports) => "ignored port",
+        Some(Purpose::IgnorePorts(_)) => "ignored ports",
+        Some(Purpose::IgnoreSubnet(_)) => "ignored subnet",
+        Some(Purpose::IgnoreUser | Purpose::IgnoreGroup) => "the proxy itself",
+        Some(Purpose::IgnoreLoopback) => "within the pod",
+        Some(Purpose::RedirectPort(_)) => "chosen port",
+        Some(Purpose::RedirectInbound | Purpose::RedirectOutbound) => "all the rest",
+        Some(Purpose::LookAtInbound | Purpose::LookAtOutbound) => "entry",
+        // Native mode's comments list more than one item.
+        None => match comment.strip_prefix(Purpose::PREFIX) {
+            Some(text) if text.starts_with("ignore-port-") => "ignored ports",
+            Some(text) if text.starts_with("ignore-subnet-") => "ignored subnets",
+            Some(text) if text.starts_with("redirect-port-") => "chosen ports",
+            _ => return comment,
+        },
+    };
+    words.to_owned()
+}
+
+fn is_one(ports: &Multiport) -> bool {
+    matches!(ports.ranges(), [range] if range.first() == range.last())
+}

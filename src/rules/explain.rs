@@ -1,0 +1,905 @@
+//! Would a connection go to the proxy, and which rule says so? A pure function of what the kernel holds.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::rules::config::Family;
+use crate::rules::expected::LOOPBACK;
+use crate::rules::found::{Action, Condition, Field, Found, Name, Rule, Values, address, interface};
+use crate::rules::intervals::Intervals;
+use crate::rules::mode::Mode;
+use crate::rules::ruleset::ChainName;
+use crate::rules::walk::{Connections, Direction, End, Fate, Followed, Matched, Place, Reason, Step, follow, orders};
+
+/// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Where it is meant to go.
+    pub to: SocketAddr,
+    /// Where it comes from.
+    pub from: Option<IpAddr>,
+    /// The port from which it comes.
+    pub from_port: Option<u16>,
+    /// The user of an outbound one; without, any but the proxy's.
+    pub uid: Option<u32>,
+    /// The group of an outbound one; without, any but the proxy's.
+    pub gid: Option<u32>,
+    /// The device by which it comes in or leaves; without, for an inbound one, any but the loopback device.
+    pub device: Option<Name>,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to this port of the proxy.
+    Proxy(u16),
+    /// Nothing changes where it goes.
+    Bypass,
+    /// It goes elsewhere; the text says where.
+    Elsewhere(String),
+    /// It is dropped or rejected.
+    Dropped,
+    /// The rules let it through, but it is lost; the text says why.
+    Lost(String),
+    /// That isn't known; the text says why.
+    NotKnown(String),
+}
+
+/// As the first line of an answer.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Proxy(port) => write!(f, "to the proxy, port {port}"),
+            Verdict::Bypass => f.write_str("bypasses the proxy"),
+            Verdict::Elsewhere(place) => write!(f, "goes elsewhere: {place}"),
+            Verdict::Dropped => f.write_str("dropped"),
+            Verdict::Lost(why) => write!(f, "dropped: {why}"),
+            Verdict::NotKnown(why) => write!(f, "not known: {why}"),
+        }
+    }
+}
+
+/// What becomes of a connection, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// The rule or the policy that says so; none if no rule does.
+    pub at: Option<Place<'a>>,
+    /// Everything that it was compared with, in the kernel's order.
+    pub steps: Vec<Step<'a>>,
+}
+
+/// Follows a connection through everything that was found.
+pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
+    as_far_as_seen(found, of_seen(found, connection))
+}
+
+/// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
+pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
+    match found.not_known.first() {
+        Some(unseen) => Answer {
+            verdict: Verdict::NotKnown(format!(
+                "the {} tables cannot be seen ({}); by all others it {}",
+                unseen.subsystem,
+                unseen.reason,
+                Clause(&answer.verdict)
+            )),
+            ..answer
+        },
+        None => answer,
+    }
+}
+
+/// A verdict that reads on from `it`.
+struct Clause<'a>(&'a Verdict);
+
+impl fmt::Display for Clause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Verdict::Proxy(_) => write!(f, "goes {}", self.0),
+            Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => write!(f, "is {}", self.0),
+            Verdict::Bypass | Verdict::Elsewhere(_) => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Follows a connection through everything that was found, as if there were nothing else.
+pub fn of_seen<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
+    let family = match connection.to {
+        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V6(_) => Family::V6,
+    };
+    let connections = connections(found, family, connection);
+    let ports = proxy_ports(found);
+    let answer = |order| conclude(found, &ports, follow(order, connection.direction, connections.clone()));
+    let orders = orders(found, family, connection.direction);
+    let Some((first, others)) = orders.as_deref().and_then(<[_]>::split_first) else {
+        return Answer {
+            verdict: Verdict::NotKnown("it depends on the order of base chains whose priorities are equal".to_owned()),
+            at: None,
+            steps: Vec::new(),
+        };
+    };
+    let usual = answer(first);
+    match others.iter().find(|other| answer(other).verdict != usual.verdict) {
+        None => usual,
+        Some(other) => Answer {
+            verdict: Verdict::NotKnown(match first.differs_from(other) {
+                Some((one, two)) => {
+                    format!("it depends on which runs first, {one} or {two}: their priorities are equal")
+                }
+                None => "it depends on the order of base chains".to_owned(),
+            }),
+            at: None,
+            steps: usual.steps,
+        },
+    }
+}
+
+/// The connection as a set of those that it may be.
+fn connections(found: &Found, family: Family, connection: &Connection) -> Connections {
+    let one = |number: u128| Intervals::one(number);
+    let mut set = Connections::all(family, connection.direction)
+        .with(Field::Destination(family), &one(address(connection.to.ip())))
+        .with(Field::DestinationPort, &one(connection.to.port().into()));
+    if let Some(from) = connection.from {
+        set = set.with(Field::Source(family), &one(address(from)));
+    }
+    if let Some(port) = connection.from_port {
+        set = set.with(Field::SourcePort, &one(port.into()));
+    }
+    for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
+        let ids = match id {
+            Some(id) => one(id.into()),
+            None => Intervals::up_to(field.largest()).without(&proxy_ids(found, field)),
+        };
+        set = set.with(field, &ids);
+    }
+    let (field, lo) = match connection.direction {
+        Direction::Inbound => (Field::InInterface, Intervals::one(interface(LOOPBACK))),
+        Direction::Outbound => (Field::OutInterface, Intervals::default()),
+    };
+    let devices = match &connection.device {
+        Some(name) => one(interface(name.as_bytes())),
+        None => Intervals::up_to(field.largest()).without(&lo),
+    };
+    set.with(field, &devices)
+}
+
+/// The rules in the tables in which proxy-init keeps its own.
+fn own_rules(found: &Found) -> impl Iterator<Item = &Rule> {
+    let tables = found.tables.iter().filter(|table| Mode::of(table).is_some());
+    let chains = tables.flat_map(|table| &table.chains);
+    chains.flat_map(|chain| &chain.rules).filter(|rule| rule.is_ours())
+}
+
+/// The ports to which proxy-init's rules redirect: those of the proxy. Whichever rule redirects there, redirects to it.
+pub fn proxy_ports(found: &Found) -> Vec<u16> {
+    own_rules(found).filter_map(Rule::redirects_to).collect()
+}
+
+/// The users or groups that proxy-init's rules take for the proxy's.
+fn proxy_ids(found: &Found, wanted: Field) -> Intervals {
+    let mut ids = Vec::new();
+    for rule in own_rules(found) {
+        if let [
+            Condition::In {
+                field,
+                values: Values::Listed(list),
+                negated: false,
+            },
+        ] = rule.conditions.as_slice()
+            && *field == wanted
+            && rule.action == Action::Return
+        {
+            ids.extend(list.iter().copied());
+        }
+    }
+    Intervals::new(ids)
+}
+
+/// What all possible ends of a way come to.
+fn conclude<'a>(found: &'a Found, ports: &[u16], followed: Followed<'a>) -> Answer<'a> {
+    let Followed { steps, ends } = followed;
+    let verdicts: Vec<Option<Verdict>> = ends.iter().map(|end| verdict(ports, end)).collect();
+    let first = verdicts.first().cloned().flatten();
+    let verdict = match first {
+        Some(first) if verdicts.iter().all(|verdict| verdict.as_ref() == Some(&first)) => first,
+        _ => Verdict::NotKnown(why(&steps, &ends, &verdicts)),
+    };
+    let at = match &verdict {
+        Verdict::NotKnown(_) => None,
+        Verdict::Bypass => bypassed_at(found, &steps),
+        _ => ends.first().and_then(|end| end.at),
+    };
+    Answer { verdict, at, steps }
+}
+
+/// What one end means; none if it isn't known.
+fn verdict(ports: &[u16], end: &End<'_>) -> Option<Verdict> {
+    let port = end.connections.get(Field::DestinationPort).map(Intervals::as_slice);
+    Some(match (end.fate, end.action) {
+        (Fate::Dropped, _) => Verdict::Dropped,
+        (Fate::Mapped, Some(Action::Redirect(_))) => match port {
+            Some(&[(first, last)]) if first == last => match u16::try_from(first) {
+                Ok(port) if ports.contains(&port) => Verdict::Proxy(port),
+                _ => Verdict::Elsewhere(format!("redirected to port {first} of this host")),
+            },
+            Some(&[(first, last)]) if !ports.iter().any(|&port| (first..=last).contains(&port.into())) => {
+                Verdict::Elsewhere(format!("redirected to one of ports {first}-{last} of this host"))
+            }
+            _ => return None,
+        },
+        (Fate::Mapped, Some(Action::Nat(text))) => Verdict::Elsewhere(text.clone()),
+        (Fate::Accepted, _) => Verdict::Bypass,
+        _ => return None,
+    })
+}
+
+/// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
+fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
+    let matched = |step: &&Step<'a>| matches!(step.matched, Matched::Yes(_));
+    let own = |step: &&Step<'a>| {
+        Mode::of(step.at.table).is_some_and(|mode| found.holds(mode))
+            && matches!(
+                step.matched,
+                Matched::Yes(Action::Return | Action::Accept | Action::Goto(_))
+            )
+    };
+    let is_own_chain = |step: &&Step<'a>| {
+        let name = ChainName::from_name(step.at.chain.name.as_bytes());
+        name.is_some_and(ChainName::is_ours)
+    };
+    let ends_base_chain = |step: &&Step<'a>| step.depth == 0 || matches!(step.matched, Matched::Yes(Action::Accept));
+    let untracked = steps
+        .iter()
+        .filter(matched)
+        .find(|step| matches!(step.matched, Matched::Yes(Action::Untrack)));
+    let ended = || steps.iter().rev().filter(own).find(is_own_chain);
+    let before = || steps.iter().rev().filter(own).find(ends_base_chain);
+    untracked.or_else(ended).or_else(before).map(|step| step.at)
+}
+
+/// Why it isn't known what becomes of a connection.
+fn why(steps: &[Step<'_>], ends: &[End<'_>], verdicts: &[Option<Verdict>]) -> String {
+    if let Some(end) = ends
+        .iter()
+        .zip(verdicts)
+        .find(|(_, verdict)| verdict.is_none())
+        .map(|(end, _)| end)
+        && let Some(at) = end.at
+    {
+        return format!("{} does something that is not understood", at);
+    }
+    let asked: Vec<usize> = ends.iter().flat_map(|end| end.questions.iter().copied()).collect();
+    let doubts = steps.iter().filter_map(|step| match &step.matched {
+        Matched::Perhaps(reason, question) => Some((step, reason, question)),
+        _ => None,
+    });
+    // A field matters if what may become of the connection isn't the same for all of its numbers.
+    let matters = |field: Field| {
+        let fates = |numbers: Option<&Intervals>| {
+            let same = ends
+                .iter()
+                .zip(verdicts)
+                .filter(move |(end, _)| end.connections.get(field) == numbers);
+            let mut fates: Vec<String> = same.map(|(_, verdict)| format!("{verdict:?}")).collect();
+            fates.sort();
+            fates.dedup();
+            fates
+        };
+        let mut all = ends.iter().map(|end| fates(end.connections.get(field)));
+        let first = all.next();
+        all.any(|fates| Some(fates) != first)
+    };
+    let field = |reason: &Reason<'_>| match reason {
+        Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..) => Some(*field),
+        _ => None,
+    };
+    let relevant = doubts.clone().find(|(_, reason, question)| match field(reason) {
+        Some(field) => matters(field) || asked.contains(question),
+        None => asked.contains(question),
+    });
+    let Some((step, reason, _)) = relevant.or_else(|| doubts.clone().next()) else {
+        // Whether that is this host isn't followed, so rules for either may be met.
+        let sent = ends.iter().find_map(|end| match end.action {
+            Some(Action::Nat(text)) => Some(format!("it depends on where `{text}` sends it, which is not followed")),
+            _ => None,
+        });
+        return sent.unwrap_or_else(|| "more rules were found than can be followed".to_owned());
+    };
+    let at = step.at;
+    match reason {
+        Reason::Device => format!(
+            "it depends on which devices {}, chain {}, is for",
+            at.table, at.chain.name
+        ),
+        Reason::Condition(condition, had) => match (condition, had) {
+            (Condition::In { field, .. }, Some(_)) => depends_on(*field, at),
+            (Condition::Unknown(text), _) => format!("it depends on `{text}` in {at}, which is not understood"),
+            _ => format!("it depends on a set in {at} that is not understood"),
+        },
+        Reason::Map(field, ..) => depends_on(*field, at),
+    }
+}
+
+fn depends_on(field: Field, at: Place<'_>) -> String {
+    let (what, advice) = match field {
+        Field::Source(_) => ("the source address", ": give --from ADDRESS"),
+        Field::SourcePort => ("the source port", ": give --from ADDRESS:PORT"),
+        Field::Uid => ("the user", ": give --uid"),
+        Field::Gid => ("the group", ": give --gid"),
+        Field::InInterface => ("the device by which it comes in", ": give --in"),
+        Field::OutInterface => ("the device by which it leaves", ": give --out"),
+        Field::Destination(_) => ("the address to which it is translated", ""),
+        Field::DestinationPort => ("the port to which it is translated", ""),
+        Field::Family | Field::Protocol => ("the protocol", ""),
+    };
+    format!("it depends on {what}, because of {at}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::config::{Config, OwnerId};
+    use crate::rules::expected::xtables;
+    use crate::rules::found::examples::{base, chain, not, rule, table, to_port};
+    use crate::rules::found::{Kind, NotKnown, Policy, Set, Subsystem, Table};
+    use crate::rules::hook::Hook;
+    use crate::rules::plan::plan;
+
+    /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
+    fn installed(mode: Mode) -> Vec<Table> {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
+        xtables(mode.subsystem(), &plan(&config))
+    }
+
+    /// The same in nft mode, with other tables before.
+    fn beside(others: Vec<Table>) -> Found {
+        Found {
+            tables: [others, installed(Mode::Nft)].concat(),
+            not_known: vec![],
+        }
+    }
+
+    fn inbound(to: &str) -> Connection {
+        Connection {
+            direction: Direction::Inbound,
+            to: to.parse().unwrap(),
+            from: None,
+            from_port: None,
+            uid: None,
+            gid: None,
+            device: None,
+        }
+    }
+
+    fn outbound(to: &str) -> Connection {
+        Connection {
+            direction: Direction::Outbound,
+            device: Some(Name::from("eth0")),
+            ..inbound(to)
+        }
+    }
+
+    /// A base chain of a filter table.
+    fn filter(hook: Hook, rules: Vec<Rule>) -> Table {
+        table("inet mine", vec![base("mine", Kind::Filter, hook, 10, rules)])
+    }
+
+    fn nat(hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
+        table("inet mine", vec![base("mine", Kind::Nat, hook, priority, rules)])
+    }
+
+    fn strange() -> Condition {
+        Condition::Unknown("numgen".to_owned())
+    }
+
+    fn redirect(port: u16) -> Action {
+        Action::Redirect(Some((port, port)))
+    }
+
+    fn said(found: &Found, connection: &Connection) -> String {
+        explain(found, connection).verdict.to_string()
+    }
+
+    /// The way as text: `HOOK CHAIN NUMBER` and whether it matches.
+    fn way(answer: &Answer<'_>) -> Vec<String> {
+        let step = |step: &Step<'_>| {
+            let Place { chain, rule, .. } = step.at;
+            let number = rule.map(|rule| chain.rules.iter().position(|own| std::ptr::eq(own, rule)).unwrap() + 1);
+            let number = number.map_or("policy".to_owned(), |number| number.to_string());
+            let matched = match step.matched {
+                Matched::Yes(_) => "yes",
+                Matched::No(_) => "no",
+                Matched::Perhaps(..) => "?",
+            };
+            format!(
+                "{} {}{} {number} {matched}",
+                step.hook,
+                "> ".repeat(step.depth),
+                chain.name
+            )
+        };
+        answer.steps.iter().map(step).collect()
+    }
+
+    #[test]
+    fn the_rule_that_decides_is_named_with_its_mode() {
+        for mode in [Mode::Nft, Mode::Legacy] {
+            let found = Found {
+                tables: installed(mode),
+                not_known: vec![],
+            };
+            for (connection, verdict, rule) in [
+                (
+                    inbound("10.0.0.1:80"),
+                    "to the proxy, port 4143",
+                    "PROXY_INIT_REDIRECT 1",
+                ),
+                (inbound("[fd00::1]:4191"), "bypasses the proxy", "PROXY_INIT_REDIRECT 0"),
+                (
+                    outbound("10.0.0.1:80"),
+                    "to the proxy, port 4140",
+                    "PROXY_INIT_OUTPUT 3",
+                ),
+                (outbound("10.0.0.1:25"), "bypasses the proxy", "PROXY_INIT_OUTPUT 2"),
+                (
+                    Connection {
+                        device: Some(Name::from("lo")),
+                        ..outbound("10.0.0.1:80")
+                    },
+                    "bypasses the proxy",
+                    "PROXY_INIT_OUTPUT 1",
+                ),
+                (
+                    Connection {
+                        uid: Some(2102),
+                        ..outbound("10.0.0.1:80")
+                    },
+                    "bypasses the proxy",
+                    "PROXY_INIT_OUTPUT 0",
+                ),
+            ] {
+                let answer = explain(&found, &connection);
+                assert_eq!(answer.verdict.to_string(), verdict, "{connection:?}");
+                let at = answer.at.unwrap();
+                let place = at
+                    .chain
+                    .rules
+                    .iter()
+                    .position(|own| std::ptr::eq(own, at.rule.unwrap()));
+                assert_eq!(format!("{} {}", at.chain.name, place.unwrap()), rule, "{connection:?}");
+                assert_eq!(Mode::of(at.table), Some(mode));
+            }
+        }
+        let nothing = Found::default();
+        let answer = explain(&nothing, &inbound("10.0.0.1:80"));
+        assert_eq!(
+            (answer.verdict, answer.at, answer.steps),
+            (Verdict::Bypass, None, vec![])
+        );
+    }
+
+    #[test]
+    fn each_step_is_recorded_in_the_kernels_order() {
+        let map = Set {
+            name: Name::from("map"),
+            bits: 16,
+            elements: Some(Intervals::new([(80, 81)])),
+            verdicts: vec![
+                (Intervals::one(80), Action::Jump(Name::from("of80"))),
+                (Intervals::one(81), Action::Drop),
+            ],
+        };
+        let mapped = || rule([], Action::Map(Field::DestinationPort, Name::from("map")));
+        let rules = vec![
+            rule([not(to_port(80))], Action::Drop),
+            mapped(),
+            rule([], Action::Continue(None)),
+            rule([to_port(80)], Action::Goto(Name::from("of80"))),
+            rule([], Action::Drop),
+        ];
+        let of80 = vec![
+            rule([to_port(81)], Action::Accept),
+            rule([to_port(80)], Action::Return),
+            rule([], Action::Drop),
+        ];
+        let mut mine = filter(Hook::Prerouting, rules);
+        mine.chains[0].base.as_mut().unwrap().priority = -150;
+        mine.chains.push(chain("of80", of80));
+        mine.sets.push(map);
+        let input = filter(Hook::Input, vec![mapped(), rule([to_port(4143)], Action::Accept)]);
+        let mut input = Table {
+            name: Name::from("other"),
+            ..input
+        };
+        input.sets.clone_from(&mine.sets);
+        let found = beside(vec![mine, input]);
+        let answer = explain(&found, &inbound("10.0.0.1:80"));
+        assert_eq!(
+            way(&answer),
+            [
+                "prerouting mine 1 no",
+                "prerouting mine 2 yes",
+                "prerouting > of80 1 no",
+                "prerouting > of80 2 yes",
+                "prerouting mine 3 yes",
+                "prerouting mine 4 yes",
+                "prerouting > of80 1 no",
+                "prerouting > of80 2 yes",
+                "prerouting PREROUTING 1 yes",
+                "prerouting > PROXY_INIT_REDIRECT 1 no",
+                "prerouting > PROXY_INIT_REDIRECT 2 yes",
+                "input mine 1 no",
+                "input mine 2 yes",
+            ]
+        );
+        assert_eq!(answer.verdict, Verdict::Proxy(4143));
+    }
+
+    #[test]
+    fn a_connection_without_a_user_is_any_but_the_proxys() {
+        assert_eq!(
+            said(&beside(vec![]), &outbound("10.0.0.1:80")),
+            "to the proxy, port 4140"
+        );
+        let of_user = |action| nat(Hook::Output, -110, vec![rule([Condition::is(Field::Uid, 7)], action)]);
+        assert_eq!(
+            said(&beside(vec![of_user(redirect(1))]), &outbound("10.0.0.1:80")),
+            "not known: it depends on the user, because of `meta skuid 7 redirect to :1` in inet mine, chain mine: give \
+             --uid"
+        );
+        assert_eq!(
+            said(&beside(vec![of_user(Action::Accept)]), &outbound("10.0.0.1:80")),
+            "to the proxy, port 4140"
+        );
+        let user = |uid| Connection {
+            uid: Some(uid),
+            ..outbound("10.0.0.1:80")
+        };
+        let found = beside(vec![of_user(redirect(1))]);
+        assert_eq!(said(&found, &user(8)), "to the proxy, port 4140");
+        assert_eq!(
+            said(&found, &user(7)),
+            "goes elsewhere: redirected to port 1 of this host"
+        );
+    }
+
+    #[test]
+    fn what_the_answer_depends_on_is_said() {
+        let dropping = |condition| filter(Hook::Prerouting, vec![rule([condition], Action::Drop)]);
+        for (condition, want) in [
+            (
+                Condition::is(Field::Source(Family::V4), 7),
+                "the source address, because of ",
+            ),
+            (
+                Condition::is(Field::SourcePort, (1, 1023)),
+                "the source port, because of ",
+            ),
+            (
+                Condition::is(Field::InInterface, interface(b"eth1")),
+                "the device by which it comes in, because of ",
+            ),
+            (
+                strange(),
+                "`numgen` in `numgen drop` in inet mine, chain mine, which is not understood",
+            ),
+        ] {
+            let said = said(&beside(vec![dropping(condition)]), &inbound("10.0.0.1:80"));
+            assert!(said.starts_with(&format!("not known: it depends on {want}")), "{said}");
+        }
+        // After a redirection it isn't known which of the device's addresses it is for.
+        let to = filter(
+            Hook::Input,
+            vec![rule(
+                [Condition::is(Field::Destination(Family::V4), 0x0a00_0001)],
+                Action::Drop,
+            )],
+        );
+        let found = beside(vec![to]);
+        assert!(said(&found, &inbound("10.0.0.1:80")).contains("the address to which it is translated"));
+        assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "dropped");
+        let odd = filter(Hook::Output, vec![rule([], Action::Unknown("queue to 1".to_owned()))]);
+        assert_eq!(
+            said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
+            "not known: `queue to 1` in inet mine, chain mine does something that is not understood"
+        );
+    }
+
+    #[test]
+    fn the_reason_is_one_that_matters() {
+        let rules = vec![
+            rule([strange()], Action::Accept),
+            rule([Condition::is(Field::SourcePort, (1, 1023))], Action::Accept),
+        ];
+        let harmless = filter(Hook::Prerouting, rules);
+        let of_source = nat(
+            Hook::Prerouting,
+            -110,
+            vec![rule([Condition::is(Field::Source(Family::V4), 7)], redirect(1))],
+        );
+        let of_source = Table {
+            name: Name::from("two"),
+            ..of_source
+        };
+        let found = beside(vec![harmless, of_source]);
+        let said = said(&found, &inbound("10.0.0.1:80"));
+        assert!(
+            said.starts_with("not known: it depends on the source address, because of"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_doubt_that_changes_nothing_is_none() {
+        for rules in [
+            vec![rule([strange()], Action::Accept)],
+            vec![rule([strange()], Action::Return), rule([], Action::Accept)],
+            vec![rule([strange()], Action::Continue(None))],
+            vec![rule([strange(), to_port(81)], Action::Drop)],
+        ] {
+            let found = beside(vec![filter(Hook::Prerouting, rules)]);
+            assert_eq!(said(&found, &inbound("10.0.0.1:80")), "to the proxy, port 4143");
+        }
+        // To the same port by one rule or another.
+        let found = beside(vec![nat(
+            Hook::Prerouting,
+            -110,
+            vec![rule([strange()], redirect(4143))],
+        )]);
+        assert_eq!(said(&found, &inbound("10.0.0.1:80")), "to the proxy, port 4143");
+        assert!(said(&found, &inbound("10.0.0.1:4190")).starts_with("not known: it depends on `numgen`"));
+    }
+
+    #[test]
+    fn a_foreign_redirection_to_the_proxys_port_is_one_to_the_proxy() {
+        let redirecting = |port| vec![nat(Hook::Prerouting, -110, vec![rule([], redirect(port))])];
+        assert_eq!(
+            said(&beside(redirecting(4143)), &inbound("10.0.0.1:4190")),
+            "to the proxy, port 4143"
+        );
+        assert_eq!(
+            said(&beside(redirecting(15006)), &inbound("10.0.0.1:80")),
+            "goes elsewhere: redirected to port 15006 of this host"
+        );
+        // Without rules of proxy-init's nobody knows the proxy's ports.
+        let alone = Found {
+            tables: redirecting(4143),
+            not_known: vec![],
+        };
+        assert!(said(&alone, &inbound("10.0.0.1:80")).starts_with("goes elsewhere"));
+        let several = |ports| vec![nat(Hook::Prerouting, -110, vec![rule([], Action::Redirect(ports))])];
+        assert_eq!(
+            said(&beside(several(Some((1, 9)))), &inbound("10.0.0.1:80")),
+            "goes elsewhere: redirected to one of ports 1-9 of this host"
+        );
+        assert!(said(&beside(several(Some((4000, 5000)))), &inbound("10.0.0.1:80")).starts_with("not known"));
+        assert_eq!(
+            said(&beside(several(None)), &inbound("10.0.0.1:80")),
+            "goes elsewhere: redirected to port 80 of this host"
+        );
+    }
+
+    #[test]
+    fn a_translated_connection_goes_elsewhere_and_its_source_may_change() {
+        let dnat = |hook, priority| {
+            nat(
+                hook,
+                priority,
+                vec![rule([], Action::Nat("DNAT to 192.0.2.7".to_owned()))],
+            )
+        };
+        assert_eq!(
+            said(&beside(vec![dnat(Hook::Output, -110)]), &outbound("10.0.0.1:80")),
+            "goes elsewhere: DNAT to 192.0.2.7"
+        );
+        assert_eq!(
+            said(&beside(vec![dnat(Hook::Prerouting, -110)]), &inbound("10.0.0.1:80")),
+            "goes elsewhere: DNAT to 192.0.2.7"
+        );
+        // Where it goes may matter later.
+        let to = |hook| {
+            let rules = vec![rule([Condition::is(Field::Destination(Family::V4), 7)], Action::Drop)];
+            Table {
+                name: Name::from("later"),
+                ..filter(hook, rules)
+            }
+        };
+        for (translated, later, connection) in [
+            (Hook::Output, Hook::Postrouting, outbound("10.0.0.1:80")),
+            (Hook::Prerouting, Hook::Forward, inbound("10.0.0.1:80")),
+            (Hook::Prerouting, Hook::Input, inbound("10.0.0.1:80")),
+        ] {
+            assert_eq!(
+                said(&beside(vec![dnat(translated, -110), to(later)]), &connection),
+                "not known: it depends on the address to which it is translated, because of `ip daddr 0.0.0.7 drop` in inet \
+                 later, chain mine"
+            );
+        }
+        let forwarded = filter(Hook::Forward, vec![rule([], Action::Drop)]);
+        assert_eq!(
+            said(&beside(vec![forwarded]), &inbound("10.0.0.1:80")),
+            "to the proxy, port 4143"
+        );
+        // A masqueraded one goes where it was going.
+        for (hook, connection) in [
+            (Hook::Postrouting, outbound("10.0.0.1:25")),
+            (Hook::Input, inbound("10.0.0.1:4190")),
+        ] {
+            assert_eq!(said(&beside(vec![dnat(hook, 100)]), &connection), "bypasses the proxy");
+        }
+    }
+
+    #[test]
+    fn a_redirected_connection_meets_what_drops_its_new_destination() {
+        for (hook, want) in [(Hook::Input, "dropped"), (Hook::Prerouting, "dropped")] {
+            let rules = vec![rule([to_port(4143)], Action::Drop)];
+            assert_eq!(said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")), want);
+            let rules = vec![rule([to_port(80)], Action::Drop)];
+            assert_eq!(
+                said(&beside(vec![filter(hook, rules)]), &inbound("10.0.0.1:80")),
+                "to the proxy, port 4143"
+            );
+        }
+        // On its way out, by lo, to 127.0.0.1, and in again.
+        let lo = || Condition::is(Field::OutInterface, interface(LOOPBACK));
+        let localhost = || Condition::is(Field::Destination(Family::V4), 0x7f00_0001);
+        let in_by_lo = || Condition::is(Field::InInterface, interface(LOOPBACK));
+        let of_user = || not(Condition::is(Field::Uid, 2102));
+        for (hook, conditions, want) in [
+            (Hook::Output, vec![localhost(), not(lo())], "dropped"),
+            (Hook::Output, vec![lo()], "to the proxy, port 4140"),
+            (Hook::Postrouting, vec![localhost(), lo(), of_user()], "dropped"),
+            (
+                Hook::Prerouting,
+                vec![localhost(), in_by_lo(), to_port(4140)],
+                "dropped",
+            ),
+            (Hook::Input, vec![localhost(), in_by_lo(), to_port(4140)], "dropped"),
+            (Hook::Input, vec![of_user()], "to the proxy, port 4140"),
+            (Hook::Input, vec![lo()], "to the proxy, port 4140"),
+        ] {
+            let dropping = Rule {
+                conditions,
+                ..rule([], Action::Drop)
+            };
+            let found = beside(vec![filter(hook, vec![dropping.clone()])]);
+            assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{hook} {dropping:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_in_by_lo_is_not_redirected_again() {
+        let own = Connection {
+            device: Some(Name::from("lo")),
+            ..outbound("10.0.0.1:80")
+        };
+        let answer_of = beside(vec![]);
+        let answer = explain(&answer_of, &own);
+        assert!(
+            way(&answer).iter().all(|step| !step.starts_with("prerouting")),
+            "{:?}",
+            way(&answer)
+        );
+    }
+
+    #[test]
+    fn policies_drop_and_untracked_connections_are_left_alone() {
+        let mut strict = filter(Hook::Input, vec![rule([to_port(4190)], Action::Accept)]);
+        strict.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
+        let found = beside(vec![strict]);
+        let answer = explain(&found, &inbound("10.0.0.1:80"));
+        assert_eq!(answer.verdict, Verdict::Dropped);
+        assert_eq!(answer.at.unwrap().rule, None);
+        assert_eq!(way(&answer).last().unwrap(), "input mine policy yes");
+        assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "bypasses the proxy");
+
+        let mut raw = filter(Hook::Prerouting, vec![rule([to_port(80)], Action::Untrack)]);
+        raw.chains[0].base.as_mut().unwrap().priority = -300;
+        let found = beside(vec![raw]);
+        let answer = explain(&found, &inbound("10.0.0.1:80"));
+        assert_eq!(answer.verdict, Verdict::Bypass);
+        assert_eq!(
+            answer.at.unwrap().to_string(),
+            "`tcp dport 80 notrack` in inet mine, chain mine"
+        );
+        // Nor is it masqueraded, and so it keeps its source.
+        let known = Connection {
+            from: Some([192, 0, 2, 1].into()),
+            ..inbound("10.0.0.1:80")
+        };
+        assert_eq!(said(&found, &known), "bypasses the proxy");
+    }
+
+    #[test]
+    fn an_accept_before_the_jump_is_why_a_connection_bypasses_the_proxy() {
+        let mut found = beside(vec![]);
+        let foreign = rule([to_port(80)], Action::Accept);
+        found.tables[0].chains[0].rules.insert(0, foreign.clone());
+        let answer = explain(&found, &inbound("10.0.0.1:80"));
+        assert_eq!(answer.verdict, Verdict::Bypass);
+        assert_eq!(answer.at.unwrap().rule, Some(&foreign));
+        // In another table it is none.
+        let harmless = nat(Hook::Prerouting, -110, vec![foreign]);
+        let found = beside(vec![harmless]);
+        let answer = explain(&found, &inbound("10.0.0.1:4190"));
+        assert_eq!(answer.at.unwrap().chain.name, *"PROXY_INIT_REDIRECT");
+    }
+
+    #[test]
+    fn an_unknown_order_matters_only_where_answers_differ() {
+        let tied = |rules| beside(vec![nat(Hook::Prerouting, -100, rules)]);
+        let found = tied(vec![rule([to_port(80)], redirect(1))]);
+        assert_eq!(
+            said(&found, &inbound("10.0.0.1:80")),
+            "not known: it depends on which runs first, ip nat PREROUTING or inet mine mine: their priorities are equal"
+        );
+        assert_eq!(said(&found, &inbound("10.0.0.1:81")), "to the proxy, port 4143");
+        assert_eq!(
+            said(&tied(vec![rule([], redirect(4143))]), &inbound("10.0.0.1:80")),
+            "to the proxy, port 4143"
+        );
+        // Another kind of chain where nat chains run.
+        let mut mixed = filter(Hook::Prerouting, vec![rule([to_port(80)], Action::Drop)]);
+        mixed.chains[0].base.as_mut().unwrap().priority = -100;
+        assert!(said(&beside(vec![mixed]), &inbound("10.0.0.1:80")).starts_with("not known: "));
+        // In one table, the order is known: the last one runs first.
+        let chain_of = |name: &str, port| base(name, Kind::Nat, Hook::Prerouting, -110, vec![rule([], redirect(port))]);
+        let two = table("inet mine", vec![chain_of("a", 1), chain_of("b", 2)]);
+        assert_eq!(
+            said(&beside(vec![two]), &inbound("10.0.0.1:80")),
+            "goes elsewhere: redirected to port 2 of this host"
+        );
+    }
+
+    #[test]
+    fn of_which_devices_a_chain_is_for_nothing_is_known() {
+        let at = |action| {
+            let ingress = base(
+                "edge",
+                Kind::Filter,
+                Hook::Ingress,
+                0,
+                vec![rule([to_port(80)], action)],
+            );
+            beside(vec![table("netdev edge", vec![ingress])])
+        };
+        assert_eq!(
+            said(&at(Action::Drop), &inbound("10.0.0.1:80")),
+            "not known: it depends on which devices netdev edge, chain edge, is for"
+        );
+        assert_eq!(
+            said(&at(Action::Drop), &inbound("10.0.0.1:81")),
+            "to the proxy, port 4143"
+        );
+        assert_eq!(
+            said(&at(Action::Accept), &inbound("10.0.0.1:80")),
+            "to the proxy, port 4143"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_seen_may_decide() {
+        let mut found = beside(vec![]);
+        found.not_known.push(NotKnown {
+            subsystem: Subsystem::Legacy,
+            not_permitted: true,
+            reason: "only root can list legacy tables".to_owned(),
+        });
+        let answer = explain(&found, &inbound("10.0.0.1:80"));
+        assert_eq!(
+            answer.verdict.to_string(),
+            "not known: the legacy tables cannot be seen (only root can list legacy tables); by all others it goes to the \
+             proxy, port 4143"
+        );
+        assert!(!answer.steps.is_empty());
+    }
+}
