@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, getsockopt, listen as start_listening,
+    setsockopt, socket, sockopt,
+};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 /// How long a connection may take before it counts as lost; connections here take microseconds.
@@ -37,18 +40,25 @@ impl Namespace {
             Uid::effective().is_root(),
             "this needs root: it makes network namespaces (run it with sudo)"
         );
+        let made = Self::untouched();
+        let namespace = made.unwrap_or_else(|error| panic!("cannot make a network namespace: {error}"));
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Makes one as the kernel does, with the loopback interface down.
+    ///
+    /// # Errors
+    /// Whatever the kernel says, such as EPERM without root's privileges.
+    pub fn untouched() -> io::Result<Self> {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
         });
-        let file = match made.join() {
-            Ok(Ok(file)) => file,
-            Ok(Err(error)) => panic!("cannot make a network namespace: {error}"),
-            Err(_) => panic!("the thread that makes a network namespace panicked"),
-        };
-        let namespace = Self(file);
-        namespace.ip("link set lo up");
-        namespace
+        match made.join() {
+            Ok(file) => file.map(Self),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     }
 
     /// Where the namespace can be opened, by this process and by others.
@@ -248,26 +258,34 @@ pub fn connect(from: &Namespace, owner: Owner, to: SocketAddr) -> Reached {
         // thread alone. Gid first: after the uid there is no right to.
         setfsgid(Gid::from_raw(owner.gid));
         setfsuid(Uid::from_raw(owner.uid));
-        let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Reached::Refused,
-            Err(error) => panic!("connection to {to} is lost: {error}"),
-        };
-        let mut answer = String::new();
-        let asked = stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.read_to_string(&mut answer));
-        if let Err(error) = asked {
-            panic!("connected to {to}, but no answer: {error}");
-        }
-        let read = answer
-            .split_once(' ')
-            .and_then(|(port, original)| Some((port.parse().ok()?, original.parse().ok()?)));
-        match read {
-            Some((port, original)) => Reached::Server { port, original },
-            None => panic!("connected to {to}, but its answer is {answer:?}"),
-        }
+        connect_from_here(to)
     })
+}
+
+/// Connects from where this thread is, as whom it runs as, and asks who is there.
+///
+/// # Panics
+/// When the connection is lost rather than taken or refused.
+pub fn connect_from_here(to: SocketAddr) -> Reached {
+    let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Reached::Refused,
+        Err(error) => panic!("connection to {to} is lost: {error}"),
+    };
+    let mut answer = String::new();
+    let asked = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.read_to_string(&mut answer));
+    if let Err(error) = asked {
+        panic!("connected to {to}, but no answer: {error}");
+    }
+    let read = answer
+        .split_once(' ')
+        .and_then(|(port, original)| Some((port.parse().ok()?, original.parse().ok()?)));
+    match read {
+        Some((port, original)) => Reached::Server { port, original },
+        None => panic!("connected to {to}, but its answer is {answer:?}"),
+    }
 }
 
 /// A server that tells each client its port and the client's original destination.
@@ -283,6 +301,14 @@ impl Server {
     /// # Panics
     /// When a port is taken.
     pub fn start(namespace: &Namespace, ports: &[u16]) -> Self {
+        namespace.run(|| Self::start_here(ports))
+    }
+
+    /// Listens where this thread is.
+    ///
+    /// # Panics
+    /// When a port is taken.
+    pub fn start_here(ports: &[u16]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         let addresses = any
@@ -291,7 +317,7 @@ impl Server {
             .flat_map(|address| ports.iter().map(move |&port| SocketAddr::new(address, port)));
         let threads = addresses
             .map(|address| {
-                let listener = namespace.run(|| listen(address));
+                let listener = listen(address).unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"));
                 let stop = Arc::clone(&stop);
                 thread::spawn(move || serve(&listener, address.port(), &stop))
             })
@@ -310,16 +336,23 @@ impl Drop for Server {
     }
 }
 
-fn listen(address: SocketAddr) -> TcpListener {
-    // Rust's listeners for IPv6 take IPv4 too, unless the namespace says otherwise.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    // There is a listener of its own for IPv4.
     if address.is_ipv6() {
-        let _ = std::fs::write("/proc/sys/net/ipv6/bindv6only", "1");
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
-    let listener = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listener.unwrap_or_else(|error| panic!("cannot listen on {address}: {error}"))
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    start_listening(&socket, Backlog::MAXCONN)?;
+    let listener = TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 fn serve(listener: &TcpListener, port: u16, stop: &AtomicBool) {
