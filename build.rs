@@ -1,26 +1,84 @@
-//! Finds out which libnftnl and libmnl the program is linked with, for `--version`. Neither library can tell at run
-//! time. `cargo xtask build` names them itself, because its static libraries need not be the system's.
+//! Finds out what `--version` says of the build: the commit, what it is built for and by, and which libnftnl and libmnl it
+//! is linked with, for neither library can tell at run time.
+//!
+//! The environment says it first: `cargo xtask build` has static libraries that need not be the system's, and a build in
+//! a container has no repository.
 
+use std::env;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    for (library, variable) in [("libnftnl", "LIBNFTNL_VERSION"), ("libmnl", "LIBMNL_VERSION")] {
-        println!("cargo::rerun-if-env-changed={variable}");
-        let version = std::env::var(variable)
-            .ok()
-            .or_else(|| installed(library))
-            .unwrap_or_else(|| "of unknown version".to_owned());
-        println!("cargo::rustc-env=PROXY_INIT_{variable}={version}");
+    let library = |name: &str, variable: &str| from(variable).or_else(|| installed(name));
+    for (fact, value) in [
+        ("COMMIT", from("PROXY_INIT_COMMIT").or_else(commit)),
+        ("TARGET", env::var("TARGET").ok()),
+        ("COMPILER", compiler()),
+        ("LIBNFTNL_VERSION", library("libnftnl", "LIBNFTNL_VERSION")),
+        ("LIBMNL_VERSION", library("libmnl", "LIBMNL_VERSION")),
+    ] {
+        let value = value.unwrap_or_else(|| "not known".to_owned());
+        println!("cargo::rustc-env=PROXY_INIT_{fact}={value}");
     }
     println!("cargo::rerun-if-changed=build.rs");
 }
 
+/// What a variable of the environment says, if anything.
+fn from(variable: &str) -> Option<String> {
+    println!("cargo::rerun-if-env-changed={variable}");
+    env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+/// The commit, and whether the checkout differs from it. A debug build names none: it would be compiled again for each
+/// commit.
+fn commit() -> Option<String> {
+    if env::var("PROFILE").ok()? != "release" {
+        return Some("of a debug build".to_owned());
+    }
+    // A package has this file instead of a repository.
+    if let Ok(package) = fs::read_to_string(".cargo_vcs_info.json") {
+        let hash = package.split("\"sha1\": \"").nth(1)?.get(..12)?;
+        return Some(hash.to_owned());
+    }
+    // Not the repository of somebody who keeps a copy in their own.
+    if !Path::new(".git").exists() {
+        return None;
+    }
+    for path in ["Cargo.toml", "Cargo.lock", "src"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    // Grows with each commit.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    git(&[
+        "describe",
+        "--always",
+        "--exclude=*",
+        "--abbrev=12",
+        "--dirty=-modified",
+    ])
+}
+
+fn compiler() -> Option<String> {
+    // rustc 1.95.0 (59807616e 2026-04-14)
+    let version = read(Command::new(env::var_os("RUSTC")?).arg("--version"))?;
+    version.split(" (").next().map(ToOwned::to_owned)
+}
+
 /// What pkg-config says of the system's library.
 fn installed(library: &str) -> Option<String> {
-    let output = Command::new("pkg-config")
-        .args(["--modversion", library])
-        .output()
-        .ok()?;
-    let version = String::from_utf8(output.stdout).ok()?;
-    (output.status.success()).then(|| version.trim().to_owned())
+    read(Command::new("pkg-config").args(["--modversion", library]))
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    read(Command::new("git").args(arguments))
+}
+
+/// What a command that succeeds prints.
+fn read(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

@@ -12,7 +12,13 @@ use crate::rules::walk::Direction;
 
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
-    " (libnftnl ",
+    " (commit ",
+    env!("PROXY_INIT_COMMIT"),
+    ", for ",
+    env!("PROXY_INIT_TARGET"),
+    ", by ",
+    env!("PROXY_INIT_COMPILER"),
+    ", libnftnl ",
     env!("PROXY_INIT_LIBNFTNL_VERSION"),
     ", libmnl ",
     env!("PROXY_INIT_LIBMNL_VERSION"),
