@@ -8,113 +8,307 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _, cargo, target};
+use xtask::apt;
+use xtask::shell::{Result, Run as _, cargo, root, target};
+
+use crate::setup;
 
 /// The flags for a static binary. Not position-independent: nothing to relocate at start-up.
-pub(crate) const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static";
+const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
-/// Builds it and returns where it is: `target/dist/proxy-init`.
+/// What a binary is built for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Architecture {
+    Amd64,
+    Arm64,
+}
+
+impl Architecture {
+    pub(crate) const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
+    /// This machine's.
+    pub(crate) fn here() -> Result<Self> {
+        let known = Self::ALL
+            .into_iter()
+            .find(|architecture| architecture.machine() == env::consts::ARCH);
+        known.ok_or_else(|| format!("{} is not an architecture that is built for", env::consts::ARCH).into())
+    }
+
+    /// By its [name](Self::name).
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|architecture| architecture.name() == name);
+        known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())
+    }
+
+    fn is_here(self) -> bool {
+        self.machine() == env::consts::ARCH
+    }
+
+    /// Debian's name for it, which is also that of OCI images.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The kernel's name for it, which is also that of qemu and of compilers.
+    pub(crate) fn machine(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64",
+            Self::Arm64 => "aarch64",
+        }
+    }
+
+    /// Rust's target.
+    pub(crate) fn triple(self) -> String {
+        format!("{}-unknown-linux-gnu", self.machine())
+    }
+
+    /// A package as apt names it on this machine.
+    pub(crate) fn package(self, name: &str) -> String {
+        if self.is_here() {
+            name.to_owned()
+        } else {
+            format!("{name}:{}", self.name())
+        }
+    }
+
+    /// Installs what compiling for it takes, beside what [`setup::for_build`] does.
+    pub(crate) fn set_up(self) -> Result<()> {
+        if self.is_here() {
+            return Ok(());
+        }
+        let packages = format!(
+            "gcc-{}-linux-gnu libc6-dev-{}-cross",
+            self.machine().replace('_', "-"),
+            self.name()
+        );
+        setup::programs(&[(&self.linker(), &packages)])?;
+        let triple = self.triple();
+        let libraries = Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", &triple])
+            .read()?;
+        if Path::new(libraries.trim()).exists() {
+            return Ok(());
+        }
+        let added = Command::new("rustup").args(["target", "add", &triple]).run();
+        added.map_err(|error| format!("Rust's standard library for {triple} is missing: {error}").into())
+    }
+
+    /// The folder of cargo's for this target. A build script of nftnl is linked with libnftnl too, so that builds for two
+    /// architectures in one folder would undo each other's.
+    fn folder(self) -> PathBuf {
+        target(if self.is_here() { "" } else { self.name() })
+    }
+
+    /// Tells cargo the linker.
+    fn link(self, build: &mut Command) -> &mut Command {
+        if !self.is_here() {
+            let linker = format!("CARGO_TARGET_{}_LINKER", self.triple().to_uppercase().replace('-', "_"));
+            build.env(linker, self.linker());
+        }
+        build
+    }
+
+    fn linker(self) -> String {
+        format!("{}-linux-gnu-gcc", self.machine())
+    }
+}
+
+/// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
+    for_here("proxy-init")
+}
+
+/// Builds the program of a package of this name for this machine, and copies it to `target/dist`.
+fn for_here(name: &str) -> Result<PathBuf> {
     let dist = target("dist");
     fs::create_dir_all(&dist)?;
-    let binary = dist.join("proxy-init");
-    let built = match static_libraries() {
-        Ok(libraries) => build_static(&libraries)?,
+    let binary = dist.join(name);
+    let here = Architecture::here()?;
+    let (mut build, built) = match Libraries::of(here) {
+        Ok(libraries) => statically(name, &here.triple(), &here.folder(), &libraries)?,
         Err(reason) => {
             eprintln!("xtask: no static libraries ({reason}); building a dynamic binary, which starts more slowly");
-            build_dynamic()?
+            dynamically(name)
         }
     };
+    build.run()?;
     fs::copy(&built, &binary).map_err(|error| format!("{} to {}: {error}", built.display(), binary.display()))?;
     Ok(binary)
 }
 
-/// Where libmnl.a and libnftnl.a are, and their versions.
-struct Libraries {
-    folder: PathBuf,
-    mnl: String,
-    nftnl: String,
+/// Builds the program of a package of this name, static, and returns where it is.
+pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf> {
+    architecture.set_up()?;
+    let (mut build, built) = statically(
+        name,
+        &architecture.triple(),
+        &architecture.folder(),
+        &Libraries::of(architecture)?,
+    )?;
+    architecture.link(&mut build).run()?;
+    Ok(built)
 }
 
-/// Static glibc needs an explicit target: else the flags would hit build scripts and procedural macros too.
-fn build_static(libraries: &Libraries) -> Result<PathBuf> {
-    let triple = format!("{}-unknown-linux-gnu", env::consts::ARCH);
-    cargo(&[
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "proxy-init",
-        "--target",
-        &triple,
-    ])
+/// Builds proxy-init for a target of rustc's, such as x86_64-unknown-linux-musl, with the static libraries that
+/// PKG_CONFIG_PATH names, and returns where it is.
+pub(crate) fn for_target(triple: &str) -> Result<PathBuf> {
+    let path = env::var("PKG_CONFIG_PATH").unwrap_or_default();
+    if path.is_empty() {
+        let reason = "PKG_CONFIG_PATH must name the folders with libmnl.pc and libnftnl.pc of static libraries for";
+        return Err(format!("{reason} {triple}").into());
+    }
+    // Nowhere else: the system's own libraries are for another libc.
+    let library = |name| Library::of_system(name, Some(&path));
+    let libraries = Libraries::in_folder(triple, library("libnftnl")?, library("libmnl")?, None)?;
+    let (mut build, built) = statically("proxy-init", triple, &target(triple), &libraries)?;
+    build.run()?;
+    Ok(built)
+}
+
+/// Builds a program of xtask's for where there are no libraries, guests and containers, and returns where it is.
+pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
+    architecture.set_up()?;
+    let (mut build, built) = compile("xtask", program, &architecture.triple(), &target("guest"), STATIC);
+    architecture.link(&mut build).run()?;
+    Ok(built)
+}
+
+/// How a static program is compiled, and where it will be.
+fn statically(name: &str, triple: &str, folder: &Path, libraries: &Libraries) -> Result<(Command, PathBuf)> {
     // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
     // more, last.
-    .env("RUSTFLAGS", format!("{STATIC} -C link-arg=-lmnl"))
-    .env("LIBMNL_LIB_DIR", &libraries.folder)
-    .env("LIBNFTNL_LIB_DIR", &libraries.folder)
-    .env("LIBMNL_VERSION", &libraries.mnl)
-    .env("LIBNFTNL_VERSION", &libraries.nftnl)
-    .env("CARGO_TARGET_DIR", target(""))
-    .run()?;
-    Ok(target(&triple).join("release/proxy-init"))
-}
-
-fn build_dynamic() -> Result<PathBuf> {
-    cargo(&["build", "--release", "--locked", "--package", "proxy-init"])
-        .env("CARGO_TARGET_DIR", target(""))
-        .run()?;
-    Ok(target("release/proxy-init"))
-}
-
-/// A folder with the static libraries and nothing else, so that the linker can't find shared ones there.
-fn static_libraries() -> Result<Libraries> {
-    let folder = target("static");
-    fs::create_dir_all(&folder)?;
-    let nftnl = copy_archive(&system_folder("libnftnl")?, "libnftnl.a", &folder);
-    nftnl.map_err(|error| format!("libnftnl.a: {error}"))?;
-    let mnl = match copy_archive(&system_folder("libmnl")?, "libmnl.a", &folder) {
-        Ok(()) => version("libmnl")?,
-        // Debian has it since release 13.
-        Err(_) => libmnl_of_debian_13(&folder)?,
-    };
-    Ok(Libraries {
-        folder,
-        mnl,
-        nftnl: version("libnftnl")?,
-    })
-}
-
-fn copy_archive(from: &Path, name: &str, to: &Path) -> Result<()> {
-    fs::copy(from.join(name), to.join(name))?;
-    Ok(())
-}
-
-fn system_folder(library: &str) -> Result<PathBuf> {
-    let folder = Command::new("pkg-config").args(["--variable=libdir", library]).read()?;
-    Ok(folder.trim().into())
-}
-
-fn version(library: &str) -> Result<String> {
-    let version = Command::new("pkg-config").args(["--modversion", library]).read()?;
-    Ok(version.trim().to_owned())
-}
-
-/// Takes libmnl.a out of Debian 13's package. Returns its version.
-fn libmnl_of_debian_13(folder: &Path) -> Result<String> {
-    let stamp = folder.join("libmnl.version");
-    if let Ok(version) = fs::read_to_string(&stamp)
-        && folder.join("libmnl.a").exists()
-    {
-        return Ok(version);
+    // Paths from the checkout, where rustc links: flags are part of what cargo and rustc make names of, and so of the bytes.
+    let mut flags = format!(
+        "{STATIC} -C link-arg=-lmnl -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld {}",
+        remapped_paths()?
+    );
+    if let Some(libc) = &libraries.libc {
+        let folder = libc.file.strip_prefix(root()).unwrap_or(&libc.file).parent();
+        let folder = folder.ok_or("libc.a is in no folder")?;
+        flags += &format!(" -L native={}", folder.display());
     }
-    println!("Taking libmnl.a from Debian 13's libmnl-dev into {}", folder.display());
-    let unpacked = xtask::apt::unpack("trixie", "libmnl-dev")?;
-    let libraries = xtask::apt::find(&unpacked, "libmnl.a").ok_or("Debian 13's libmnl-dev has no libmnl.a")?;
-    fs::copy(&libraries, folder.join("libmnl.a"))?;
-    let package = xtask::apt::version(&unpacked)?;
-    // 1.0.5-3 is libmnl 1.0.5.
-    let version = package.split('-').next().unwrap_or_default().to_owned();
-    fs::write(&stamp, &version)?;
-    Ok(version)
+    let (mut build, built) = compile(name, name, triple, folder, &flags);
+    build
+        .env("LIBMNL_LIB_DIR", &libraries.folder)
+        .env("LIBNFTNL_LIB_DIR", &libraries.folder)
+        .env("LIBMNL_VERSION", &libraries.mnl.version)
+        .env("LIBNFTNL_VERSION", &libraries.nftnl.version);
+    Ok((build, built))
+}
+
+/// The command that compiles a package's program in release mode with these flags, and where it will be. Static glibc needs
+/// an explicit target: else the flags would hit build scripts and procedural macros too.
+fn compile(package: &str, program: &str, triple: &str, folder: &Path, flags: &str) -> (Command, PathBuf) {
+    let mut build = cargo(&["build", "--release", "--locked"]);
+    build.args(["--package", package, "--bin", program, "--target", triple]);
+    build.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", folder);
+    (build, folder.join(triple).join("release").join(program))
+}
+
+fn dynamically(name: &str) -> (Command, PathBuf) {
+    let mut build = cargo(&["build", "--release", "--locked", "--package", name]);
+    build.env("CARGO_TARGET_DIR", target(""));
+    (build, target("release").join(name))
+}
+
+/// rustc's flags that keep this machine's folders out of a binary, whose bytes are then those of any other checkout.
+fn remapped_paths() -> Result<String> {
+    let home = match env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => env::home_dir().ok_or("the home folder is not known")?.join(".cargo"),
+    };
+    Ok(format!(
+        "--remap-path-prefix={}=/proxy-init --remap-path-prefix={}=/cargo",
+        root().display(),
+        home.display()
+    ))
+}
+
+/// Static libraries, in a folder with nothing else, so that the linker can't find shared ones there.
+struct Libraries {
+    folder: PathBuf,
+    nftnl: Library,
+    mnl: Library,
+    /// For another architecture, from Debian's package for it: the cross compiler's own lags behind its security updates.
+    /// It is where the package has it: in the folder, build scripts for this machine would be linked with it.
+    libc: Option<Library>,
+}
+
+/// A static library.
+struct Library {
+    /// Where it comes from.
+    file: PathBuf,
+    version: String,
+}
+
+impl Libraries {
+    fn of(architecture: Architecture) -> Result<Self> {
+        // Debian has libmnl.a since release 13.
+        let mnl_of_debian = || Library::of_debian("trixie", "libmnl-dev", "libmnl.a", architecture);
+        let (nftnl, mnl, libc) = if architecture.is_here() {
+            let mnl = Library::of_system("libmnl", None).or_else(|_| mnl_of_debian())?;
+            (Library::of_system("libnftnl", None)?, mnl, None)
+        } else {
+            // A static library fits the libc of its own release, or a newer one.
+            let release = debian_release()?;
+            let nftnl = Library::of_debian(&release, "libnftnl-dev", "libnftnl.a", architecture)?;
+            let libc = Library::of_debian(&release, "libc6-dev", "libc.a", architecture)?;
+            (nftnl, mnl_of_debian()?, Some(libc))
+        };
+        Self::in_folder(architecture.name(), nftnl, mnl, libc)
+    }
+
+    /// Copied into a folder of this name.
+    fn in_folder(folder: &str, nftnl: Library, mnl: Library, libc: Option<Library>) -> Result<Self> {
+        let folder = target("static").join(folder);
+        fs::create_dir_all(&folder)?;
+        for library in [&nftnl, &mnl] {
+            let name = library.file.file_name().ok_or("a library without a name")?;
+            fs::copy(&library.file, folder.join(name))?;
+        }
+        Ok(Self {
+            folder,
+            nftnl,
+            mnl,
+            libc,
+        })
+    }
+}
+
+impl Library {
+    /// That pkg-config finds, in these folders or in the system's.
+    fn of_system(name: &str, folders: Option<&str>) -> Result<Self> {
+        let ask = |what: &str| {
+            let mut command = Command::new("pkg-config");
+            command.envs(folders.map(|folders| ("PKG_CONFIG_LIBDIR", folders)));
+            command.args([what, name]).read()
+        };
+        let file = Path::new(ask("--variable=libdir")?.trim()).join(format!("{name}.a"));
+        if !file.exists() {
+            return Err(format!("no {}", file.display()).into());
+        }
+        let version = ask("--modversion")?.trim().to_owned();
+        Ok(Self { file, version })
+    }
+
+    /// Out of a Debian release's package.
+    fn of_debian(release: &str, package: &str, file: &str, architecture: Architecture) -> Result<Self> {
+        let package = architecture.package(package);
+        let unpacked = apt::unpack(release, &package)?;
+        let file = apt::find(&unpacked, file).ok_or_else(|| format!("{package} of {release} has no {file}"))?;
+        // 1.0.5-3 is libmnl 1.0.5.
+        let version = apt::version(&unpacked)?;
+        let version = version.split('-').next().unwrap_or_default().to_owned();
+        Ok(Self { file, version })
+    }
+}
+
+/// What this machine's release of Debian is called.
+fn debian_release() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release")?;
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    Ok(codename.ok_or("/etc/os-release has no VERSION_CODENAME")?.to_owned())
 }

@@ -12,7 +12,8 @@ use xtask::lab::Namespace;
 use xtask::linkerd;
 use xtask::shell::{Result, Run as _, need_root, root, target};
 
-use crate::{build, rootfs, setup};
+use crate::rootfs::Origin;
+use crate::{build, setup};
 
 /// Where Linkerd's charts have looked for the program, and where they look for the network validator.
 const PATHS: [&str; 3] = [
@@ -63,7 +64,7 @@ pub(crate) fn run() -> Result<()> {
     image.check_labels()?;
     // The target `legacy` is on Debian's image, which can't be pulled: this machine's iptables-legacy stands in for it.
     let legacy = build_stage.join("out/legacy");
-    rootfs::add_iptables_legacy(&legacy)?;
+    Origin::here()?.add_iptables_legacy(&legacy)?;
 
     let net_admin = &["CAP_NET_ADMIN"][..];
     let net_raw_too = &["CAP_NET_ADMIN", "CAP_NET_RAW"][..];

@@ -11,6 +11,7 @@ mod mutants;
 mod rootfs;
 mod setup;
 
+use build::Architecture;
 use xtask::shell::{self, Result, Run as _, cargo};
 
 const HELP: &str = "\
@@ -18,7 +19,9 @@ Usage: cargo xtask COMMAND
 
 Commands:
   setup   Install what the build and the tests need (the others do it when something of theirs is missing)
-  build   Build the static release binary, target/dist/proxy-init
+  build   Build the static release binary, target/dist/proxy-init; --arch arm64 (or amd64) builds it for
+          that architecture; --target TRIPLE builds it for a target of rustc's, with the static libraries
+          that PKG_CONFIG_PATH names
   test    Check formatting and lints, run all tests, those of kernels among them (needs root)
   bench   Run the benchmarks, make docs/benchmarks.md and .svg (needs root); --quick takes a minute,
           --save-baseline NAME and --baseline NAME keep results and compare with them
@@ -27,7 +30,7 @@ Commands:
           would (needs root); --layout FOLDER only puts there what the Dockerfile's targets copy
   kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
           docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
-          --only 6.12 nft_compat
+          --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
           --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
@@ -49,6 +52,16 @@ fn main() -> ExitCode {
         ("build", []) => setup::for_build().and_then(|()| build::run()).map(|binary| {
             println!("{}", binary.display());
         }),
+        ("build", [flag, name]) if flag == "--arch" => setup::for_build()
+            .and_then(|()| Architecture::named(name))
+            .and_then(|architecture| {
+                println!("{}", build::program("proxy-init", architecture)?.display());
+                Ok(())
+            }),
+        ("build", [flag, triple]) if flag == "--target" => setup::for_build().and_then(|()| {
+            println!("{}", build::for_target(triple)?.display());
+            Ok(())
+        }),
         ("test", []) => setup::for_tests().and_then(|()| test()),
         ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
         ("audit", []) => audit(),
@@ -56,10 +69,7 @@ fn main() -> ExitCode {
         ("image", [flag, folder]) if flag == "--layout" => {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref()))
         }
-        ("kernels", []) => setup::for_tests().and_then(|()| kernels::run()),
-        ("kernels", [flag, words @ ..]) if flag == "--only" && !words.is_empty() => {
-            setup::for_tests().and_then(|()| kernels::run_only(words))
-        }
+        ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
@@ -108,13 +118,35 @@ fn test() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     cargo(&["test", "--locked", "--benches"]).run()?;
-    if let kernels::Outcome::Skipped(reason) = kernels::check(&[])? {
-        skipped.push(format!("kernels: {reason}"));
+    // All kernels of this machine's architecture, and one of each other's.
+    let here = Architecture::here()?;
+    for architecture in Architecture::ALL {
+        let words = if architecture == here {
+            &[][..]
+        } else {
+            &["6.12", "nothing"]
+        };
+        if let kernels::Outcome::Skipped(reason) = kernels::check(architecture, words)? {
+            skipped.push(format!("kernels of {}: {reason}", architecture.name()));
+        }
     }
     for what in skipped {
         println!("SKIPPED, and so not passed: {what}");
     }
     Ok(())
+}
+
+/// On this machine's architecture unless another is named.
+fn kernels(arguments: &[String]) -> Result<()> {
+    let (architecture, rest) = match arguments {
+        [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
+        rest => (Architecture::here()?, rest),
+    };
+    match rest {
+        [] => kernels::run(architecture),
+        [flag, words @ ..] if flag == "--only" && !words.is_empty() => kernels::run_only(architecture, words),
+        _ => Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
+    }
 }
 
 /// The corpus is read, and what is found goes to target/.
@@ -140,8 +172,8 @@ fn fuzz(arguments: &[String]) -> Result<()> {
 /// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.
 fn audit() -> Result<()> {
     setup::cargo_tool("cargo-deny")?;
-    cargo(&["deny", "check", "licenses", "bans", "sources"]).run()?;
-    if cargo(&["deny", "check", "advisories"]).run().is_err() {
+    cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"]).run()?;
+    if cargo(&["deny", "--workspace", "check", "advisories"]).run().is_err() {
         println!("NOT CHECKED, or not passed: advisories; see above");
     }
     Ok(())

@@ -85,20 +85,7 @@ fn try_mode(mode: &str) -> String {
     let log = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = log.lines().last().unwrap_or_default();
     if !output.status.success() {
-        let report = proxy_init(&lab, &["detect", "--output", "json"], &[]);
-        let report: Value = serde_json::from_slice(&report.stdout).unwrap_or_default();
-        // How many rules each table has.
-        let tables = |backend: &str| -> Vec<u64> {
-            let tables = report.pointer(&format!("/{backend}/tables"));
-            let tables = tables.and_then(|tables| tables.as_array()).into_iter().flatten();
-            tables.filter_map(|table| table.get("rules")?.as_u64()).collect()
-        };
-        // Legacy tables are made by the kernel as soon as somebody asks for them, empty.
-        let left = if !tables("nf_tables").is_empty() || tables("legacy").iter().any(|&rules| rules > 0) {
-            LEFT_BEHIND
-        } else {
-            ""
-        };
+        let left = if holds_rules(&lab) { LEFT_BEHIND } else { "" };
         return format!("{} {left}", essence(last));
     }
     let verified = proxy_init(&lab, &["verify"], &flags);
@@ -131,6 +118,11 @@ fn try_mode(mode: &str) -> String {
             }
         }
     }
+    let uninstalled = proxy_init(&lab, &["uninstall"], &[]);
+    if !uninstalled.status.success() || holds_rules(&lab) {
+        let log = String::from_utf8_lossy(&uninstalled.stdout).into_owned();
+        return format!("uninstalled: {} {LEFT_BEHIND}", log.replace('\n', "; "));
+    }
     // "installed N rules in M mode for ..."
     let taken = last
         .split_once(" rules in ")
@@ -139,6 +131,21 @@ fn try_mode(mode: &str) -> String {
         taken if taken == mode => "ok".to_owned(),
         taken => taken.to_owned(),
     }
+}
+
+/// Whether detect sees a table of nf_tables, or a legacy table with rules. What it can't see counts as a rule.
+fn holds_rules(lab: &Lab) -> bool {
+    let output = proxy_init(lab, &["detect", "--output", "json"], &[]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let tables = |backend: &str| {
+        let tables = report.pointer(&format!("/{backend}/tables"));
+        tables.and_then(Value::as_array).cloned()
+    };
+    // Legacy tables are made by the kernel as soon as somebody asks for them, empty.
+    let has_rules = |table: &Value| table.get("rules").and_then(Value::as_u64) != Some(0);
+    !output.status.success()
+        || tables("nf_tables").is_none_or(|tables| !tables.is_empty())
+        || tables("legacy").is_none_or(|tables| tables.iter().any(has_rules))
 }
 
 /// Runs proxy-init in nft mode with these arguments before its flags, as uid 65534 with NET_ADMIN.

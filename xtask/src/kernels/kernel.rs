@@ -10,7 +10,8 @@ use xtask::apt;
 use xtask::shell::{Result, Run as _, target};
 
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
-use crate::rootfs;
+use crate::build::Architecture;
+use crate::rootfs::Origin;
 
 /// Modules that the modes may ask for; those that they depend on come with them.
 const MODULES: [&str; 18] = [
@@ -38,12 +39,25 @@ const MODULES: [&str; 18] = [
 const PACKAGE: &str = "linux-image-";
 
 /// The version of a release's cloud kernel, which its metapackage names.
-pub(crate) fn version(release: &str) -> Result<String> {
-    let package = apt::dependency(release, "linux-image-cloud-amd64", PACKAGE)?;
+pub(crate) fn version(release: &str, architecture: Architecture) -> Result<String> {
+    let package = architecture.package(&format!("{PACKAGE}cloud-{}", architecture.name()));
+    let package = apt::dependency(release, &package, PACKAGE)?;
     Ok(package.trim_start_matches(PACKAGE).to_owned())
 }
 
+/// What runs in a guest.
+pub(crate) struct Guest {
+    pub(crate) architecture: Architecture,
+    /// proxy-init.
+    pub(crate) binary: PathBuf,
+    /// This program, as its init.
+    pub(crate) init: PathBuf,
+    /// Where iptables-legacy and other programs come from.
+    pub(crate) origin: Origin,
+}
+
 pub(crate) struct Kernel {
+    architecture: Architecture,
     /// The unpacked package, or, since Debian has split it, packages.
     folders: Vec<PathBuf>,
     pub(crate) version: String,
@@ -54,23 +68,25 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Unpacks a release's kernel of this version, and makes what it boots with: proxy-init and the guest's init.
-    pub(crate) fn prepare(release: &str, version: String, binary: &Path, init: &Path) -> Result<Self> {
-        let package = format!("{PACKAGE}{version}");
+    /// Unpacks a release's kernel of this version, and makes what it boots with.
+    pub(crate) fn prepare(release: &str, version: String, guest: &Guest) -> Result<Self> {
+        let architecture = guest.architecture;
+        let package = architecture.package(&format!("{PACKAGE}{version}"));
         let mut folders = vec![apt::unpack(release, &package)?];
         for part in ["linux-binary-", "linux-modules-"] {
             if let Ok(part) = apt::dependency(release, &package, part) {
-                folders.push(apt::unpack(release, &part)?);
+                folders.push(apt::unpack(release, &architecture.package(&part))?);
             }
         }
         let initramfs = target("kernels").join(&version).join("root.cpio");
         let mut kernel = Self {
+            architecture,
             folders,
             version,
             has_hook_lists: false,
             initramfs,
         };
-        kernel.has_hook_lists = kernel.make_initramfs(binary, init)?.contains(HOOK_LISTS);
+        kernel.has_hook_lists = kernel.make_initramfs(guest)?.contains(HOOK_LISTS);
         Ok(kernel)
     }
 
@@ -87,7 +103,7 @@ impl Kernel {
     }
 
     /// Returns the names of the modules in it.
-    fn make_initramfs(&self, binary: &Path, init: &Path) -> Result<BTreeSet<String>> {
+    fn make_initramfs(&self, guest: &Guest) -> Result<BTreeSet<String>> {
         let root = self.initramfs.with_extension("");
         if root.exists() {
             fs::remove_dir_all(&root)?;
@@ -95,19 +111,15 @@ impl Kernel {
         for folder in ["bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc"] {
             fs::create_dir_all(root.join(folder))?;
         }
-        fs::copy(binary, root.join("bin/proxy-init"))?;
-        fs::copy(init, root.join("init"))?;
-        fs::copy(rootfs::which("busybox")?, root.join("bin/busybox"))?;
-        for applet in ["sh", "cat", "modprobe"] {
-            symlink("/bin/busybox", root.join("bin").join(applet))?;
+        fs::copy(&guest.binary, root.join("bin/proxy-init"))?;
+        fs::copy(&guest.init, root.join("init"))?;
+        for program in ["busybox", "ip", "setpriv"] {
+            guest.origin.add_program(program, &root, "bin")?;
         }
-        symlink("/bin/busybox", root.join("sbin/modprobe"))?;
-        for program in ["ip", "setpriv"] {
-            let path = rootfs::which(program)?;
-            rootfs::copy_with_libraries(&path, &root)?;
-            symlink(&path, root.join("bin").join(program))?;
+        for link in ["bin/sh", "bin/cat", "sbin/modprobe"] {
+            symlink("/bin/busybox", root.join(link))?;
         }
-        rootfs::add_iptables_legacy(&root)?;
+        guest.origin.add_iptables_legacy(&root)?;
         let modules = self.copy_modules(&root)?;
         let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
         Command::new("sh").current_dir(&root).args(["-c", &script]).run()?;
@@ -191,16 +203,22 @@ impl Kernel {
         ])?;
         // Plain emulation: where /dev/kvm is there but nested, it may not work. Without cmpxchg16b: qemu 7.2 loses the
         // flags at it now and then, and the guest panics.
+        let (machine, console) = match self.architecture {
+            Architecture::Amd64 => ("-cpu max,cx16=off", "ttyS0"),
+            Architecture::Arm64 => ("-machine virt -cpu cortex-a72", "ttyAMA0"),
+        };
         let output = Command::new("timeout")
-            .args("180 qemu-system-x86_64 -accel tcg -cpu max,cx16=off -m 512".split(' '))
-            .args("-nographic -no-reboot -nodefaults -serial stdio".split(' '))
+            .arg("180")
+            .arg(format!("qemu-system-{}", self.architecture.machine()))
+            .args(machine.split(' '))
+            .args("-accel tcg -m 512 -nographic -no-reboot -nodefaults -serial stdio".split(' '))
             .arg("-kernel")
             .arg(image)
             .arg("-initrd")
             .arg(&self.initramfs)
             .arg("-append")
             .arg(format!(
-                "console=ttyS0 quiet panic=-1 {PARAMETER}={} {}",
+                "console={console} quiet panic=-1 {PARAMETER}={} {}",
                 variant.parameter(),
                 variant.parameters
             ))

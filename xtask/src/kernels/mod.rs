@@ -7,19 +7,19 @@ pub(crate) mod guest;
 mod kernel;
 mod variant;
 
-use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::thread;
 
 use xtask::apt;
-use xtask::shell::{Result, Run as _, cargo, root, target};
+use xtask::shell::{Result, root};
 
+use crate::build::Architecture;
+use crate::rootfs::Origin;
 use crate::{build, setup};
-use kernel::Kernel;
+use kernel::{Guest, Kernel};
 use variant::Expected::Fails;
 use variant::{MODES, VARIANTS, Variant};
 
@@ -34,17 +34,22 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// `cargo xtask kernels`: tries everything, and makes docs/kernels.md.
-pub(crate) fn run() -> Result<()> {
-    match check(&[])? {
+/// `cargo xtask kernels`: tries everything on an architecture's kernels, and makes its page in docs/.
+pub(crate) fn run(architecture: Architecture) -> Result<()> {
+    let page = match architecture {
+        Architecture::Amd64 => "docs/kernels.md",
+        Architecture::Arm64 => "docs/kernels-arm64.md",
+    };
+    let name = architecture.name();
+    match check(architecture, &[] as &[&str])? {
         Outcome::AsExpected(table) => Ok(fs::write(
-            root().join("docs/kernels.md"),
+            root().join(page),
             format!(
-                "# Kernels\n\nMade by `cargo xtask kernels`: Debian's cloud kernels under qemu, whole and with modules \
-                 removed. `ok`: installed, verified, and an inbound and an outbound connection went to the proxy, over \
-                 IPv4 and IPv6. Otherwise the table has what the error names; nothing was left behind. For auto it has the \
-                 mode that was chosen, which then worked. The last column is what uid 65534 with NET_ADMIN is told of \
-                 proxy-init's rules in legacy mode.\n\n{table}"
+                "# Kernels of {name}\n\nMade by `cargo xtask kernels --arch {name}`: Debian's cloud kernels under qemu, \
+                 whole and with modules removed. `ok`: installed, verified, an inbound and an outbound connection went to \
+                 the proxy, over IPv4 and IPv6, and nothing was left after `uninstall`. Otherwise the table has what the \
+                 error names; nothing was left behind. For auto it has the mode that was chosen, which then worked. The \
+                 last column is what uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.\n\n{table}"
             ),
         )?),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
@@ -52,44 +57,45 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// `cargo xtask kernels --only WORD...`: tries the kernels and variants whose name has all of these words.
-pub(crate) fn run_only(words: &[String]) -> Result<()> {
-    match check(words)? {
+pub(crate) fn run_only(architecture: Architecture, words: &[String]) -> Result<()> {
+    match check(architecture, words)? {
         Outcome::AsExpected(_) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
 }
 
 /// Boots everything whose name has all of these words. An error names what went otherwise than expected.
-pub(crate) fn check(words: &[String]) -> Result<Outcome> {
-    if env::consts::ARCH != "x86_64" {
-        return Ok(Outcome::Skipped(format!(
-            "the kernels are x86_64's, and this machine is {}",
-            env::consts::ARCH
-        )));
-    }
+pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Result<Outcome> {
     if let Err(error) = apt::mirror() {
         return Ok(Outcome::Skipped(format!(
             "the kernels are Debian's packages, and {error}"
         )));
     }
+    if let Err(error) = architecture.set_up() {
+        return Ok(Outcome::Skipped(format!("there is no compiler for them: {error}")));
+    }
+    let qemu = match architecture {
+        Architecture::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Architecture::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    };
     setup::programs(&[
-        ("qemu-system-x86_64", "qemu-system-x86"),
+        qemu,
         ("busybox", "busybox-static"),
+        ("readelf", "binutils"),
         ("depmod", "kmod"),
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
     ])?;
-    let binary = build::run()?;
-    let init = guest_binary()?;
+    let guest = guest(architecture)?;
     let is_wanted = |version: &str, variant: &Variant| {
         let name = name(version, variant);
-        words.iter().all(|word| name.contains(word))
+        words.iter().all(|word| name.contains(word.as_ref()))
     };
     let mut kernels = Vec::new();
     for release in RELEASES {
-        let version = kernel::version(release)?;
+        let version = kernel::version(release, architecture)?;
         if VARIANTS.iter().any(|variant| is_wanted(&version, variant)) {
-            kernels.push(Kernel::prepare(release, version, &binary, &init)?);
+            kernels.push(Kernel::prepare(release, version, &guest)?);
         }
     }
     let mut trials = Vec::new();
@@ -98,7 +104,11 @@ pub(crate) fn check(words: &[String]) -> Result<Outcome> {
         trials.extend(variants.map(|variant| Trial { kernel, variant }));
     }
     if trials.is_empty() {
-        return Err(format!("no kernel's name has {}", words.join(" and ")).into());
+        return Err(format!(
+            "no kernel's name has {}",
+            words.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" and ")
+        )
+        .into());
     }
     println!("Booting {} guests", trials.len());
     let results = try_all(&trials);
@@ -206,22 +216,20 @@ impl Trial<'_> {
     }
 }
 
-/// This program again, static, as the guest's init.
-fn guest_binary() -> Result<PathBuf> {
-    let triple = "x86_64-unknown-linux-gnu";
-    cargo(&[
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "xtask",
-        "--bin",
-        "xtask",
-        "--target",
-        triple,
-    ])
-    .env("RUSTFLAGS", build::STATIC)
-    .env("CARGO_TARGET_DIR", target("guest"))
-    .run()?;
-    Ok(target("guest").join(triple).join("release/xtask"))
+/// proxy-init, this program again as the guest's init, and where the rest comes from.
+fn guest(architecture: Architecture) -> Result<Guest> {
+    let origin = if architecture == Architecture::here()? {
+        Origin::here()?
+    } else {
+        let packages = ["iproute2", "iptables", "util-linux", "busybox-static"];
+        let packages = packages.map(|package| architecture.package(package));
+        let folder = apt::unpack_all("bookworm", "guest", &packages.each_ref().map(String::as_str))?;
+        Origin::unpacked(folder, architecture)
+    };
+    Ok(Guest {
+        architecture,
+        binary: build::program("proxy-init", architecture)?,
+        init: build::of_xtask("xtask", architecture)?,
+        origin,
+    })
 }
