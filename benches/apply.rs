@@ -92,7 +92,7 @@ fn apply(criterion: &mut Criterion) {
         let bare_native = || bare_loop(&native_batch);
         let native = || _ = Native.install(&rulesets).unwrap();
         let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
-            ("the same bytes, bare loop", &nothing, &bare),
+            ("nft's bytes, bare loop", &nothing, &bare),
             ("nft with encode", &nothing, &apply),
             ("nft with plan and encode", &nothing, &nft),
             ("nft, re-run", &nft, &nft),
@@ -119,7 +119,7 @@ fn apply_ports(criterion: &mut Criterion) {
         let rulesets = rulesets(&config(true, ports));
         let batch = nft::batch(&rulesets);
         let contenders: [(&str, Work<'_>); 3] = [
-            ("the same bytes, bare loop", &|| bare_loop(&batch)),
+            ("nft's bytes, bare loop", &|| bare_loop(&batch)),
             ("nft with encode", &|| assert!(Nft.install(&rulesets).unwrap())),
             ("native with encode", &|| assert!(Native.install(&rulesets).unwrap())),
         ];

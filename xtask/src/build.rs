@@ -1,4 +1,4 @@
-//! The static release binary.
+//! The static release binaries.
 //!
 //! Static, because dynamic linking costs more start-up time than all of the program's own work, and because the image
 //! then holds nothing else.
@@ -118,11 +118,21 @@ impl Architecture {
 
 /// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
-    for_here("proxy-init")
+    for_here("proxy-init", None)
+}
+
+/// Builds the benchmark, which carries this proxy-init: `target/dist/proxy-init-bench`.
+pub(crate) fn bench(proxy_init: &Path) -> Result<PathBuf> {
+    for_here("proxy-init-bench", Some(proxy_init))
+}
+
+/// The program that another one carries in its file.
+pub(crate) fn carried_by(name: &str) -> Option<&'static str> {
+    (name == "proxy-init-bench").then_some("proxy-init")
 }
 
 /// Builds the program of a package of this name for this machine, and copies it to `target/dist`.
-fn for_here(name: &str) -> Result<PathBuf> {
+fn for_here(name: &str, carried: Option<&Path>) -> Result<PathBuf> {
     let dist = target("dist");
     fs::create_dir_all(&dist)?;
     let binary = dist.join(name);
@@ -134,21 +144,28 @@ fn for_here(name: &str) -> Result<PathBuf> {
             dynamically(name)
         }
     };
-    build.run()?;
-    fs::copy(&built, &binary).map_err(|error| format!("{} to {}: {error}", built.display(), binary.display()))?;
+    build.envs(carried.map(|path| ("PROXY_INIT", path))).run()?;
+    // What hasn't changed keeps its time, so that cargo doesn't build again what carries it.
+    if fs::read(&binary).ok() != Some(fs::read(&built)?) {
+        fs::copy(&built, &binary).map_err(|error| format!("{} to {}: {error}", built.display(), binary.display()))?;
+    }
     Ok(binary)
 }
 
 /// Builds the program of a package of this name, static, and returns where it is.
 pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf> {
     architecture.set_up()?;
+    let carried = carried_by(name).map(|carried| program(carried, architecture));
     let (mut build, built) = statically(
         name,
         &architecture.triple(),
         &architecture.folder(),
         &Libraries::of(architecture)?,
     )?;
-    architecture.link(&mut build).run()?;
+    architecture
+        .link(&mut build)
+        .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
+        .run()?;
     Ok(built)
 }
 

@@ -6,4 +6,5 @@
 pub mod apt;
 pub mod lab;
 pub mod linkerd;
+pub mod samples;
 pub mod shell;

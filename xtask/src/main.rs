@@ -19,12 +19,14 @@ Usage: cargo xtask COMMAND
 
 Commands:
   setup   Install what the build and the tests need (the others do it when something of theirs is missing)
-  build   Build the static release binary, target/dist/proxy-init; --arch arm64 (or amd64) builds it for
-          that architecture; --target TRIPLE builds it for a target of rustc's, with the static libraries
-          that PKG_CONFIG_PATH names
+  build   Build the static release binary, target/dist/proxy-init, and the benchmark that carries it,
+          target/dist/proxy-init-bench; --arch arm64 (or amd64) builds proxy-init for that architecture;
+          --target TRIPLE builds it for a target of rustc's, with the static libraries that PKG_CONFIG_PATH names
   test    Check formatting and lints, run all tests, those of kernels among them (needs root)
-  bench   Run the benchmarks, make docs/benchmarks.md and .svg (needs root); --quick takes a minute,
-          --save-baseline NAME and --baseline NAME keep results and compare with them
+  bench   Run the benchmarks, make docs/benchmarks.md and its charts (needs root; takes some 10 minutes).
+          --quick takes a minute: whole processes only, into target/bench; --only WORD takes the tables
+          with that word in their heading. --save-baseline NAME and --baseline NAME keep what criterion
+          measures inside the process, and compare with it
   audit   Check licences, duplicate versions, sources and, where they can be had, advisories of dependencies
   image   Build the Dockerfile's scratch image from the binary here, and run it with runc as Kubernetes
           would (needs root); --layout FOLDER only puts there what the Dockerfile's targets copy
@@ -49,9 +51,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = arguments.collect();
     let result = match (command.as_str(), rest.as_slice()) {
         ("setup", []) => setup::run(),
-        ("build", []) => setup::for_build().and_then(|()| build::run()).map(|binary| {
-            println!("{}", binary.display());
-        }),
+        ("build", []) => setup::for_build().and_then(|()| build_all()),
         ("build", [flag, name]) if flag == "--arch" => setup::for_build()
             .and_then(|()| Architecture::named(name))
             .and_then(|architecture| {
@@ -88,6 +88,13 @@ fn main() -> ExitCode {
     }
 }
 
+fn build_all() -> Result<()> {
+    let binary = build::run()?;
+    let bench = build::bench(&binary)?;
+    println!("{}\n{}", binary.display(), bench.display());
+    Ok(())
+}
+
 fn test() -> Result<()> {
     shell::need_root("cargo xtask test")?;
     cargo(&["fmt", "--all", "--check"]).run()?;
@@ -117,7 +124,7 @@ fn test() -> Result<()> {
     // Unit, integration and doc tests.
     tests.run()?;
     // Each benchmark once; no time decides anything.
-    cargo(&["test", "--locked", "--benches"]).run()?;
+    skipped.extend(bench::try_once()?);
     // All kernels of this machine's architecture, and one of each other's.
     let here = Architecture::here()?;
     for architecture in Architecture::ALL {

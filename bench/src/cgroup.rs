@@ -1,0 +1,140 @@
+//! A limit on processor time, as a container runtime sets it: one cgroup a run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::Result;
+
+/// What the names of our cgroups begin with.
+const PREFIX: &str = "proxy-init-bench-";
+
+/// A limit of 100m, in microseconds of processor time in each so many microseconds: what Kubernetes makes of it
+/// (`MilliCPUToQuota`, pkg/kubelet/cm/helpers_linux.go).
+const QUOTA: u32 = 10_000;
+const PERIOD: u32 = 100_000;
+
+/// Where this machine has the cpu controller.
+#[derive(Debug, Clone)]
+pub(crate) struct Controller {
+    folder: PathBuf,
+    /// Of cgroup v2; else of v1.
+    v2: bool,
+}
+
+impl Controller {
+    /// Looks for it, and removes what an earlier run that was killed has left there.
+    ///
+    /// # Errors
+    /// There is none that can be used here, and why.
+    pub(crate) fn find() -> Result<Self> {
+        let controller = Self::look(&fs::read_to_string("/proc/mounts")?)?;
+        for entry in fs::read_dir(&controller.folder)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                // One that is in use stays: the kernel refuses to remove it.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        Ok(controller)
+    }
+
+    fn look(mounts: &str) -> Result<Self> {
+        let mounts = mounts.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            Some((words.next()?, words.next()?, words.next()?))
+        });
+        let mut reason = "no cgroup file system is mounted".to_owned();
+        for (folder, kind, options) in mounts {
+            let folder = PathBuf::from(folder);
+            if kind == "cgroup" && options.split(',').any(|option| option == "cpu") {
+                return Ok(Self { folder, v2: false });
+            }
+            if kind == "cgroup2" {
+                let children = folder.join("cgroup.subtree_control");
+                let has = fs::read_to_string(&children).unwrap_or_default();
+                if has.split_whitespace().any(|controller| controller == "cpu") {
+                    return Ok(Self { folder, v2: true });
+                }
+                reason = format!("the cpu controller is not enabled in {}", children.display());
+            }
+        }
+        Err(reason.into())
+    }
+
+    /// Makes a cgroup with the limit.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(crate) fn limited(&self) -> Result<Cgroup> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = self.folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let set = |file: &str, value: String| {
+            let file = folder.join(file);
+            fs::write(&file, value).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let cgroup = Cgroup(folder.clone());
+        if self.v2 {
+            set("cpu.max", format!("{QUOTA} {PERIOD}"))?;
+        } else {
+            set("cpu.cfs_period_us", PERIOD.to_string())?;
+            set("cpu.cfs_quota_us", QUOTA.to_string())?;
+        }
+        Ok(cgroup)
+    }
+}
+
+/// Removed when it goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// The file that takes the processes' ids.
+    pub(crate) fn processes(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // A process that has ended may still count for a moment.
+        for _ in 0..200 {
+            match fs::remove_dir(&self.0) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                _ => break,
+            }
+        }
+        if Path::exists(&self.0) {
+            eprintln!("proxy-init-bench: cannot remove {}", self.0.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_v1_is_found_by_its_controller() {
+        let mounts = "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n\
+                      cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n";
+        let controller = Controller::look(mounts).unwrap();
+        assert_eq!(controller.folder, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        assert!(!controller.v2);
+    }
+
+    #[test]
+    fn without_a_controller_it_says_so() {
+        assert!(Controller::look("proc /proc proc rw 0 0\n").is_err());
+        let unified = Controller::look("cgroup2 /nowhere cgroup2 rw 0 0\n").unwrap_err();
+        assert!(
+            unified.to_string().contains("/nowhere/cgroup.subtree_control"),
+            "{unified}"
+        );
+    }
+}

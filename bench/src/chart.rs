@@ -1,0 +1,175 @@
+//! Bars on one linear axis that begins at zero, as SVG.
+
+use std::fmt::Write as _;
+
+/// One of those that are compared.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// Each bar's length, in microseconds, and what stands behind the time.
+    pub(crate) bars: Vec<(f64, String)>,
+}
+
+const WIDTH: f64 = 860.0;
+/// Where the bars begin, and how long the longest may be: the numbers stand behind it.
+const LEFT: f64 = 290.0;
+const LONGEST: f64 = 390.0;
+const TOP: f64 = 66.0;
+const BAR: f64 = 18.0;
+const GAP: f64 = 10.0;
+
+/// Colours for both of GitHub's modes. The chart brings its own background, so that it can be read even where the browser
+/// and the page disagree on which mode it is.
+const STYLE: &str = "\
+text{fill:#1f2328;font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;\
+stroke:#fff;stroke-width:4px;stroke-linejoin:round;paint-order:stroke}\
+.title{font-size:16px;font-weight:600}.quiet,.axis text{fill:#59636e}.back{fill:#fff}\
+.axis line{stroke:#d1d9e0}.ours{fill:#0969da}.others{fill:#bf8700}.floor{fill:#818b98}\
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc;stroke:#0d1117}.quiet,.axis text{fill:#9198a1}.back{fill:#0d1117}\
+.axis line{stroke:#3d444d}.ours{fill:#4493f8}.others{fill:#d29922}.floor{fill:#9198a1}}";
+
+/// The whole picture.
+pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
+    let most = rows
+        .iter()
+        .flat_map(|row| &row.bars)
+        .map(|(time, _)| *time)
+        .fold(0.0, f64::max);
+    let (step, unit) = (step(most), Unit::of(most));
+    let place = |microseconds: f64| LEFT + LONGEST * microseconds / most;
+    let mut drawn = String::new();
+    let mut y = TOP;
+    for row in rows {
+        let height = BAR * row.bars.len() as f64;
+        let _ = write!(
+            drawn,
+            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 10.0,
+            y + height / 2.0 + 4.5,
+            escaped(&row.name)
+        );
+        let class = match row.name.as_str() {
+            name if name.starts_with("proxy-init") => "ours",
+            name if name.starts_with("an empty") => "floor",
+            _ => "others",
+        };
+        for (index, (microseconds, behind)) in row.bars.iter().enumerate() {
+            let top = y + BAR * index as f64;
+            let _ = write!(
+                drawn,
+                "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"1.5\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{} <tspan class=\"quiet\">{}</tspan></text>",
+                top + 0.5,
+                (place(*microseconds) - LEFT).max(1.5),
+                BAR - 1.0,
+                place(*microseconds) + 7.0,
+                top + BAR / 2.0 + 4.5,
+                unit.number(*microseconds),
+                escaped(behind)
+            );
+        }
+        y += height + GAP;
+    }
+    let mut axis = String::new();
+    for tick in (0..)
+        .map(|tick| step * f64::from(tick))
+        .take_while(|tick| *tick <= most)
+    {
+        let x = place(tick);
+        let _ = write!(
+            axis,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{y:.1}\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            TOP - 4.0,
+            y + 16.0,
+            unit.tick(tick)
+        );
+    }
+    let height = y + 32.0;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">\
+         <style>{STYLE}</style><rect class=\"back\" width=\"100%\" height=\"100%\" rx=\"6\"/>\
+         <text class=\"title\" x=\"20\" y=\"28\">{}</text><text class=\"quiet\" x=\"20\" y=\"48\">{}</text>\
+         <g class=\"axis\">{axis}</g>{drawn}</svg>\n",
+        escaped(title),
+        escaped(title),
+        escaped(subtitle)
+    )
+}
+
+/// The distance between two lines of the axis: 1, 2 or 5 times a power of ten, so that there are three to seven.
+fn step(most: f64) -> f64 {
+    let power = 10_f64.powf((most.max(1.0) / 7.0).log10().ceil());
+    let fits = [5.0, 2.0].map(|part| power / part);
+    fits.into_iter().find(|step| most / step <= 7.0).unwrap_or(power)
+}
+
+/// The one unit of all numbers in a chart, so that they compare at a glance.
+#[derive(Debug, Clone, Copy)]
+struct Unit {
+    name: &'static str,
+    microseconds: f64,
+}
+
+impl Unit {
+    /// For a chart whose longest bar is this long.
+    fn of(most: f64) -> Self {
+        let (name, microseconds) = match most {
+            most if most >= 1_000_000.0 => ("s", 1_000_000.0),
+            most if most >= 1_000.0 => ("ms", 1_000.0),
+            _ => ("µs", 1.0),
+        };
+        Self { name, microseconds }
+    }
+
+    /// With two or three digits that count.
+    fn number(self, microseconds: f64) -> String {
+        let number = microseconds / self.microseconds;
+        let decimals = match number {
+            number if number < 9.995 => 2,
+            number if number < 99.95 => 1,
+            _ => 0,
+        };
+        format!("{number:.decimals$} {}", self.name)
+    }
+
+    fn tick(self, microseconds: f64) -> String {
+        if microseconds == 0.0 {
+            return "0".to_owned();
+        }
+        format!("{} {}", microseconds / self.microseconds, self.name)
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_has_few_round_steps() {
+        for (most, expected) in [
+            (31_800.0, 5_000.0),
+            (7.0, 1.0),
+            (3_200_000.0, 500_000.0),
+            (900.0, 200.0),
+        ] {
+            assert_eq!(step(most), expected, "{most}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_linear() {
+        let row = |name: &str, time| Row {
+            name: name.to_owned(),
+            bars: vec![(time, String::new())],
+        };
+        let chart = bars("a < b", "", &[row("x", 1_000.0), row("y", 4_000.0)]);
+        assert!(chart.contains("width=\"97.5\""), "{chart}");
+        assert!(chart.contains("width=\"390.0\""), "{chart}");
+        assert!(chart.contains("a &lt; b"), "{chart}");
+    }
+}

@@ -1,0 +1,236 @@
+//! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
+
+use proxy_init::backend::{native, nft};
+use proxy_init::rules::xtables;
+use proxy_init::{Config, OwnerId, Port, PortRange, Ruleset, plan};
+use xtask::linkerd;
+
+use crate::Result;
+use crate::group::Contender;
+use crate::tools::{Step, Tools};
+
+/// One set of flags, that everybody installs.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    /// For the names of files.
+    label: String,
+    inbound: Vec<u16>,
+}
+
+impl Rules {
+    /// What Linkerd's chart asks for by default.
+    pub(crate) fn chart() -> Self {
+        Self {
+            label: "chart".to_owned(),
+            inbound: vec![4190, 4191, 4567, 4568],
+        }
+    }
+
+    /// The same with one more inbound port that is ignored.
+    pub(crate) fn other() -> Self {
+        let mut rules = Self::chart();
+        rules.label = "other".to_owned();
+        rules.inbound.push(9000);
+        rules
+    }
+
+    /// The same with so many more, no two of which make a range.
+    pub(crate) fn with_ports(more: u16) -> Self {
+        let mut rules = Self::chart();
+        rules.label = more.to_string();
+        rules.inbound.extend((1..=more).map(|index| index * 3));
+        rules
+    }
+
+    /// As the program's flags, without a mode.
+    fn flags(&self) -> Vec<String> {
+        let list: Vec<String> = self.inbound.iter().map(ToString::to_string).collect();
+        let mut flags: Vec<String> = linkerd::CHART_ARGUMENTS.map(ToOwned::to_owned).into();
+        let ignored = flags.iter().position(|flag| flag == "--inbound-ports-to-ignore");
+        if let Some(value) = ignored.and_then(|flag| flags.get_mut(flag + 1)) {
+            *value = list.join(",");
+        }
+        flags
+    }
+
+    /// As the library has them.
+    fn rulesets(&self) -> Result<Vec<Ruleset>> {
+        let port = |number| Port::new(number).ok_or("0 is no port");
+        let ports = |numbers: &[u16]| -> Result<Vec<PortRange>> {
+            let ranges = numbers.iter().map(|&number| PortRange::new(number, number));
+            let ranges: Option<Vec<_>> = ranges.collect();
+            Ok(ranges.ok_or("0 is no port")?)
+        };
+        Ok(plan(&Config {
+            proxy_uid: OwnerId::new(2102),
+            ignored_inbound_ports: ports(&self.inbound)?,
+            ignored_outbound_ports: ports(&[4567, 4568])?,
+            ..Config::new(port(4143)?, port(4140)?)
+        }))
+    }
+
+    /// proxy-init that installs them.
+    ///
+    /// # Errors
+    /// The host lacks the commands that legacy mode needs: proxy-init would take nft mode instead.
+    pub(crate) fn install(&self, tools: &Tools, mode: &str) -> Result<Step> {
+        if mode == "legacy" {
+            tools.host("iptables-legacy-restore")?;
+            tools.host("ip6tables-legacy-restore")?;
+        }
+        Ok(tools.proxy_init(with_mode(mode, self.flags())))
+    }
+
+    /// proxy-init that fails unless they are installed.
+    pub(crate) fn verify(&self, tools: &Tools, mode: &str) -> Step {
+        let mut words = vec!["verify".to_owned()];
+        words.extend(with_mode(mode, self.flags()));
+        tools.proxy_init(words)
+    }
+
+    /// Each family's rules by one restore process: iptables' best invocation.
+    ///
+    /// # Errors
+    /// The host lacks it.
+    pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
+        let inputs = self.rulesets()?;
+        let inputs = inputs
+            .iter()
+            .map(|ruleset| xtables::simulation(std::slice::from_ref(ruleset)));
+        restore_each(tools, mode, &self.label, inputs)
+    }
+
+    /// Makes of `self`, which is installed, `other`, which differs in one rule a family: again iptables' best invocation.
+    ///
+    /// # Errors
+    /// The host lacks it, or the rules differ otherwise.
+    pub(crate) fn change(&self, other: &Self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
+        let (old, new) = (self.rulesets()?, other.rulesets()?);
+        let text = |ruleset: &Ruleset| xtables::simulation(std::slice::from_ref(ruleset));
+        let inputs = old
+            .iter()
+            .zip(&new)
+            .map(|(old, new)| replacement(&text(old), &text(new)));
+        let inputs: Result<Vec<String>> = inputs.collect();
+        restore_each(tools, mode, "change", inputs?)
+    }
+
+    /// nft with native mode's script, without its first lines, which delete an earlier table: in a fresh namespace
+    /// nothing needs that, and deleting makes nft wait for the kernel.
+    ///
+    /// # Errors
+    /// The host has no nft.
+    pub(crate) fn nft(&self, tools: &Tools) -> Result<Step> {
+        let nft = tools.host("nft")?;
+        let script = native::script(&self.rulesets()?);
+        let table = script.split_once("delete table inet proxy-init\n");
+        let (_, table) = table.ok_or("native mode's script does not delete its table first")?;
+        let file = tools.file(&format!("nft-{}", self.label), table)?;
+        Ok(Step::new(nft, ["-f".to_owned(), file.display().to_string()]))
+    }
+
+    /// The floor: a program that sends the mode's batch and does nothing else. `mode` is `nft` or `native`.
+    ///
+    /// # Errors
+    /// The batch doesn't fit.
+    pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
+        let rulesets = self.rulesets()?;
+        let batch = if mode == "native" {
+            native::batch(&rulesets)
+        } else {
+            nft::batch(&rulesets)
+        };
+        tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
+    }
+}
+
+fn with_mode(mode: &str, flags: Vec<String>) -> Vec<String> {
+    let mut words = vec!["--iptables-mode".to_owned(), mode.to_owned()];
+    words.extend(flags);
+    words
+}
+
+fn restore_each(tools: &Tools, mode: &str, label: &str, inputs: impl IntoIterator<Item = String>) -> Result<Vec<Step>> {
+    let each = inputs.into_iter().zip(["iptables", "ip6tables"]);
+    let steps = each.map(|(input, family)| {
+        let program = tools.host(&format!("{family}-{mode}-restore"))?;
+        let file = tools.file(&format!("{family}-{label}"), input)?;
+        Ok(Step::new(program, ["--noflush"]).stdin(file))
+    });
+    steps.collect()
+}
+
+/// Input for iptables-restore that replaces the one rule in which two rulesets of a family differ.
+fn replacement(old: &str, new: &str) -> Result<String> {
+    let mut differing = old
+        .lines()
+        .zip(new.lines())
+        .enumerate()
+        .filter(|(_, (old, new))| old != new);
+    let (Some((line, (_, rule))), None) = (differing.next(), differing.next()) else {
+        return Err("the rules differ in more than one, or in none".into());
+    };
+    let (chain, rule) = rule
+        .strip_prefix("-A ")
+        .and_then(|rule| rule.split_once(' '))
+        .ok_or("something other than a rule differs")?;
+    let before = old.lines().take(line);
+    let number = 1 + before.filter(|line| line.starts_with(&format!("-A {chain} "))).count();
+    Ok(format!("*nat\n-R {chain} {number} {rule}\nCOMMIT\n"))
+}
+
+/// The pair of restore commands, as tables call it.
+pub(crate) fn restores(mode: &str) -> String {
+    format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
+}
+
+/// proxy-init in a mode, as tables call it.
+pub(crate) fn ours(mode: &str) -> String {
+    format!("proxy-init --iptables-mode {mode}")
+}
+
+/// linkerd-init's commands, as tables call them.
+pub(crate) fn linkerds(mode: &str) -> String {
+    format!("linkerd-init's 24 iptables-{mode} commands")
+}
+
+/// proxy-init with Linkerd's default arguments in a fresh namespace.
+///
+/// # Errors
+/// The mode can't be used here.
+pub(crate) fn proxy_init(tools: &Tools, mode: &str) -> Result<Contender> {
+    let rules = Rules::chart();
+    let contender = Contender::new(ours(mode), [rules.install(tools, mode)?]);
+    Ok(contender.check(rules.verify(tools, mode)))
+}
+
+/// The two restore commands, one after the other.
+pub(crate) fn restore(tools: &Tools, mode: &str) -> Result<Contender> {
+    let rules = Rules::chart();
+    Ok(Contender::new(restores(mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
+}
+
+/// What linkerd-init runs for the same arguments, one after another.
+pub(crate) fn linkerd_init(tools: &Tools, mode: &str) -> Result<Contender> {
+    let steps: Result<Vec<Step>> = linkerd::commands(mode)
+        .into_iter()
+        .map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)))
+        .collect();
+    Ok(Contender::new(linkerds(mode), steps?).check(Rules::chart().verify(tools, mode)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_that_differs_is_replaced_by_its_number() {
+        let old = "*nat\n:A - [0:0]\n-A A -p tcp\n-A B -p tcp\n-A A -p udp\nCOMMIT\n";
+        let new = "*nat\n:A - [0:0]\n-A A -p tcp\n-A B -p tcp\n-A A -p sctp -j RETURN\nCOMMIT\n";
+        assert_eq!(
+            replacement(old, new).unwrap(),
+            "*nat\n-R A 2 -p sctp -j RETURN\nCOMMIT\n"
+        );
+        assert!(replacement(old, old).is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! What is compared, and how: runs that take turns.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use xtask::lab::Namespace;
+use xtask::samples::Samples;
+
+use crate::cgroup::Controller;
+use crate::tools::{Sample, Step, Tools};
+use crate::{Result, interrupt};
+
+/// A row of a table.
+#[derive(Debug, Clone)]
+pub(crate) struct Contender {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Run in the same namespace before the timed steps.
+    before: Vec<Step>,
+    timed: Vec<Step>,
+    /// Run once afterwards, and must succeed: that it did what the others do.
+    check: Option<Step>,
+    /// The contender whose median it is compared with; otherwise the group's.
+    against: Option<String>,
+    /// A namespace that all its runs share, because they change nothing; otherwise each has a fresh one.
+    shared: Option<Arc<Namespace>>,
+}
+
+impl Contender {
+    /// These steps in a fresh namespace.
+    pub(crate) fn new(name: impl Into<String>, timed: impl Into<Vec<Step>>) -> Self {
+        Self {
+            name: name.into(),
+            before: vec![],
+            timed: timed.into(),
+            check: None,
+            against: None,
+            shared: None,
+        }
+    }
+
+    /// Under another name.
+    pub(crate) fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// After these, untimed.
+    pub(crate) fn before(mut self, steps: impl Into<Vec<Step>>) -> Self {
+        self.before = steps.into();
+        self
+    }
+
+    /// What must succeed afterwards.
+    pub(crate) fn check(mut self, step: Step) -> Self {
+        self.check = Some(step);
+        self
+    }
+
+    /// Compared with the contender of this name.
+    pub(crate) fn against(mut self, name: impl Into<String>) -> Self {
+        self.against = Some(name.into());
+        self
+    }
+
+    /// In this namespace, every time.
+    pub(crate) fn shared(mut self, namespace: &Arc<Namespace>) -> Self {
+        self.shared = Some(Arc::clone(namespace));
+        self
+    }
+
+    /// What is timed.
+    pub(crate) fn timed(&self) -> &[Step] {
+        &self.timed
+    }
+
+    /// Runs it once to see that it works here and does what it should.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn try_out(&self, tools: &Tools) -> Result<()> {
+        let namespace = self.namespace()?;
+        namespace.run(|| {
+            let steps = [&self.before[..], &self.timed].concat();
+            tools.launch(None, 0, &steps)?;
+            if let Some(check) = &self.check {
+                let checked = tools.launch(None, 0, std::slice::from_ref(check));
+                checked.map_err(|error| format!("it ran, but left other rules than expected: {error}"))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where its next run takes place.
+    fn namespace(&self) -> Result<Arc<Namespace>> {
+        match &self.shared {
+            Some(shared) => Ok(Arc::clone(shared)),
+            None => Ok(Arc::new(Namespace::untouched()?)),
+        }
+    }
+
+    fn once(&self, tools: &Tools, limit: Option<&Controller>) -> Result<Sample> {
+        let namespace = self.namespace()?;
+        let cgroup = limit.map(Controller::limited).transpose()?;
+        let processes = cgroup.as_ref().map(|cgroup| cgroup.processes());
+        namespace.run(|| {
+            if !self.before.is_empty() {
+                tools.launch(None, 0, &self.before)?;
+            }
+            tools.launch(processes.as_deref(), 0, &self.timed)
+        })
+    }
+}
+
+/// How many runs each contender has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rounds {
+    pub(crate) quick: usize,
+    pub(crate) full: usize,
+}
+
+/// A table to be.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Its heading.
+    pub(crate) title: &'static str,
+    /// What it shows, in one sentence.
+    pub(crate) says: String,
+    pub(crate) rounds: Rounds,
+    contenders: Vec<Contender>,
+    /// Under which limit it runs.
+    limit: Option<Controller>,
+    /// What could not be measured here, and why.
+    left_out: Vec<String>,
+}
+
+/// A contender's runs.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) samples: Samples,
+    against: String,
+    /// The most that any run had, in KiB.
+    pub(crate) memory: u64,
+}
+
+/// A table that was measured.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) left_out: Vec<String>,
+}
+
+impl Measured {
+    /// The row of this name.
+    pub(crate) fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.samples.name == name)
+    }
+
+    /// The rows, each with the median that it is compared with.
+    pub(crate) fn compared(&self) -> impl Iterator<Item = (&Samples, f64)> {
+        self.rows.iter().map(|row| {
+            let reference = self.row(&row.against);
+            (&row.samples, reference.map_or(f64::NAN, |row| row.samples.p50()))
+        })
+    }
+}
+
+impl Group {
+    pub(crate) fn new(title: &'static str, says: impl Into<String>, rounds: Rounds) -> Self {
+        Self {
+            title,
+            says: says.into(),
+            rounds,
+            contenders: vec![],
+            limit: None,
+            left_out: vec![],
+        }
+    }
+
+    /// With this limit on each run's processor time.
+    pub(crate) fn limit(mut self, controller: Controller) -> Self {
+        self.limit = Some(controller);
+        self
+    }
+
+    /// Adds a contender, or why there is none.
+    pub(crate) fn add(&mut self, name: &str, contender: Result<Contender>) {
+        match contender {
+            Ok(contender) => self.contenders.push(contender),
+            Err(reason) => self.left_out.push(format!("{name}: {reason}")),
+        }
+    }
+
+    /// Every contender once, and then as many rounds of those that work here. Each round is in another order: what ran
+    /// before, and what it left in the caches, differs too.
+    ///
+    /// # Errors
+    /// A run fails that succeeded before, or the user has interrupted.
+    pub(crate) fn measure(self, tools: &Tools, rounds: usize) -> Result<Measured> {
+        let mut left_out = self.left_out;
+        let mut contenders = self.contenders;
+        contenders.retain(|contender| match contender.try_out(tools) {
+            Ok(()) => true,
+            Err(reason) => {
+                left_out.push(format!("{}: {reason}", contender.name));
+                false
+            }
+        });
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); contenders.len()];
+        let random = RandomState::new();
+        for round in 0..rounds {
+            let mut order: Vec<usize> = (0..contenders.len()).collect();
+            order.sort_by_cached_key(|contender| random.hash_one((round, contender)));
+            for index in order {
+                interrupt::check()?;
+                let contender = &contenders[index];
+                let sample = contender.once(tools, self.limit.as_ref());
+                samples[index].push(sample.map_err(|error| format!("{}: {error}", contender.name))?);
+            }
+        }
+        let first = contenders.first().map(|contender| contender.name.clone());
+        let rows = contenders.into_iter().zip(samples).map(|(contender, samples)| Row {
+            samples: Samples::new(&contender.name, samples.iter().map(|sample| sample.wall).collect()),
+            against: contender.against.or_else(|| first.clone()).unwrap_or_default(),
+            memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
+        });
+        Ok(Measured {
+            rows: rows.collect(),
+            left_out,
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! The tables: what each compares.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use xtask::lab::Namespace;
+
+use crate::Result;
+use crate::cgroup::Controller;
+use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
+use crate::group::{Contender, Group, Rounds};
+use crate::tools::{Step, Tools};
+
+const MODES: [&str; 4] = ["nft", "native", "auto", "legacy"];
+
+/// The group that the first chart shows.
+pub(crate) const INSTALL: &str = "Whole process, from spawn to exit";
+
+/// How many rules other programs have in the crowded namespace.
+const CROWD: usize = 10_000;
+
+/// All but the storm and the lists of ports.
+///
+/// # Errors
+/// A file can't be written, or the kernel makes no namespace.
+pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
+    Ok(vec![
+        install(tools),
+        limited(tools),
+        again(tools),
+        change(tools),
+        choose(tools)?,
+        legacy(tools),
+        read(tools)?,
+        read_beside(tools)?,
+    ])
+}
+
+fn install(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 30, full: 300 };
+    let says = "How long a pod waits for its rules, by whoever installs them; floors are what no program can go below.";
+    let mut group = Group::new(INSTALL, says, rounds);
+    let rules = Rules::chart();
+    let mut add = |name: &str, contender: Result<Contender>| {
+        group.add(name, contender.map(|contender| contender.against(ours("nft"))));
+    };
+    let empty = "floor: an empty static C program";
+    add(empty, Ok(Contender::new(empty, [tools.empty()])));
+    for mode in ["nft", "native"] {
+        let name = format!("floor: static C, replays {mode} mode's batch");
+        let replay = rules.replay(tools, mode);
+        let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
+        add(&name, contender);
+    }
+    for mode in ["nft", "native", "auto"] {
+        add(&ours(mode), proxy_init(tools, mode));
+    }
+    let script = "nft -f native mode's script";
+    let nft = rules.nft(tools);
+    add(
+        script,
+        nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))),
+    );
+    add(&restores("nft"), restore(tools, "nft"));
+    add(&linkerds("nft"), linkerd_init(tools, "nft"));
+    add(&ours("legacy"), proxy_init(tools, "legacy"));
+    add(&restores("legacy"), restore(tools, "legacy"));
+    add(&linkerds("legacy"), linkerd_init(tools, "legacy"));
+    group
+}
+
+fn limited(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 5, full: 30 };
+    let says = "The same under the CPU limit of 100m that Linkerd's chart set for the init container until edge-24.6.4 \
+                (Linkerd 2.15 and earlier; later charts give it the proxy's limit): 10 ms of processor time in each 100 ms, \
+                and whoever needs more waits for the next 100 ms.";
+    let mut group = Group::new("Under a CPU limit of 100m", says, rounds);
+    let controller = match Controller::find() {
+        Ok(controller) => controller,
+        Err(reason) => {
+            group.add("all of it", Err(reason));
+            return group;
+        }
+    };
+    for mode in MODES {
+        group.add(&ours(mode), proxy_init(tools, mode));
+    }
+    for mode in ["nft", "legacy"] {
+        group.add(&restores(mode), restore(tools, mode));
+        group.add(&linkerds(mode), linkerd_init(tools, mode));
+    }
+    group.limit(controller)
+}
+
+fn again(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 20, full: 100 };
+    let says = "The same flags a second time, as when a container restarts, compared with the same mode's first \
+                installation.";
+    let mut group = Group::new("The same flags again", says, rounds);
+    for mode in MODES {
+        let (first, again) = (format!("{mode}: first"), format!("{mode}: again"));
+        let contender = |name: &str| Ok(proxy_init(tools, mode)?.named(name).against(&first));
+        let install = || Rules::chart().install(tools, mode);
+        group.add(&first, contender(&first));
+        group.add(
+            &again,
+            contender(&again).and_then(|contender| Ok(contender.before([install()?]))),
+        );
+    }
+    group
+}
+
+fn change(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 15, full: 75 };
+    let says = "One more port to ignore, where the chart's rules are installed already, compared with the restore \
+                commands that replace just the rule that differs, one for each family (native mode: with those for \
+                nf_tables).";
+    let mut group = Group::new("Other flags", says, rounds);
+    let (old, new) = (Rules::chart(), Rules::other());
+    for mode in ["nft", "legacy"] {
+        let name = restores(mode);
+        let contender = || {
+            let contender = Contender::new(&name, old.change(&new, tools, mode)?);
+            let contender = contender.before(old.restore(tools, mode)?).against(&name);
+            Ok(contender.check(new.verify(tools, mode)))
+        };
+        group.add(&name, contender());
+    }
+    for mode in MODES {
+        let contender = || {
+            let contender = Contender::new(ours(mode), [new.install(tools, mode)?])
+                .before([old.install(tools, mode)?])
+                .against(restores(if mode == "legacy" { "legacy" } else { "nft" }));
+            Ok(contender.check(new.verify(tools, mode)))
+        };
+        group.add(&ours(mode), contender());
+    }
+    group
+}
+
+fn choose(tools: &Tools) -> Result<Group> {
+    let rounds = Rounds { quick: 10, full: 50 };
+    let says = "What it takes to find out what the kernel supports: detect, and auto mode where another program's filter \
+                table leaves the choice open, beside nft mode in the same namespace.";
+    let mut group = Group::new("Detect, and choose a mode", says, rounds);
+    group.add(&ours("nft"), proxy_init(tools, "nft"));
+    let detect = "proxy-init detect";
+    group.add(detect, Ok(Contender::new(detect, [tools.proxy_init(["detect"])])));
+    let filter = tools.file("filter", foreign(1))?;
+    for mode in ["nft", "auto"] {
+        let name = format!("{}, beside a filter table", ours(mode));
+        let contender = || {
+            let nft = tools.host("nft")?;
+            let contender = proxy_init(tools, mode)?.named(&name);
+            Ok(contender.before([nft_file(&nft, &filter)]))
+        };
+        group.add(&name, contender());
+    }
+    Ok(group)
+}
+
+fn legacy(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 30, full: 200 };
+    let says = "Legacy mode, compared with the two commands that install the same rules, one after the other.";
+    let mut group = Group::new("Legacy mode", says, rounds);
+    group.add(&restores("legacy"), restore(tools, "legacy"));
+    group.add(&ours("legacy"), proxy_init(tools, "legacy"));
+    group
+}
+
+/// Adds the subcommands that only read, in a namespace with the chart's rules in a mode, to a group.
+fn add_reading(group: &mut Group, tools: &Tools, mode: &str, namespace: &Arc<Namespace>, against: &str) {
+    let explain = || {
+        // Nothing comes in to an address that the namespace doesn't have.
+        let words = ["address", "add", "10.0.0.1/32", "dev", "lo"];
+        let address = Step::new(tools.host("ip")?, words);
+        namespace.run(|| tools.launch(None, 0, &[address]))?;
+        Ok(tools.proxy_init(["explain", "inbound", "--to", "10.0.0.1:80"]))
+    };
+    for (name, step) in [
+        ("show", Ok(tools.proxy_init(["show"]))),
+        ("verify", Ok(Rules::chart().verify(tools, mode))),
+        ("explain", explain()),
+    ] {
+        let name = format!("{mode}: {name}");
+        let contender = step.map(|step| Contender::new(&name, [step]).shared(namespace).against(against));
+        group.add(&name, contender);
+    }
+}
+
+fn read(tools: &Tools) -> Result<Group> {
+    let rounds = Rounds { quick: 20, full: 100 };
+    let says = "Looking at the rules that Linkerd's default arguments make, compared with installing them in the same \
+                mode.";
+    let mut group = Group::new("Show, verify, explain", says, rounds);
+    for mode in ["nft", "native", "legacy"] {
+        let first = format!("{mode}: install");
+        let install = match proxy_init(tools, mode) {
+            Ok(install) => install.named(&first).against(&first),
+            Err(reason) => {
+                group.add(&first, Err(reason));
+                continue;
+            }
+        };
+        let namespace = Arc::new(Namespace::untouched()?);
+        let works = namespace.run(|| tools.launch(None, 0, install.timed())).is_ok();
+        group.add(&first, Ok(install));
+        // Where a mode doesn't work, neither does what reads its rules: the row above will say why.
+        if !works {
+            continue;
+        }
+        add_reading(&mut group, tools, mode, &namespace, &first);
+    }
+    Ok(group)
+}
+
+fn read_beside(tools: &Tools) -> Result<Group> {
+    let rounds = Rounds { quick: 5, full: 30 };
+    let says = format!(
+        "The same in nft mode, where another program's table has {CROWD} rules that every inbound connection passes first, \
+         compared with installing the rules in a fresh namespace."
+    );
+    let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
+    group.add(&ours("nft"), proxy_init(tools, "nft"));
+    let namespace = Arc::new(Namespace::untouched()?);
+    let crowd = tools.host("nft").and_then(|nft| {
+        let file = tools.file("crowd", foreign(CROWD))?;
+        let steps = [nft_file(&nft, &file), Rules::chart().install(tools, "nft")?];
+        namespace.run(|| tools.launch(None, 0, &steps))
+    });
+    if let Err(reason) = crowd {
+        group.add("all of it", Err(reason));
+        return Ok(group);
+    }
+    add_reading(&mut group, tools, "nft", &namespace, &ours("nft"));
+    Ok(group)
+}
+
+/// Another program's filter table, that all inbound connections pass and that lets all of them through.
+fn foreign(rules: usize) -> String {
+    let mut script = "table inet foreign {\nchain early {\ntype filter hook prerouting priority -300;\n".to_owned();
+    for rule in 1..=rules {
+        let _ = writeln!(script, "ip saddr 192.0.2.{} tcp dport {rule} counter", rule % 250 + 1);
+    }
+    script + "}\n}\n"
+}
+
+fn nft_file(nft: &std::path::Path, file: &std::path::Path) -> Step {
+    Step::new(nft, ["-f".to_owned(), file.display().to_string()])
+}
+
+/// What the tables by ports show.
+pub(crate) const BY_PORTS_SAYS: &str = "Whole processes again, with that many more inbound ports to ignore, no two of \
+                                        which make a range: medians.";
+
+/// One group for each number of ports; the names end with it.
+pub(crate) fn by_ports(tools: &Tools) -> Vec<Group> {
+    let rounds = [
+        (10, "Whole process, 10 ignored ports", 20, 100),
+        (100, "Whole process, 100 ignored ports", 20, 100),
+        (1_000, "Whole process, 1,000 ignored ports", 15, 75),
+        (10_000, "Whole process, 10,000 ignored ports", 8, 50),
+    ];
+    let groups = rounds.into_iter().map(|(ports, title, quick, full)| {
+        let rules = Rules::with_ports(ports);
+        let mut group = Group::new(title, BY_PORTS_SAYS, Rounds { quick, full });
+        for mode in ["nft", "native"] {
+            let name = format!("{}/{ports}", ours(mode));
+            let install = rules.install(tools, mode);
+            let contender = install.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
+            group.add(&name, contender);
+        }
+        let name = format!("{}/{ports}", restores("nft"));
+        let restore = rules.restore(tools, "nft");
+        let contender = restore.map(|steps| Contender::new(&name, steps).check(rules.verify(tools, "nft")));
+        group.add(&name, contender);
+        group
+    });
+    groups.collect()
+}

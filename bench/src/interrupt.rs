@@ -1,0 +1,47 @@
+//! Ctrl-C: what was begun is ended and removed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::Result;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From here on, signals that end the program only stop the next run. Threads and commands that are started afterwards
+/// are spared them too, so that the run of the moment comes to its end. A second signal ends the program at once.
+///
+/// # Errors
+/// The kernel refused to block them.
+pub(crate) fn watch() -> Result<()> {
+    let mut signals = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+        .into_iter()
+        .for_each(|signal| signals.add(signal));
+    signals.thread_block()?;
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            eprintln!("\nInterrupted: cleaning up");
+        }
+        // A second one does what it does by default.
+        let _ = signals.thread_unblock();
+        loop {
+            thread::park();
+        }
+    });
+    Ok(())
+}
+
+/// Whether to stop.
+///
+/// # Errors
+/// If so.
+pub(crate) fn check() -> Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        Err("interrupted".into())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! `proxy-init-bench`: measures proxy-init against the iptables and nft of the machine it runs on.
+//!
+//! It is one static file that carries proxy-init and all else that it needs, so that it runs on hosts without Rust or a
+//! checkout; `cargo xtask bench` runs it too.
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use nix::unistd::Uid;
+
+mod cgroup;
+mod chart;
+mod contenders;
+mod group;
+mod groups;
+mod interrupt;
+mod report;
+mod storm;
+mod tools;
+
+use group::{Group, Measured, Rounds};
+use report::Report;
+use tools::Tools;
+
+/// Errors cross threads here.
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const HELP: &str = "\
+Usage: proxy-init-bench [OPTIONS]
+
+Measures proxy-init against the iptables and nft of this host, in throwaway network namespaces. It needs
+root, changes nothing in the host's own namespace, and leaves nothing behind. It takes about a minute,
+prints its tables, and writes benchmarks.md, benchmarks.svg and benchmarks-storm.svg.
+
+Options:
+  --full             Many more runs, for narrower percentiles: about 6 minutes
+  --only WORD        Only tables with this word in their heading, such as storm; can be repeated
+  --runs N           N runs of everything
+  --output FOLDER    Where to write the files (default: the current folder)
+  --proxy-init PATH  Measure this binary instead of the one inside
+  --help, --version
+
+Example: sudo ./proxy-init-bench --only limit --output /tmp";
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+struct Options {
+    full: bool,
+    only: Vec<String>,
+    runs: Option<usize>,
+    output: PathBuf,
+    proxy_init: Option<PathBuf>,
+}
+
+impl Options {
+    /// None for help or the version, which has been printed then.
+    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>> {
+        let mut options = Self {
+            output: ".".into(),
+            ..Self::default()
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--full" => options.full = true,
+                "--only" => options.only.push(value()?.to_lowercase()),
+                "--runs" => {
+                    let number = value()?;
+                    let runs = number.parse().ok().filter(|runs| *runs > 0);
+                    options.runs = Some(runs.ok_or_else(|| format!("--runs: {number} is no number of runs"))?);
+                }
+                "--output" => options.output = value()?.into(),
+                "--proxy-init" => options.proxy_init = Some(value()?.into()),
+                "--help" | "-h" => {
+                    println!("{HELP}");
+                    return Ok(None);
+                }
+                "--version" | "-V" => {
+                    println!("proxy-init-bench {}", env!("CARGO_PKG_VERSION"));
+                    return Ok(None);
+                }
+                _ => return Err(format!("unknown argument: {argument}\n\n{HELP}").into()),
+            }
+        }
+        Ok(Some(options))
+    }
+
+    fn wants(&self, title: &str) -> bool {
+        let title = title.to_lowercase();
+        self.only.is_empty() || self.only.iter().any(|word| title.contains(word))
+    }
+
+    fn rounds(&self, rounds: Rounds) -> usize {
+        let usual = if self.full { rounds.full } else { rounds.quick };
+        self.runs.unwrap_or(usual)
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::read(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("proxy-init-bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("proxy-init-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const BY_PORTS: &str = "Whole process, by single ignored inbound ports";
+const STORM: &str = "A storm";
+const STORM_ROUNDS: Rounds = Rounds { quick: 1, full: 7 };
+
+fn run(options: &Options) -> Result<()> {
+    if !Uid::effective().is_root() {
+        return Err("this needs root, to make network namespaces: run it with sudo".into());
+    }
+    interrupt::watch()?;
+    let start = Instant::now();
+    let folder = &options.output;
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let tools = Tools::unpack(options.proxy_init.clone())?;
+    let mut report = Report::new(&tools)?;
+    let mut install = None;
+    for group in groups::all(&tools)? {
+        if !options.wants(group.title) {
+            continue;
+        }
+        let (title, says) = (group.title, group.says.clone());
+        let measured = measure(group, &tools, options)?;
+        report.compared(title, &says, &measured);
+        if title == groups::INSTALL {
+            install = Some(measured);
+        }
+    }
+    if options.wants(BY_PORTS) {
+        let groups = groups::by_ports(&tools).into_iter();
+        let measured: Result<Vec<Measured>> = groups.map(|group| measure(group, &tools, options)).collect();
+        report.by_ports(BY_PORTS, groups::BY_PORTS_SAYS, &measured?);
+    }
+    let mut storms = None;
+    if options.wants(STORM) {
+        let rounds = options.rounds(STORM_ROUNDS);
+        let measured = progress(&format!("{STORM}: {} pods, {rounds} x", storm::PODS), || {
+            storm::measure(&tools, rounds)
+        })?;
+        report.storms(STORM, &measured);
+        storms = Some(measured);
+    }
+    if let Some(install) = &install {
+        report.size(&tools, install)?;
+    }
+    println!("{}", report.text());
+    let write = |name: &str, text: &str| {
+        let path = options.output.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    write("benchmarks.md", report.text())?;
+    if let Some(install) = &install {
+        write("benchmarks.svg", &report::install_chart(install))?;
+    }
+    if let Some(storms) = &storms {
+        write("benchmarks-storm.svg", &report::storm_chart(storms))?;
+    }
+    eprintln!(
+        "Took {:.0} s; written to {}",
+        start.elapsed().as_secs_f64(),
+        options.output.display()
+    );
+    Ok(())
+}
+
+fn measure(group: Group, tools: &Tools, options: &Options) -> Result<Measured> {
+    let rounds = options.rounds(group.rounds);
+    progress(&format!("{}: {rounds} runs each", group.title), || {
+        group.measure(tools, rounds)
+    })
+}
+
+/// Says what is being done, and how long it took.
+fn progress<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprint!("{what} … ");
+    let start = Instant::now();
+    let result = work()?;
+    eprintln!("{:.1} s", start.elapsed().as_secs_f64());
+    Ok(result)
+}

@@ -1,0 +1,178 @@
+//! The document and the charts that are made of what was measured.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use xtask::samples::{self, Samples};
+
+use crate::Result;
+use crate::chart::{self, Row};
+use crate::contenders::{linkerds, ours, restores};
+use crate::group::Measured;
+use crate::storm::{PODS, Storms};
+use crate::tools::{Step, Tools};
+
+/// benchmarks.md, as far as it has got.
+#[derive(Debug)]
+pub(crate) struct Report(String);
+
+impl Report {
+    /// With what it was measured on.
+    ///
+    /// # Errors
+    /// proxy-init can't be run.
+    pub(crate) fn new(tools: &Tools) -> Result<Self> {
+        Ok(Self(format!(
+            "# Benchmarks\n\n{}\n\nMade by `proxy-init-bench`, which `cargo xtask bench` runs too. Unless a table says \
+             otherwise, each run has a fresh network namespace, made outside the timed part, for IPv4 and IPv6 with \
+             Linkerd's default arguments. What a table compares took turns, one run each a round, in another order each \
+             round. × is the median divided by that of the row it is compared with; machines are noisy, the spread says how \
+             much.\n",
+            machine(tools)?
+        )))
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    fn heading(&mut self, title: &str, says: &str) {
+        let _ = writeln!(self.0, "\n## {title}\n\n{says}\n");
+    }
+
+    fn left_out<'a>(&mut self, what: impl IntoIterator<Item = &'a String>) {
+        for what in what {
+            let _ = writeln!(self.0, "\nLeft out: {}", what.replace('\n', " "));
+        }
+    }
+
+    /// A table of contenders.
+    pub(crate) fn compared(&mut self, title: &str, says: &str, measured: &Measured) {
+        self.heading(title, says);
+        if !measured.rows.is_empty() {
+            self.0 += &samples::table(measured.compared());
+        }
+        self.left_out(&measured.left_out);
+    }
+
+    /// A table of all groups, whose contenders' names end with their ports.
+    pub(crate) fn by_ports(&mut self, title: &str, says: &str, measured: &[Measured]) {
+        self.heading(title, says);
+        let rows = measured.iter().flat_map(|measured| &measured.rows);
+        let samples: Vec<Samples> = rows.map(|row| row.samples.clone()).collect();
+        self.0 += &samples::by_ports(&samples);
+        self.left_out(measured.iter().flat_map(|measured| &measured.left_out));
+    }
+
+    /// The storms.
+    pub(crate) fn storms(&mut self, title: &str, storms: &Storms) {
+        let _ = write!(self.0, "\n## {title}\n\n{}", storms.table());
+        self.left_out(&storms.left_out);
+    }
+
+    /// How large the binary is, and how much memory it takes.
+    ///
+    /// # Errors
+    /// The binary can't be read.
+    pub(crate) fn size(&mut self, tools: &Tools, install: &Measured) -> Result<()> {
+        const MIB: f64 = 1024.0 * 1024.0;
+        let bytes = fs::metadata(tools.binary())?.len();
+        self.heading("Size", "What proxy-init takes on disk and in memory.");
+        let _ = write!(self.0, "The binary has {:.2} MiB", bytes as f64 / MIB);
+        if let Some(row) = install.row(&ours("nft")) {
+            let _ = write!(
+                self.0,
+                "; a run's memory peaks at {:.2} MiB (ru_maxrss, the most of all runs in nft mode)",
+                row.memory as f64 / 1024.0
+            );
+        }
+        self.0 += ".\n";
+        Ok(())
+    }
+}
+
+/// Kernel, processor and versions, and what the host hasn't.
+fn machine(tools: &Tools) -> Result<String> {
+    let processor = fs::read_to_string("/proc/cpuinfo")?;
+    let model = processor
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism()?;
+    let mut facts = vec![
+        format!("Linux {}", fs::read_to_string("/proc/sys/kernel/osrelease")?.trim()),
+        format!("{cores} cores, {}", model.map_or("unknown", |(_, model)| model)),
+        tools.read(&tools.proxy_init(["--version"]))?.trim().to_owned(),
+    ];
+    for name in ["iptables-nft", "iptables-legacy", "nft"] {
+        let version = tools
+            .host(name)
+            .and_then(|path| tools.read(&Step::new(path, ["--version"])));
+        facts.push(version.map_or_else(|_| format!("no {name}"), |version| version.trim().to_owned()));
+    }
+    Ok(facts.join("; ") + ".")
+}
+
+/// Short, for a chart.
+fn short(name: &str) -> String {
+    for mode in ["nft", "native", "auto", "legacy"] {
+        if name == ours(mode) {
+            return format!("proxy-init, {mode} mode");
+        }
+        if name == restores(mode) {
+            return format!("2 × iptables-{mode}-restore");
+        }
+        if name == linkerds(mode) {
+            return format!("linkerd-init's 24 × iptables-{mode}");
+        }
+    }
+    name.to_owned()
+}
+
+/// Who, how long. Without the floors, which install nothing or can't be had.
+pub(crate) fn install_chart(install: &Measured) -> String {
+    let reference = install.row(&ours("nft")).map(|row| row.samples.p50());
+    let rows = install.rows.iter().map(|row| &row.samples);
+    let mut rows: Vec<&Samples> = rows.filter(|samples| !samples.name.starts_with("floor")).collect();
+    rows.sort_by(|a, b| a.p50().total_cmp(&b.p50()));
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .map(|samples| Row {
+            name: short(&samples.name),
+            bars: vec![(samples.p50(), times(samples.p50(), reference))],
+        })
+        .collect();
+    chart::bars(
+        "How long a pod waits for its rules",
+        "From the start of the first process to the end of the last; IPv4 and IPv6, Linkerd's default rules; median",
+        &rows,
+    )
+}
+
+/// How long until all pods have their rules.
+pub(crate) fn storm_chart(storms: &Storms) -> String {
+    let mut rows: Vec<Row> = Vec::new();
+    for (name, at_once, total) in storms.totals() {
+        let name = short(name);
+        let bar = (total, format!("{at_once} at a time"));
+        match rows.iter_mut().find(|row| row.name == name) {
+            Some(row) => row.bars.push(bar),
+            None => rows.push(Row { name, bars: vec![bar] }),
+        }
+    }
+    let longest = |row: &Row| row.bars.iter().map(|(time, _)| *time).fold(0.0, f64::max);
+    rows.sort_by(|a, b| longest(a).total_cmp(&longest(b)));
+    chart::bars(
+        &format!("{PODS} pods on one node, until all have their rules"),
+        "From the first pod's start to the last one's end; IPv4 and IPv6, Linkerd's default rules; median",
+        &rows,
+    )
+}
+
+/// As many times as long as the reference, where it is noticeably more.
+fn times(microseconds: f64, reference: Option<f64>) -> String {
+    match reference.map(|reference| microseconds / reference) {
+        Some(times) if times >= 1.5 => format!("{times:.0} ×"),
+        _ => String::new(),
+    }
+}

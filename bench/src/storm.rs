@@ -1,0 +1,172 @@
+//! Many pods at once, as when a node starts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use xtask::lab::Namespace;
+use xtask::samples::{Samples, time};
+
+use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
+use crate::group::Contender;
+use crate::tools::{Sample, Tools};
+use crate::{Result, interrupt};
+
+/// How many pods start in one storm, and how many at a time.
+pub(crate) const PODS: usize = 100;
+const AT_ONCE: [usize; 2] = [2, 16];
+
+/// The program that does nothing, which the others are compared with.
+const EMPTY: &str = "an empty static C program";
+
+/// One contender's storms.
+#[derive(Debug)]
+pub(crate) struct Storm {
+    pub(crate) name: String,
+    pub(crate) at_once: usize,
+    /// From the first pod's start to the last one's end, each storm divided by its pods.
+    pub(crate) wall: Samples,
+    /// Of each pod's commands.
+    processor: f64,
+    /// Each pod by itself.
+    single: Samples,
+    /// Of the largest command, in KiB.
+    memory: u64,
+}
+
+/// What was measured, and what could not be.
+#[derive(Debug)]
+pub(crate) struct Storms {
+    pub(crate) storms: Vec<Storm>,
+    pub(crate) left_out: Vec<String>,
+    rounds: usize,
+}
+
+/// Every mode and linkerd-init's commands; each round a storm of each, one after another.
+///
+/// # Errors
+/// A run fails that succeeded before, or the user has interrupted.
+pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
+    let mut contenders = vec![Contender::new(EMPTY, [tools.empty()])];
+    let mut left_out = Vec::new();
+    let mut add = |name: String, contender: Result<Contender>| match contender {
+        Ok(contender) => contenders.push(contender),
+        Err(reason) => left_out.push(format!("{name}: {reason}")),
+    };
+    for mode in ["nft", "native", "auto", "legacy"] {
+        add(ours(mode), proxy_init(tools, mode));
+    }
+    for mode in ["nft", "legacy"] {
+        add(linkerds(mode), linkerd_init(tools, mode));
+    }
+    contenders.retain(|contender| match contender.try_out(tools) {
+        Ok(()) => true,
+        Err(reason) => {
+            left_out.push(format!("{}: {reason}", contender.name));
+            false
+        }
+    });
+    let kinds: Vec<(&Contender, usize)> = contenders
+        .iter()
+        .flat_map(|contender| AT_ONCE.map(|at_once| (contender, at_once)))
+        .collect();
+    let mut results: Vec<(Vec<f64>, Vec<Sample>)> = kinds.iter().map(|_| Default::default()).collect();
+    for _ in 0..rounds {
+        for ((contender, at_once), (walls, samples)) in kinds.iter().zip(&mut results) {
+            let (wall, pods) = storm(tools, contender, *at_once)?;
+            walls.push(wall / PODS as f64);
+            samples.extend(pods);
+        }
+    }
+    let storms = kinds
+        .iter()
+        .zip(results)
+        .map(|((contender, at_once), (walls, samples))| Storm {
+            name: contender.name.clone(),
+            at_once: *at_once,
+            wall: Samples::new("", walls),
+            processor: samples.iter().map(|sample| sample.processor).sum::<f64>() / samples.len() as f64,
+            single: Samples::new("", samples.iter().map(|sample| sample.wall).collect()),
+            memory: samples.iter().map(|sample| sample.memory).max().unwrap_or(0),
+        });
+    Ok(Storms {
+        storms: storms.collect(),
+        left_out,
+        rounds,
+    })
+}
+
+/// Returns how long all took, in microseconds, and what each took.
+fn storm(tools: &Tools, contender: &Contender, at_once: usize) -> Result<(f64, Vec<Sample>)> {
+    let namespaces: std::io::Result<Vec<Namespace>> = (0..PODS).map(|_| Namespace::untouched()).collect();
+    let namespaces = namespaces?;
+    let next = AtomicUsize::new(0);
+    let worker = |number: usize| -> Result<Vec<Sample>> {
+        let mut samples = Vec::new();
+        while let Some(namespace) = namespaces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            interrupt::check()?;
+            // A pod has a lock of its own; pods of one worker run one after another.
+            samples.push(namespace.run_here(|| tools.launch(None, number, contender.timed()))?);
+        }
+        Ok(samples)
+    };
+    let start = Instant::now();
+    let results: Vec<Result<Vec<Sample>>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|number| scope.spawn(move || worker(number))).collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().map(join).collect()
+    });
+    let wall = start.elapsed().as_secs_f64() * 1e6;
+    let samples: Result<Vec<Vec<Sample>>> = results.into_iter().collect();
+    let samples = samples.map_err(|error| format!("{}: {error}", contender.name))?;
+    Ok((wall, samples.concat()))
+}
+
+impl Storms {
+    /// A row each.
+    pub(crate) fn table(&self) -> String {
+        let mut text = format!(
+            "{PODS} namespaces, {} at a time: what each pod costs when many start together, {} each; \"over empty\" is what \
+             an empty static C program in its place does not take, p99 is the wait of a single pod, and \"16 / 2\" how much \
+             longer all take when more run at once.\n\n\
+             | | at once | wall a pod | over empty | 16 / 2 | processor a pod | over empty | p99 | memory |\n\
+             |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+            AT_ONCE.map(|at_once| at_once.to_string()).join(" or "),
+            match self.rounds {
+                1 => "one storm".to_owned(),
+                rounds => format!("the median of {rounds} storms"),
+            }
+        );
+        for storm in &self.storms {
+            let find = |name: &str, at_once: usize| {
+                let mut storms = self.storms.iter();
+                storms.find(|storm| storm.name == name && storm.at_once == at_once)
+            };
+            let empty = find(EMPTY, storm.at_once).filter(|empty| empty.name != storm.name);
+            let fewest = AT_ONCE.into_iter().min().filter(|fewest| *fewest != storm.at_once);
+            let slower = fewest.and_then(|fewest| find(&storm.name, fewest));
+            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+            text += &format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {:.1} MiB |\n",
+                storm.name,
+                storm.at_once,
+                time(storm.wall.p50()),
+                or_dash(empty.map(|empty| time(storm.wall.p50() - empty.wall.p50()))),
+                or_dash(slower.map(|few| format!("{:.2}", storm.wall.p50() / few.wall.p50()))),
+                time(storm.processor),
+                or_dash(empty.map(|empty| time(storm.processor - empty.processor))),
+                time(storm.single.percentile(99)),
+                storm.memory as f64 / 1024.0
+            );
+        }
+        text
+    }
+
+    /// Who, at how many at once, and how long all pods together took, in microseconds: what the chart shows.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (&str, usize, f64)> {
+        let storms = self.storms.iter().filter(|storm| storm.name != ours("auto"));
+        storms.map(|storm| (storm.name.as_str(), storm.at_once, storm.wall.p50() * PODS as f64))
+    }
+}

@@ -1,0 +1,169 @@
+//! `cargo xtask bench`: whole processes by proxy-init-bench, what happens inside them by criterion, and one document of
+//! both.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use xtask::samples::{self, Samples};
+use xtask::shell::{Result, Run as _, cargo, need_root, root, target};
+
+use crate::build;
+
+/// A table of what criterion measured.
+struct Inside {
+    /// Its name in benches/.
+    group: &'static str,
+    title: &'static str,
+    says: &'static str,
+    /// The row that the others are compared with; none where a row is a number of ports.
+    reference: Option<&'static str>,
+}
+
+const INSIDE: [Inside; 4] = [
+    Inside {
+        group: "apply",
+        title: "Apply, from socket to acknowledgement",
+        says: "What installing takes inside a process, compared with a loop that sends nft mode's bytes and reads the \
+               answer, which is the kernel's part.",
+        reference: Some("nft's bytes, bare loop, dual stack"),
+    },
+    Inside {
+        group: "plan and encode",
+        title: "Plan and encode",
+        says: "What it takes to make rules of flags, and bytes of rules, without the kernel.",
+        reference: Some("plan and encode"),
+    },
+    Inside {
+        group: "apply by ports",
+        title: "Apply, by single ignored inbound ports",
+        says: "Installing inside a process again, with that many more inbound ports to ignore, no two of which make a \
+               range: medians.",
+        reference: None,
+    },
+    Inside {
+        group: "connect by ports",
+        title: "One connection through the rules, by single ignored inbound ports",
+        says: "What a TCP connection to a pod takes where it passes that many ignored ports, none of which is its own: \
+               medians.",
+        reference: None,
+    },
+];
+
+/// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
+/// criterion. Without any, everything is measured, and docs/ is made of it.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    need_root("cargo xtask bench")?;
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [] => whole(),
+        ["--quick", rest @ ..] => processes(rest, &target("bench")),
+        ["--only" | "--runs", ..] => processes(&[&["--full"], &words[..]].concat(), &target("bench")),
+        _ => inside(&words),
+    }
+}
+
+/// Every contender of every table once; no time decides anything. Returns what could not be run here, and why.
+pub(crate) fn try_once() -> Result<Vec<String>> {
+    let mut inside = cargo(&["test", "--locked", "--benches"]);
+    inside.args(["--package", "proxy-init"]).run()?;
+    let output = target("bench");
+    processes(&["--runs", "1"], &output)?;
+    let text = fs::read_to_string(output.join("benchmarks.md"))?;
+    let left_out = text.lines().filter_map(|line| line.strip_prefix("Left out: "));
+    Ok(left_out.map(ToOwned::to_owned).collect())
+}
+
+fn whole() -> Result<()> {
+    let docs = root().join("docs");
+    processes(&["--full"], &docs)?;
+    forget(&target("criterion"))?;
+    inside(&[])?;
+    let document = docs.join("benchmarks.md");
+    let mut text = fs::read_to_string(&document)?;
+    text += "\n# Inside the process\n\nBy criterion, from benches/.\n";
+    for table in &INSIDE {
+        let _ = writeln!(text, "\n## {}\n\n{}\n", table.title, table.says);
+        text += &table.text()?;
+    }
+    fs::write(&document, text)?;
+    println!("Written to {}", document.display());
+    Ok(())
+}
+
+fn processes(arguments: &[&str], output: &Path) -> Result<()> {
+    let bench = build::bench(&build::run()?)?;
+    let mut command = Command::new(bench);
+    command.args(arguments).arg("--output").arg(output).run()
+}
+
+/// Without the program's own features: nothing here runs it, and so it needs no building.
+fn inside(arguments: &[&str]) -> Result<()> {
+    let mut command = cargo(&["bench", "--locked", "--package", "proxy-init", "--benches"]);
+    command.args(["--no-default-features", "--"]).args(arguments).run()
+}
+
+/// Deletes what criterion measured last, but for the baselines that were saved.
+fn forget(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() == "new" {
+            fs::remove_dir_all(path)?;
+        } else if path.is_dir() {
+            forget(&path)?;
+        }
+    }
+    Ok(())
+}
+
+impl Inside {
+    fn text(&self) -> Result<String> {
+        let all = read(self.group)?;
+        let Some(name) = self.reference else {
+            return Ok(samples::by_ports(&all));
+        };
+        let reference = all.iter().find(|samples| samples.name == name).map(Samples::p50);
+        let reference = reference.ok_or_else(|| format!("criterion has measured no {name:?} in {:?}", self.group))?;
+        Ok(samples::table(all.iter().map(|samples| (samples, reference))))
+    }
+}
+
+/// A group's benchmarks, as criterion left them, the fastest first: one sample is one run or, where they are short,
+/// several.
+fn read(group: &str) -> Result<Vec<Samples>> {
+    let mut all = Vec::new();
+    let mut folders: Vec<PathBuf> = vec![target("criterion").join(group)];
+    while let Some(folder) = folders.pop() {
+        let new = folder.join("new");
+        if new.exists() {
+            all.push(read_one(&new)?);
+        } else {
+            let inner = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
+            folders.extend(inner.filter(|path| path.is_dir()));
+        }
+    }
+    all.sort_by(|a, b| a.p50().total_cmp(&b.p50()));
+    Ok(all)
+}
+
+fn read_one(folder: &Path) -> Result<Samples> {
+    let json = |name: &str| -> Result<Value> { Ok(serde_json::from_str(&fs::read_to_string(folder.join(name))?)?) };
+    let sample = json("sample.json")?;
+    let numbers = |key: &str| -> Vec<f64> {
+        let list = sample.get(key).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_f64).collect()
+    };
+    let times = numbers("times").into_iter().zip(numbers("iters"));
+    let benchmark = json("benchmark.json")?;
+    let text = |key: &str| benchmark.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (function, value) = (text("function_id"), text("value_str"));
+    let name = if value.is_empty() {
+        function.to_owned()
+    } else {
+        format!("{function}/{value}")
+    };
+    let microseconds = times.map(|(nanoseconds, iterations)| nanoseconds / iterations / 1000.0);
+    Ok(Samples::new(name, microseconds.collect()))
+}
