@@ -1,7 +1,9 @@
-# The init container's image: the static binary and nothing else. Target `legacy` has iptables-legacy beside it.
+# The init container's image: the static binary and nothing else. Target `legacy` has iptables-legacy beside it,
+# target `cni` the CNI plugin.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -t proxy-init .
 #   docker buildx build --target legacy -t proxy-init:legacy .
+#   docker buildx build --target cni -t proxy-init-cni .
 #
 # Bases are pinned: the tag is for people, the digest decides.
 
@@ -23,6 +25,14 @@ COPY --from=build /out/legacy/ /
 # The xtables lock is in /run, which a pod mounts as an emptyDir; see deploy/pod.yaml.
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]
+
+# The CNI plugin, for an image that is built on top of Linkerd's cni-plugin image (README.md, "CNI").
+FROM scratch AS cni
+LABEL org.opencontainers.image.title="proxy-init-cni" \
+      org.opencontainers.image.description="linkerd-cni: redirects pods' TCP in one netlink transaction, without iptables" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/cni/ /
 
 FROM scratch
 LABEL org.opencontainers.image.title="proxy-init" \

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use xtask::samples::{self, Samples};
@@ -68,7 +68,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// Every contender of every table once; no time decides anything. Returns what could not be run here, and why.
 pub(crate) fn try_once() -> Result<Vec<String>> {
     let mut inside = cargo(&["test", "--locked", "--benches"]);
-    inside.args(["--package", "proxy-init"]).run()?;
+    inside.args(["--package", "proxy-init", "--package", "linkerd-cni"]);
+    inside.env("PROXY_INIT", build::run()?).run()?;
     let output = target("bench");
     processes(&["--runs", "1"], &output)?;
     let text = fs::read_to_string(output.join("benchmarks.md"))?;
@@ -83,6 +84,12 @@ fn whole() -> Result<()> {
     inside(&[])?;
     let document = docs.join("benchmarks.md");
     let mut text = fs::read_to_string(&document)?;
+    let _ = write!(
+        text,
+        "\n## The CNI plugin's ADD\n\nHow long a container runtime waits for the CNI plugin that adds the same rules, told by \
+         the pod's annotations or by an API server on the same machine, and what runs in the pod instead.\n\n{}",
+        plugin()?
+    );
     text += "\n# Inside the process\n\nBy criterion, from benches/.\n";
     for table in &INSIDE {
         let _ = writeln!(text, "\n## {}\n\n{}\n", table.title, table.says);
@@ -103,6 +110,21 @@ fn processes(arguments: &[&str], output: &Path) -> Result<()> {
 fn inside(arguments: &[&str]) -> Result<()> {
     let mut command = cargo(&["bench", "--locked", "--package", "proxy-init", "--benches"]);
     command.args(["--no-default-features", "--"]).args(arguments).run()
+}
+
+/// The CNI plugin's table, and what its runs took of memory.
+fn plugin() -> Result<String> {
+    // Not optimised: what it measures are programs, and it would take minutes to build.
+    let mut command = cargo(&["test", "--locked", "--package", "linkerd-cni", "--bench", "add"]);
+    command
+        .args(["--", "--runs", "300"])
+        .env("LINKERD_CNI", build::cni()?)
+        .env("PROXY_INIT", build::run()?)
+        .stderr(Stdio::inherit());
+    let printed = command.read()?;
+    let table: Vec<&str> = printed.lines().filter(|line| line.starts_with('|')).collect();
+    let memory: Vec<&str> = printed.lines().filter(|line| line.ends_with("of memory")).collect();
+    Ok(format!("{}\n\n{}.\n", table.join("\n"), memory.join("; ")))
 }
 
 /// Deletes what criterion measured last, but for the baselines that were saved.

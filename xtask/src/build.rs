@@ -121,6 +121,11 @@ pub(crate) fn run() -> Result<PathBuf> {
     for_here("proxy-init", None)
 }
 
+/// Builds the CNI plugin for this machine and returns where it is: `target/dist/linkerd-cni`.
+pub(crate) fn cni() -> Result<PathBuf> {
+    for_here("linkerd-cni", None)
+}
+
 /// Builds the benchmark, which carries this proxy-init: `target/dist/proxy-init-bench`.
 pub(crate) fn bench(proxy_init: &Path) -> Result<PathBuf> {
     for_here("proxy-init-bench", Some(proxy_init))
@@ -131,7 +136,9 @@ pub(crate) fn carried_by(name: &str) -> Option<&'static str> {
     (name == "proxy-init-bench").then_some("proxy-init")
 }
 
-/// Builds the program of a package of this name for this machine, and copies it to `target/dist`.
+/// Builds the program of a package of this name for this machine, and copies it to `target/dist`. Each package is built by a
+/// cargo of its own: built together, packages share the features of the crates that they use, and proxy-init would carry what
+/// only the CNI plugin needs.
 fn for_here(name: &str, carried: Option<&Path>) -> Result<PathBuf> {
     let dist = target("dist");
     fs::create_dir_all(&dist)?;

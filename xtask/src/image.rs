@@ -25,7 +25,10 @@ const PATHS: [&str; 3] = [
 /// The default seccomp profile of CRI-O and podman, of a package that buildah needs.
 const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 
-/// `cargo xtask image --layout FOLDER`: what the Dockerfile's two targets copy, in `scratch` and `legacy`.
+/// Where Linkerd's installer looks for the CNI plugin in its image (CONTAINER_CNI_BIN_DIR in install-cni.sh).
+const PLUGIN: &str = "/opt/cni/bin/linkerd-cni";
+
+/// `cargo xtask image --layout FOLDER`: what the Dockerfile's targets copy, in `scratch`, `legacy` and `cni`.
 pub(crate) fn lay_out(folder: &Path) -> Result<()> {
     setup::programs(&[("setcap", "libcap2-bin")])?;
     let binary = build::run()?;
@@ -45,6 +48,10 @@ pub(crate) fn lay_out(folder: &Path) -> Result<()> {
             .arg(&path)
             .run()?;
     }
+    let root = folder.join("cni");
+    let plugin = root.join(PLUGIN.trim_start_matches('/'));
+    fs::create_dir_all(plugin.parent().unwrap_or(&root))?;
+    fs::copy(build::cni()?, plugin)?;
     Ok(())
 }
 

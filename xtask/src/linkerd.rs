@@ -17,6 +17,21 @@ pub const CHART_ARGUMENTS: [&str; 10] = [
     "4567,4568",
 ];
 
+/// The section `linkerd` of the CNI plugin's configuration with the same values, in nft mode for both families; `pod_info` says
+/// where the plugin learns about pods.
+pub fn cni_section(pod_info: &str) -> serde_json::Value {
+    serde_json::json!({
+        "pod-info": pod_info,
+        "incoming-proxy-port": 4143,
+        "outgoing-proxy-port": 4140,
+        "proxy-uid": 2102,
+        "inbound-ports-to-ignore": ["4190", "4191", "4567", "4568"],
+        "outbound-ports-to-ignore": ["4567", "4568"],
+        "iptables-mode": "nft",
+        "ipv6": true,
+    })
+}
+
 /// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family. `mode`
 /// is `nft` or `legacy`.
 pub fn commands(mode: &str) -> Vec<Vec<String>> {

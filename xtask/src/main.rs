@@ -19,9 +19,10 @@ Usage: cargo xtask COMMAND
 
 Commands:
   setup   Install what the build and the tests need (the others do it when something of theirs is missing)
-  build   Build the static release binary, target/dist/proxy-init, and the benchmark that carries it,
-          target/dist/proxy-init-bench; --arch arm64 (or amd64) builds proxy-init for that architecture;
-          --target TRIPLE builds it for a target of rustc's, with the static libraries that PKG_CONFIG_PATH names
+  build   Build the static release binaries, target/dist/proxy-init and target/dist/linkerd-cni (the CNI plugin),
+          and the benchmark that carries proxy-init, target/dist/proxy-init-bench; --arch arm64 (or amd64) builds
+          proxy-init and linkerd-cni for that architecture; --target TRIPLE builds proxy-init for a target of
+          rustc's, with the static libraries that PKG_CONFIG_PATH names
   test    Check formatting and lints, run all tests, those of kernels among them (needs root)
   bench   Run the benchmarks, make docs/benchmarks.md and its charts (needs root; takes some 10 minutes).
           --quick takes a minute: whole processes only, into target/bench; --only WORD takes the tables
@@ -33,8 +34,8 @@ Commands:
   kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
           docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
           --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
-  fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, for 10 minutes or for
-          --seconds N (needs a nightly toolchain)
+  fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
+          10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
@@ -55,7 +56,9 @@ fn main() -> ExitCode {
         ("build", [flag, name]) if flag == "--arch" => setup::for_build()
             .and_then(|()| Architecture::named(name))
             .and_then(|architecture| {
-                println!("{}", build::program("proxy-init", architecture)?.display());
+                for name in ["proxy-init", "linkerd-cni"] {
+                    println!("{}", build::program(name, architecture)?.display());
+                }
                 Ok(())
             }),
         ("build", [flag, triple]) if flag == "--target" => setup::for_build().and_then(|()| {
@@ -90,8 +93,8 @@ fn main() -> ExitCode {
 
 fn build_all() -> Result<()> {
     let binary = build::run()?;
-    let bench = build::bench(&binary)?;
-    println!("{}\n{}", binary.display(), bench.display());
+    let (bench, cni) = (build::bench(&binary)?, build::cni()?);
+    println!("{}\n{}\n{}", binary.display(), cni.display(), bench.display());
     Ok(())
 }
 
@@ -164,16 +167,20 @@ fn fuzz(arguments: &[String]) -> Result<()> {
         _ => return Err("usage: cargo xtask fuzz [--seconds N]".into()),
     };
     setup::cargo_tool("cargo-fuzz")?;
-    let found = shell::target("fuzz-corpus");
-    std::fs::create_dir_all(&found)?;
-    let mut command = std::process::Command::new("rustup");
-    command
-        .args(["run", "nightly", "cargo", "fuzz", "run", "read_all"])
-        .arg(&found);
-    command
-        .arg("fuzz/corpus/read_all")
-        .args(["--", &format!("-max_total_time={seconds}")]);
-    command.current_dir(shell::root()).run()
+    // Half of the time each.
+    for target in ["read_all", "cni"] {
+        let found = shell::target("fuzz-corpus").join(target);
+        std::fs::create_dir_all(&found)?;
+        let mut command = std::process::Command::new("rustup");
+        command
+            .args(["run", "nightly", "cargo", "fuzz", "run", target])
+            .arg(&found);
+        command
+            .arg(format!("fuzz/corpus/{target}"))
+            .args(["--", &format!("-max_total_time={}", seconds.div_ceil(2))]);
+        command.current_dir(shell::root()).run()?;
+    }
+    Ok(())
 }
 
 /// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.

@@ -1,0 +1,209 @@
+//! What a pod's annotations, or its namespace's, change in the rules.
+//!
+//! They are data that whoever may create a pod chose: each value is checked as the flags of the init program are, and what
+//! they can change is the rules in that pod's own network namespace.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use proxy_init::rules::config::Invalid;
+use proxy_init::{Config, PortRange};
+
+use crate::configuration::Owner;
+use crate::error::Error;
+
+/// Replaces the outbound ports that bypass the proxy.
+const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
+/// Adds to the inbound ports that bypass the proxy (linkerd2-proxy-init's pull request 518: among them are the proxy's own
+/// admin and control ports).
+const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
+/// Replaces the sources whose inbound connections bypass the proxy.
+const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
+/// Replaces the proxy's user.
+const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
+/// Replaces the proxy's group.
+const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
+
+pub(crate) const KEYS: [&str; 5] = [
+    SKIP_OUTBOUND_PORTS,
+    SKIP_INBOUND_PORTS,
+    SKIP_SUBNETS,
+    PROXY_UID,
+    PROXY_GID,
+];
+
+/// The annotations that count for one pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Annotations(BTreeMap<&'static str, Annotation>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Annotation {
+    value: String,
+    holder: String,
+}
+
+impl Annotations {
+    /// Adds those of an object, which `holder` names, whose keys none of the objects before had. As in upstream's plugin, an
+    /// empty value is none.
+    pub fn add(&mut self, annotations: &BTreeMap<String, String>, holder: &str) {
+        for key in KEYS {
+            let value = annotations.get(key).filter(|value| !value.is_empty());
+            if let (Some(value), false) = (value, self.0.contains_key(key)) {
+                let annotation = Annotation {
+                    value: value.clone(),
+                    holder: holder.to_owned(),
+                };
+                self.0.insert(key, annotation);
+            }
+        }
+    }
+
+    /// Whether another object may have something to add.
+    pub fn lack_any(&self) -> bool {
+        self.0.len() < KEYS.len()
+    }
+
+    /// Makes the changes.
+    ///
+    /// # Errors
+    /// [`Error::Annotation`]: the first value that is invalid.
+    pub fn apply(&self, config: &mut Config) -> Result<(), Error> {
+        if let Some(ports) = self.read(SKIP_OUTBOUND_PORTS, list)? {
+            config.ignored_outbound_ports = ports;
+        }
+        if let Some(ports) = self.read(SKIP_INBOUND_PORTS, list::<PortRange>)? {
+            config.ignored_inbound_ports.extend(ports);
+        }
+        if let Some(subnets) = self.read(SKIP_SUBNETS, list)? {
+            config.ignored_inbound_subnets = subnets;
+        }
+        if let Some(Owner(uid)) = self.read(PROXY_UID, |text| text.trim().parse())? {
+            config.proxy_uid = uid;
+        }
+        if let Some(Owner(gid)) = self.read(PROXY_GID, |text| text.trim().parse())? {
+            config.proxy_gid = gid;
+        }
+        Ok(())
+    }
+
+    fn read<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, Invalid>) -> Result<Option<T>, Error> {
+        let Some(annotation) = self.0.get(key) else {
+            return Ok(None);
+        };
+        read(&annotation.value).map(Some).map_err(|invalid| Error::Annotation {
+            key,
+            value: annotation.value.clone(),
+            holder: annotation.holder.clone(),
+            reason: invalid.to_string(),
+        })
+    }
+}
+
+/// The items of a list, as the flags take it: blanks around items are ignored, and so are empty items.
+fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, Invalid> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(str::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    fn config() -> Config {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = proxy_init::OwnerId::new(2102);
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
+        config.ignored_inbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
+        config
+    }
+
+    #[test]
+    fn inbound_ports_are_added_and_all_else_is_replaced() {
+        let pod = annotations(&[
+            (SKIP_OUTBOUND_PORTS, "3306, 5000"),
+            (SKIP_INBOUND_PORTS, "8000-8100,"),
+            (SKIP_SUBNETS, " 192.0.2.0/24 , fd00::/8"),
+            (PROXY_UID, "7"),
+            (PROXY_GID, " 8 "),
+            ("config.linkerd.io/proxy-cpu-limit", "not ours"),
+        ]);
+        let mut all = Annotations::default();
+        assert!(all.lack_any());
+        all.add(&pod, "pod a/b");
+        assert!(!all.lack_any());
+        let mut changed = config();
+        all.apply(&mut changed).unwrap();
+
+        let mut want = config();
+        want.ignored_outbound_ports = vec!["3306".parse().unwrap(), "5000".parse().unwrap()];
+        want.ignored_inbound_ports.push("8000-8100".parse().unwrap());
+        want.ignored_inbound_subnets = vec!["192.0.2.0/24".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        want.proxy_uid = proxy_init::OwnerId::new(7);
+        want.proxy_gid = proxy_init::OwnerId::new(8);
+        assert_eq!(changed, want);
+    }
+
+    #[test]
+    fn the_namespaces_count_where_the_pod_has_none() {
+        let mut all = Annotations::default();
+        all.add(&annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]), "pod a/b");
+        all.add(&annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]), "namespace a");
+        let mut changed = config();
+        all.apply(&mut changed).unwrap();
+        assert_eq!(changed.proxy_uid, proxy_init::OwnerId::new(7));
+        assert_eq!(changed.proxy_gid, proxy_init::OwnerId::new(9));
+    }
+
+    #[test]
+    fn a_bad_value_names_the_annotation_its_holder_and_itself() {
+        for (key, value, words) in [
+            (SKIP_OUTBOUND_PORTS, "3306,http", "\"http\""),
+            (SKIP_OUTBOUND_PORTS, "9-1", "upper-bound"),
+            (SKIP_INBOUND_PORTS, "80 443", "80 443"),
+            (SKIP_INBOUND_PORTS, "65536", "65536"),
+            (SKIP_SUBNETS, "10.0.0.0/33", "CIDR"),
+            (SKIP_SUBNETS, "::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            (PROXY_UID, "root", "root"),
+            (PROXY_UID, "4294967295", "4294967295"),
+            (PROXY_GID, "-2", "-2"),
+        ] {
+            let mut all = Annotations::default();
+            all.add(&annotations(&[(key, value)]), "namespace shop");
+            let mut changed = config();
+            let error = all.apply(&mut changed).unwrap_err();
+            assert_eq!(error.code(), 102);
+            let text = error.to_string();
+            for words in [key, &format!("{value:?}"), "namespace shop", words] {
+                assert!(text.contains(words), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_value_and_a_hostile_one_stay_short_and_on_their_line() {
+        let mut all = Annotations::default();
+        let value = format!("\u{1b}[31m\n{}", "é".repeat(100_000));
+        all.add(&annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
+        let text = all.apply(&mut config()).unwrap_err().to_string();
+        assert!(!text.contains('\u{1b}') && !text.contains('\n'), "{text:.300}");
+    }
+
+    #[test]
+    fn ids_of_no_one_are_none() {
+        for none in ["0", "-1"] {
+            let mut all = Annotations::default();
+            all.add(&annotations(&[(PROXY_UID, none)]), "pod a/b");
+            let mut changed = config();
+            all.apply(&mut changed).unwrap();
+            assert_eq!(changed.proxy_uid, None);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Everything that reads what others chose, for the fuzzer: standard input, `CNI_ARGS`, annotations and kubeconfigs.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use proxy_init::plan;
+
+use crate::annotations::{Annotations, KEYS};
+use crate::configuration::Configuration;
+use crate::error::Error;
+use crate::kubeconfig::Kubeconfig;
+use crate::plugin;
+use crate::pod::PodName;
+use crate::version::{Version, result};
+
+/// Feeds one input to every reader.
+pub fn read_all(input: &[u8]) {
+    match Configuration::read(input) {
+        Ok(configuration) => {
+            let _ = (
+                configuration.version(),
+                configuration.check_name(),
+                configuration.annotations(),
+            );
+            let _ = (configuration.kubeconfig(), configuration.api_server_ports());
+            for version in Version::ALL {
+                if let Ok(text) = result(version, configuration.previous()) {
+                    assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok_and(|value| value.is_object()));
+                }
+            }
+            if let Ok(config) = configuration.config() {
+                let _ = plan(&configuration.install(config).config);
+            }
+        }
+        Err(error) => assert!(
+            matches!(error, Error::NotJson(_) | Error::Configuration { .. }),
+            "{error}"
+        ),
+    }
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    if let Ok(Some(pod)) = PodName::in_arguments(text) {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-./".contains(&byte);
+        assert!(pod.to_string().bytes().all(plain), "{pod}");
+        assert!(!pod.to_string().contains(".."), "{pod}");
+    }
+    let _ = Kubeconfig::parse(text, Path::new("/nonexistent"));
+    let Some((inbound, outbound)) = proxy_init::Port::new(4143).zip(proxy_init::Port::new(4140)) else {
+        return;
+    };
+    for key in KEYS {
+        let mut annotations = Annotations::default();
+        annotations.add(&BTreeMap::from([(key.to_owned(), text.to_owned())]), "pod a/b");
+        let mut config = proxy_init::Config::new(inbound, outbound);
+        match annotations.apply(&mut config) {
+            Ok(()) => drop(plan(&config)),
+            Err(error) => {
+                let message = error.to_string();
+                assert!(
+                    message.len() < 4000 && !message.contains(char::is_control),
+                    "{message:?}"
+                );
+            }
+        }
+    }
+    // As a whole, with the same for every variable. There is no such network namespace, so nothing is installed.
+    for verb in ["ADD", "CHECK", "DEL", "GC", "VERSION"] {
+        let environment = |name: &str| -> Option<OsString> {
+            Some(match name {
+                "CNI_COMMAND" => verb.into(),
+                "CNI_NETNS" => "/nonexistent".into(),
+                "CNI_CONTAINERID" | "CNI_IFNAME" => "x".into(),
+                _ => text.into(),
+            })
+        };
+        let outcome = plugin::run(&environment, || Ok(input.to_vec()));
+        let printed = serde_json::from_str::<serde_json::Value>(&outcome.stdout);
+        let is_error = printed.is_ok_and(|object| object.get("code").is_some() && object.get("msg").is_some());
+        assert!(outcome.code == 0 || is_error, "{}", outcome.stdout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_corpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/cni");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            read_all(&std::fs::read(entry.unwrap().path()).unwrap());
+            count += 1;
+        }
+        assert!(count > 3, "{count} files");
+    }
+
+    /// What the corpus has, damaged.
+    fn any_damage() -> impl Strategy<Value = Vec<u8>> {
+        let files: Vec<Vec<u8>> = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/cni"))
+            .unwrap()
+            .map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+            .collect();
+        let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+        (prop::sample::select(files), damage, any::<prop::sample::Index>()).prop_map(|(mut bytes, damage, end)| {
+            for (index, byte) in damage {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+            bytes.truncate(end.index(bytes.len() + 1));
+            bytes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(input: Vec<u8>) {
+            read_all(&input);
+        }
+
+        #[test]
+        fn no_damage_makes_it_panic(input in any_damage()) {
+            read_all(&input);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Read, run, print, exit code.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::ExitCode;
+
+use linkerd_cni::configuration::LogLevel;
+use linkerd_cni::log::Log;
+use linkerd_cni::plugin;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+/// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
+const LONGEST: u64 = 16 << 20;
+
+fn main() -> ExitCode {
+    let outcome = plugin::run(&|name| std::env::var_os(name), stdin);
+    if !outcome.stdout.is_empty()
+        && let Err(error) = print(&outcome.stdout)
+    {
+        let log = Log {
+            level: LogLevel::Error,
+            about: String::new(),
+        };
+        // The specification's code for a failure of input or output, which no object can carry here.
+        log.add(
+            LogLevel::Error,
+            format_args!("the answer cannot be written to stdout: {error} (code 5)"),
+        );
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(outcome.code)
+}
+
+/// Writes a line to standard output. If that is closed, it is an error.
+fn print(line: &str) -> io::Result<()> {
+    // Not through std's handle, to which writing to a closed file is no error.
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    if was_closed(&stdout)? {
+        return Err(Errno::EBADF.into());
+    }
+    stdout.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Whether a standard stream was closed when the program started: Rust's start-up then opens /dev/null in its place, for
+/// reading and writing (library/std/src/sys/pal/unix/mod.rs, `sanitize_standard_fds`). Whoever wants no answer opens it
+/// for writing only, as shells and Go's os/exec do.
+fn was_closed(stream: &File) -> io::Result<bool> {
+    let mode = OFlag::from_bits_truncate(fcntl(stream, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    Ok(mode == OFlag::O_RDWR && stream.metadata()?.rdev() == fs::metadata("/dev/null")?.rdev())
+}
+
+fn stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+    }
+    Ok(bytes)
+}

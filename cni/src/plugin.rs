@@ -1,0 +1,272 @@
+//! What the plugin does for each verb.
+
+use std::fmt::Display;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::thread;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use proxy_init::error::Errno;
+use proxy_init::operate::install::Simulate;
+use proxy_init::{Choice, Install, Namespace, Notice};
+
+use crate::command::{Container, Environment, verb};
+use crate::configuration::{Configuration, LogLevel, PodInfo};
+use crate::error::Error;
+use crate::kubeconfig::Kubeconfig;
+use crate::log::Log;
+use crate::redirect;
+use crate::verb::Verb;
+use crate::version::{self, Version};
+
+/// What a command comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// What goes to standard output: a result, an error object, or nothing.
+    pub stdout: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+/// Runs one command of the runtime, and logs to standard error. Errors are in the outcome, as the specification wants them.
+///
+/// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
+pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Outcome {
+    let mut command = Command {
+        log: Log {
+            level: LogLevel::Warning,
+            about: String::new(),
+        },
+        version: Version::LATEST,
+    };
+    match command.run(environment, stdin) {
+        Ok(stdout) => Outcome { stdout, code: 0 },
+        Err(error) => {
+            let code = error.code();
+            let details = match &error {
+                Error::NotInPlace(verdict) => format!(": {verdict}"),
+                _ => String::new(),
+            };
+            command
+                .log
+                .add(LogLevel::Error, format_args!("{error} (code {code}){details}"));
+            Outcome {
+                stdout: error.json(command.version),
+                code: 1,
+            }
+        }
+    }
+}
+
+/// A command, and what is known of it so far.
+struct Command {
+    log: Log,
+    /// In which its answer is.
+    version: Version,
+}
+
+impl Command {
+    fn run(
+        &mut self,
+        environment: Environment<'_>,
+        stdin: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) -> Result<String, Error> {
+        let verb = verb(environment)?;
+        self.log.about = format!(" command={verb}");
+        match verb {
+            // The rules go with the pod's network namespace, so there is nothing to undo, and nothing that could be in the
+            // way of it: not a namespace that is gone, nor whatever made ADD fail.
+            Verb::Del | Verb::Gc => Ok(String::new()),
+            Verb::Version => Ok(version::supported(&stdin().map_err(Error::Stdin)?)),
+            Verb::Add => {
+                let container = Container::read(environment)?;
+                let configuration = self.configuration(verb, stdin)?;
+                // What can't be printed should not be installed.
+                let result = version::result(self.version, configuration.previous());
+                let result = result.map_err(|error| Error::Configuration {
+                    key: "prevResult".to_owned(),
+                    reason: format!("a result, which is a JSON object, was expected: {error}"),
+                })?;
+                self.add(&configuration, &container)?;
+                Ok(result)
+            }
+            Verb::Check => {
+                let container = Container::read(environment)?;
+                let configuration = self.configuration(verb, stdin)?;
+                self.check(&configuration, &container)?;
+                Ok(String::new())
+            }
+            Verb::Status => {
+                let configuration = self.configuration(verb, stdin).map_err(unavailable)?;
+                status(&configuration).map_err(unavailable)?;
+                Ok(String::new())
+            }
+        }
+    }
+
+    /// The network configuration, in a version that has the verb.
+    fn configuration(
+        &mut self,
+        verb: Verb,
+        stdin: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) -> Result<Configuration, Error> {
+        let stdin = stdin().map_err(Error::Stdin)?;
+        let configuration = Configuration::read(&stdin).inspect_err(|_| {
+            let asked = version::asked(&stdin);
+            self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
+        })?;
+        self.version = configuration.version()?;
+        self.log.level = configuration.log_level();
+        if self.version < verb.since() {
+            return Err(Error::NoSuchVerb {
+                verb,
+                asked: self.version,
+                since: verb.since(),
+            });
+        }
+        configuration.check_name()?;
+        Ok(configuration)
+    }
+
+    /// The installation that a container needs, and its network namespace; none if it needs none.
+    fn needed<'a>(
+        &mut self,
+        configuration: &Configuration,
+        container: &'a Container,
+    ) -> Result<Option<(Install, PodNamespace<'a>)>, Error> {
+        let about = format!(" containerID={:?}", container.id);
+        self.log.about.push_str(&about);
+        let Some(pod) = &container.pod else {
+            self.log.add(LogLevel::Debug, "CNI_ARGS name no pod: nothing to do");
+            return Ok(None);
+        };
+        self.log.about.push_str(&format!(" pod={:?}", pod.to_string()));
+        let namespace = PodNamespace::open(&container.netns)?;
+        let config = redirect::rules(configuration, pod, &self.log)?;
+        Ok(config.map(|config| (configuration.install(config), namespace)))
+    }
+
+    fn add(&mut self, configuration: &Configuration, container: &Container) -> Result<(), Error> {
+        let Some((install, namespace)) = self.needed(configuration, container)? else {
+            return Ok(());
+        };
+        if configuration.simulates() {
+            for line in install.simulate(Simulate::AllFamilies).lines() {
+                self.log.add(LogLevel::Info, line);
+            }
+            return Ok(());
+        }
+        let log = &self.log;
+        let tell = |notice: Notice<'_>| {
+            if let Notice::Warning(warning) = notice {
+                log.add(LogLevel::Warning, warning);
+            }
+        };
+        let installed = namespace.run(|| install.run_telling(tell))?;
+        let (rules, mode, reason) = (installed.rules(), installed.mode, &installed.reason);
+        log.add(
+            LogLevel::Info,
+            format_args!("{rules} rules are in place in {mode} mode, because {reason}"),
+        );
+        Ok(())
+    }
+
+    fn check(&mut self, configuration: &Configuration, container: &Container) -> Result<(), Error> {
+        let Some((mut install, namespace)) = self.needed(configuration, container)? else {
+            return Ok(());
+        };
+        if configuration.simulates() {
+            return Ok(());
+        }
+        // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
+        install.choice = Choice::Auto;
+        let verdict = namespace.run(|| install.verify())?;
+        if verdict.is_in_place() {
+            return Ok(());
+        }
+        Err(Error::NotInPlace(Box::new(verdict)))
+    }
+}
+
+/// For STATUS, whatever stands in ADD's way makes the plugin unavailable; a version of the specification that has no STATUS
+/// says nothing about that.
+fn unavailable(error: Error) -> Error {
+    match error {
+        Error::Version { .. } | Error::NoSuchVerb { .. } => error,
+        other => Error::Unavailable(Box::new(other)),
+    }
+}
+
+/// The network namespace of a container.
+struct PodNamespace<'a> {
+    path: &'a Path,
+    /// Held from the start: whoever removes its name meanwhile doesn't make this one another.
+    namespace: Namespace,
+}
+
+impl<'a> PodNamespace<'a> {
+    fn open(path: &'a Path) -> Result<Self, Error> {
+        match Namespace::open(path) {
+            Ok(namespace) => Ok(Self { path, namespace }),
+            Err(error) => Err(invalid(path, error)),
+        }
+    }
+
+    /// Runs `work` in it, unless it is the one that the plugin runs in, which is the node's. The calling thread stays there: a
+    /// thread of its own for `work` would wait for its turn on a busy node, and nothing but printing is left to do.
+    fn run<T>(&self, work: impl FnOnce() -> Result<T, proxy_init::Error>) -> Result<T, Error> {
+        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)).
+        let identity = || fs::metadata("/proc/thread-self/ns/net").map(|file| (file.dev(), file.ino()));
+        let here = identity();
+        setns(&self.namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| {
+            let advice = "entering a pod's network namespace takes CAP_SYS_ADMIN";
+            invalid(self.path, format_args!("setns: {errno}: {advice}"))
+        })?;
+        match (here, identity()) {
+            (Ok(here), Ok(there)) if here != there => Ok(work()?),
+            (Ok(_), Ok(_)) => Err(invalid(
+                self.path,
+                "that is the network namespace of the plugin itself, whose rules are the node's: nothing was changed",
+            )),
+            (Err(error), _) | (_, Err(error)) => Err(invalid(
+                self.path,
+                format_args!(
+                    "whether it is another than the plugin's own cannot be told: /proc/thread-self/ns/net: {error}"
+                ),
+            )),
+        }
+    }
+}
+
+fn invalid(netns: &Path, reason: impl Display) -> Error {
+    Error::Environment {
+        variable: "CNI_NETNS",
+        reason: format!("is {}: {reason}", netns.display()),
+    }
+}
+
+/// Whether an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the rules. That
+/// is tried out in a network namespace of its own, which is gone afterwards.
+fn status(configuration: &Configuration) -> Result<(), Error> {
+    let install = configuration.install(configuration.config()?);
+    if configuration.pod_info() == PodInfo::Api {
+        Kubeconfig::read(&configuration.kubeconfig()?)?;
+    }
+    let installed = thread::scope(|scope| {
+        let work = || {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            Ok(install.run())
+        };
+        let thread = thread::Builder::new().spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let installed = installed.map_err(|error: io::Error| proxy_init::Error::Netns {
+        path: "(a new one)".into(),
+        errno: Errno::from_raw(error.raw_os_error().unwrap_or_default()),
+        advice: "STATUS tries the rules in a network namespace of its own, which takes CAP_SYS_ADMIN",
+    })?;
+    installed?;
+    Ok(())
+}

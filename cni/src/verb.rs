@@ -1,0 +1,49 @@
+//! The verbs of the CNI specification.
+
+use std::fmt;
+
+use crate::version::Version;
+
+/// `CNI_COMMAND`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Set a container's network up.
+    Add,
+    /// Undo that.
+    Del,
+    /// Is a container's network as ADD left it?
+    Check,
+    /// Undo what is left of containers that are gone.
+    Gc,
+    /// Can the plugin serve an ADD?
+    Status,
+    /// Which versions of the specification does it support?
+    Version,
+}
+
+impl Verb {
+    /// Every one.
+    pub const ALL: [Self; 6] = [Self::Add, Self::Del, Self::Check, Self::Gc, Self::Status, Self::Version];
+
+    /// The first version of the specification that has it.
+    pub fn since(self) -> Version {
+        match self {
+            Verb::Add | Verb::Del | Verb::Version => Version::V0_3_0,
+            Verb::Check => Version::V0_4_0,
+            Verb::Gc | Verb::Status => Version::V1_1_0,
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+            Verb::Version => "VERSION",
+        })
+    }
+}

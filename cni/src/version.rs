@@ -1,0 +1,263 @@
+//! The versions of the CNI specification, and what its results look like in each.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// A version of the CNI specification that the plugin supports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// 0.3.0, the first with lists of plugins.
+    V0_3_0,
+    /// 0.3.1
+    V0_3_1,
+    /// 0.4.0, which brought CHECK.
+    V0_4_0,
+    /// 1.0.0
+    V1_0_0,
+    /// 1.1.0, which brought GC and STATUS.
+    V1_1_0,
+}
+
+impl Version {
+    /// Every one, in order.
+    pub const ALL: [Self; 5] = [Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    /// The last one, in which errors are reported while the version asked for is not known.
+    pub const LATEST: Self = Self::V1_1_0;
+
+    /// The version of this name, as `cniVersion` has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.as_str() == name)
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::V0_3_0 => "0.3.0",
+            Version::V0_3_1 => "0.3.1",
+            Version::V0_4_0 => "0.4.0",
+            Version::V1_0_0 => "1.0.0",
+            Version::V1_1_0 => "1.1.0",
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The `cniVersion` that standard input names, whatever else is wrong with it; none if it names none or isn't JSON.
+pub fn asked(stdin: &[u8]) -> Option<String> {
+    let value = serde_json::from_slice::<Value>(stdin).ok()?;
+    value.get("cniVersion")?.as_str().map(str::to_owned)
+}
+
+/// The answer to VERSION. `stdin` says which version the runtime speaks; whatever it holds, there is an answer.
+pub fn supported(stdin: &[u8]) -> String {
+    json!({
+        "cniVersion": asked(stdin).unwrap_or_else(|| Version::LATEST.to_string()),
+        "supportedVersions": Version::ALL.map(Version::as_str),
+    })
+    .to_string()
+}
+
+/// The result of ADD: that of the plugin before this one, unchanged; without one, an empty result.
+///
+/// # Errors
+/// The previous result is not a JSON object.
+pub fn result(version: Version, previous: Option<&RawValue>) -> Result<String, serde_json::Error> {
+    let Some(previous) = previous else {
+        return Ok(json!({"cniVersion": version.as_str()}).to_string());
+    };
+    let mut object: Object<'_> = serde_json::from_str(previous.get())?;
+    let wanted = json!(version.as_str()).to_string();
+    if object.get("cniVersion") == Some(&wanted) {
+        return Ok(previous.get().to_owned());
+    }
+    // The runtime hands it over in the network's version. Where it does not, only two things differ between 0.3.0 and
+    // 1.1.0 that an older or newer reader would miss: the version that the result names, and that of each address, which
+    // results have up to 0.4.0 and no longer from 1.0.0 on. All else stays as it is written.
+    object.set("cniVersion", wanted);
+    if let Some(ips) = object.get("ips").and_then(|ips| addresses(version, ips)) {
+        object.set("ips", ips);
+    }
+    Ok(object.text())
+}
+
+/// A result's list of addresses as this version has it; none if it is none.
+fn addresses(version: Version, ips: &str) -> Option<String> {
+    let ips: Vec<&RawValue> = serde_json::from_str(ips).ok()?;
+    let ips = ips.iter().map(|ip| match serde_json::from_str::<Object<'_>>(ip.get()) {
+        Ok(mut object) if version >= Version::V1_0_0 => {
+            object.remove("version");
+            object.text()
+        }
+        Ok(mut object) => {
+            if let Some(family) = object.get("address").and_then(family) {
+                object.set("version", json!(family).to_string());
+            }
+            object.text()
+        }
+        Err(_) => ip.get().to_owned(),
+    });
+    Some(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
+}
+
+/// The IP version of a result's address, which is JSON: `"4"` or `"6"`.
+fn family(address: &str) -> Option<&'static str> {
+    let address: String = serde_json::from_str(address).ok()?;
+    let address: IpAddr = address.split('/').next()?.parse().ok()?;
+    Some(if address.is_ipv4() { "4" } else { "6" })
+}
+
+/// The members of a JSON object in their order, with the text of their values: other programs' numbers and keys keep
+/// their form.
+struct Object<'a>(Vec<(String, Cow<'a, str>)>);
+
+impl Object<'_> {
+    /// The value of a key; as for most readers, the last one.
+    fn get(&self, key: &str) -> Option<&str> {
+        let found = self.0.iter().rev().find(|(name, _)| name == key);
+        found.map(|(_, value)| value.as_ref())
+    }
+
+    /// Replaces the value of a key, or adds the key at the end.
+    fn set(&mut self, key: &str, value: String) {
+        match self.0.iter_mut().rev().find(|(name, _)| name == key) {
+            Some(member) => member.1 = value.into(),
+            None => self.0.push((key.to_owned(), value.into())),
+        }
+    }
+
+    fn remove(&mut self, key: &str) {
+        self.0.retain(|(name, _)| name != key);
+    }
+
+    fn text(&self) -> String {
+        let members = self.0.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+                    members.push((key, value.get().into()));
+                }
+                Ok(Object(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_result_of_the_same_version_passes_byte_for_byte() {
+        for version in Version::ALL {
+            let text = format!(r#"{{ "zeta":1.50,  "cniVersion":"{version}", "big":18446744073709551616, "a":[] }}"#);
+            assert_eq!(result(version, Some(&raw(&text))).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_result_of_another_version_becomes_one_of_the_version_asked_for() {
+        let new = raw(r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"}],"dns":{}}"#);
+        let old: Value = serde_json::from_str(&result(Version::V0_4_0, Some(&new)).unwrap()).unwrap();
+        let want = json!({"cniVersion": "0.4.0", "dns": {}, "ips": [
+            {"address": "10.1.0.2/24", "version": "4"}, {"address": "fd00::2/64", "version": "6"},
+        ]});
+        assert_eq!(old, want);
+        let back = result(Version::V1_0_0, Some(&raw(&old.to_string()))).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Value>(&back).unwrap(),
+            serde_json::from_str::<Value>(new.get()).unwrap()
+        );
+        // Without a version of its own, it has that of the configuration.
+        assert_eq!(
+            result(Version::V0_3_1, Some(&raw("{}"))).unwrap(),
+            r#"{"cniVersion":"0.3.1"}"#
+        );
+    }
+
+    #[test]
+    fn a_result_of_another_version_keeps_its_other_bytes() {
+        for (from, to, ips, new_ips) in [
+            ("1.0.0", Version::V1_1_0, r#"[{"z":1.0,"address":"10.1.0.2/24"}]"#, None),
+            (
+                "0.3.1",
+                Version::V0_4_0,
+                r#"[{"version":"4","z":1e2,"address":"10.1.0.2/24"},7]"#,
+                None,
+            ),
+            (
+                "0.4.0",
+                Version::V1_0_0,
+                r#"[{"z":1.50,"version":"4","address":"10.1.0.2/24"}]"#,
+                Some(r#"[{"z":1.50,"address":"10.1.0.2/24"}]"#),
+            ),
+            ("0.4.0", Version::V1_0_0, r#"{"not": ["a list"]}"#, None),
+        ] {
+            let text = |version: &str, ips: &str| {
+                format!(
+                    r#"{{"zeta":{{ "b":1.50, "a":100000000000000000000000 }},"cniVersion":"{version}","ips":{ips},"c":1e2}}"#
+                )
+            };
+            let got = result(to, Some(&raw(&text(from, ips)))).unwrap();
+            assert_eq!(got, text(to.as_str(), new_ips.unwrap_or(ips)));
+        }
+    }
+
+    #[test]
+    fn without_a_result_before_it_is_empty_and_anything_else_is_an_error() {
+        assert_eq!(result(Version::V1_1_0, None).unwrap(), r#"{"cniVersion":"1.1.0"}"#);
+        for text in ["[]", "7", "\"x\"", "true"] {
+            let error = result(Version::V1_1_0, Some(&raw(text))).unwrap_err().to_string();
+            assert!(error.contains("expected an object"), "{error}");
+        }
+    }
+
+    #[test]
+    fn version_is_answered_whatever_comes() {
+        for (stdin, want) in [
+            (&br#"{"cniVersion":"0.4.0"}"#[..], "0.4.0"),
+            (br#"{"cniVersion":"9.9.9"}"#, "9.9.9"),
+            (br#"{"cniVersion":7}"#, "1.1.0"),
+            (b"", "1.1.0"),
+            (b"nonsense", "1.1.0"),
+        ] {
+            let answer: Value = serde_json::from_str(&supported(stdin)).unwrap();
+            assert_eq!(answer["cniVersion"], want);
+            assert_eq!(
+                answer["supportedVersions"],
+                json!(["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
+            );
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Any configuration and any annotations against what linkerd-init's commands and the init program install.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+use xtask::lab::Namespace;
+
+use crate::support::{PLUGIN, Run, by_annotations, saved};
+
+/// The init program, built like the plugin: of the checkout as it is now.
+fn proxy_init() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--package",
+            "proxy-init",
+            "--bin",
+            "proxy-init",
+        ]);
+        let status = cargo.current_dir(root).status().unwrap();
+        assert!(status.success(), "{cargo:?}: {status}");
+        Path::new(PLUGIN).with_file_name("proxy-init")
+    })
+}
+
+/// A list as a person might write it.
+fn any_list(item: impl Strategy<Value = String> + 'static) -> impl Strategy<Value = String> {
+    let separator = prop_oneof![Just(","), Just(", "), Just(" ,"), Just(",,")];
+    (proptest::collection::vec(item, 0..20), separator).prop_map(|(items, separator)| items.join(separator))
+}
+
+fn any_range() -> impl Strategy<Value = String> {
+    (0..=u16::MAX, 0..200_u16, any::<bool>()).prop_map(|(first, more, single)| match single {
+        true => first.to_string(),
+        false => format!("{first}-{}", first.saturating_add(more)),
+    })
+}
+
+fn any_subnet() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (any::<[u8; 4]>(), 0..=32)
+            .prop_map(|(address, prefix)| format!("{}/{prefix}", std::net::Ipv4Addr::from(address))),
+        (any::<[u16; 8]>(), 0..=128)
+            .prop_map(|(address, prefix)| format!("{}/{prefix}", std::net::Ipv6Addr::from(address))),
+    ]
+}
+
+/// What a network configuration and a pod's annotations say.
+#[derive(Debug, Clone)]
+struct Case {
+    inbound_port: u16,
+    outbound_port: u16,
+    uid: i64,
+    gid: i64,
+    redirect: Vec<u16>,
+    inbound: Vec<String>,
+    outbound: Vec<String>,
+    subnets: Vec<String>,
+    outbound_subnets: Vec<String>,
+    ipv6: bool,
+    native: bool,
+    skip_outbound: Option<String>,
+    skip_inbound: Option<String>,
+    skip_subnets: Option<String>,
+    annotated_uid: Option<u32>,
+    annotated_gid: Option<u32>,
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let port = || 1..=u16::MAX;
+    let id = || prop_oneof![Just(-1), Just(0), 1..i64::from(u32::MAX)];
+    let list = |length: usize| proptest::collection::vec(any_range(), 0..length);
+    let subnets = || proptest::collection::vec(any_subnet(), 0..4);
+    let id_text = || proptest::option::of(0..u32::MAX);
+    (
+        (port(), port(), id(), id(), proptest::collection::vec(port(), 0..4)),
+        (list(30), list(30), subnets(), subnets()),
+        (any::<bool>(), prop::bool::weighted(0.2)),
+        (
+            proptest::option::of(any_list(any_range())),
+            proptest::option::of(any_list(any_range())),
+            proptest::option::of(any_list(any_subnet())),
+            id_text(),
+            id_text(),
+        ),
+    )
+        .prop_map(|(numbers, lists, (ipv6, native), annotations)| Case {
+            inbound_port: numbers.0,
+            outbound_port: numbers.1,
+            uid: numbers.2,
+            gid: numbers.3,
+            redirect: numbers.4,
+            inbound: lists.0,
+            outbound: lists.1,
+            subnets: lists.2,
+            outbound_subnets: lists.3,
+            ipv6,
+            native,
+            skip_outbound: annotations.0,
+            skip_inbound: annotations.1,
+            skip_subnets: annotations.2,
+            annotated_uid: annotations.3,
+            annotated_gid: annotations.4,
+        })
+}
+
+impl Case {
+    fn mode(&self) -> &'static str {
+        if self.native { "native" } else { "nft" }
+    }
+
+    fn configuration(&self) -> Value {
+        let mut annotations = json!({"linkerd.io/proxy-version": "edge-1"});
+        let ids = [self.annotated_uid, self.annotated_gid].map(|id| id.map(|id| id.to_string()));
+        let [uid, gid] = &ids;
+        for (key, value) in [
+            ("skip-outbound-ports", &self.skip_outbound),
+            ("skip-inbound-ports", &self.skip_inbound),
+            ("skip-subnets", &self.skip_subnets),
+            ("proxy-uid", uid),
+            ("proxy-gid", gid),
+        ] {
+            if let Some(value) = value {
+                annotations[format!("config.linkerd.io/{key}")] = value.as_str().into();
+            }
+        }
+        let mut configuration = by_annotations(annotations);
+        configuration["linkerd"] = json!({
+            "pod-info": "annotations",
+            "incoming-proxy-port": self.inbound_port,
+            "outgoing-proxy-port": self.outbound_port,
+            "proxy-uid": self.uid,
+            "proxy-gid": self.gid,
+            "ports-to-redirect": self.redirect,
+            "inbound-ports-to-ignore": self.inbound,
+            "outbound-ports-to-ignore": self.outbound,
+            "subnets-to-ignore": self.subnets,
+            "outbound-subnets-to-ignore": self.outbound_subnets,
+            "iptables-mode": self.mode(),
+            "ipv6": self.ipv6,
+        });
+        configuration
+    }
+
+    /// What the injector would pass to the init container instead: each annotation in the place of what it replaces.
+    fn flags(&self) -> Vec<String> {
+        let or = |annotation: &Option<String>, configured: &[String]| match annotation {
+            Some(text) if !text.is_empty() => text.clone(),
+            _ => configured.join(","),
+        };
+        let id = |annotated: Option<u32>, configured: i64| annotated.map_or(configured, i64::from);
+        let inbound = [self.inbound.join(","), self.skip_inbound.clone().unwrap_or_default()].join(",");
+        let mut flags = vec![
+            format!("--incoming-proxy-port={}", self.inbound_port),
+            format!("--outgoing-proxy-port={}", self.outbound_port),
+            format!("--proxy-uid={}", id(self.annotated_uid, self.uid)),
+            format!("--proxy-gid={}", id(self.annotated_gid, self.gid)),
+            format!("--inbound-ports-to-ignore={inbound}"),
+            format!("--outbound-ports-to-ignore={}", or(&self.skip_outbound, &self.outbound)),
+            format!("--subnets-to-ignore={}", or(&self.skip_subnets, &self.subnets)),
+            format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
+            format!("--iptables-mode={}", self.mode()),
+            format!("--ipv6={}", self.ipv6),
+        ];
+        flags.extend(self.redirect.iter().map(|port| format!("--ports-to-redirect={port}")));
+        flags
+    }
+}
+
+/// Everything in a namespace, as nft and iptables list it.
+fn everything(namespace: &Namespace) -> String {
+    namespace.sh("nft --stateless list ruleset") + &saved(namespace, "nft")
+}
+
+#[test]
+fn any_configuration_installs_what_the_init_program_installs() {
+    let node = Namespace::new();
+    let mut runner = TestRunner::new(Config {
+        cases: 60,
+        // A case takes several processes.
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let checked = runner.run(&any_case(), |case| {
+        let [by_plugin, by_init] = [Namespace::new(), Namespace::new()];
+        Run::new("ADD", &case.configuration(), by_plugin.path())
+            .output(&node)
+            .success();
+        let mut init = Command::new(proxy_init());
+        let output = by_init.output(init.args(case.flags()).env_remove("IPTABLES_MODE"));
+        prop_assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        prop_assert_eq!(everything(&by_plugin), everything(&by_init));
+        Run::new("CHECK", &case.configuration(), by_plugin.path())
+            .output(&node)
+            .success();
+        Ok(())
+    });
+    checked.unwrap();
+}
