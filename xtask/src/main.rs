@@ -8,6 +8,7 @@ mod demo;
 mod image;
 mod kernels;
 mod mutants;
+mod pods;
 mod rootfs;
 mod setup;
 
@@ -34,6 +35,8 @@ Commands:
   kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
           docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
           --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
+  pods    Run pods by containerd with proxy-init as the init container, and with linkerd-cni as a CNI plugin, make
+          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name has all words: --only legacy auto
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
           10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
@@ -73,6 +76,10 @@ fn main() -> ExitCode {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref()))
         }
         ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
+        // Of its own.
+        ("pods", [flag, folder]) if flag == "--hold" => pods::hold(folder.as_ref()),
+        ("pods", [flag, name]) if flag == "--sweep" => pods::sweep(name),
+        ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
@@ -128,6 +135,9 @@ fn test() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
+    if let pods::Outcome::Skipped(reason) = pods::check()? {
+        skipped.push(format!("pods: {reason}"));
+    }
     // All kernels of this machine's architecture, and one of each other's.
     let here = Architecture::here()?;
     for architecture in Architecture::ALL {

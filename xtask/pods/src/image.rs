@@ -1,0 +1,131 @@
+//! Images, from folders that hold their files.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use xtask::shell::{Result, Run as _, root};
+
+/// A container runs one of these.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// Of the folder with its files, and of the image.
+    pub(crate) name: String,
+    user: String,
+    entry_point: Vec<String>,
+}
+
+impl Image {
+    /// An image whose program has this path; of no user in particular.
+    pub(crate) fn new(name: &str, program: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            user: String::new(),
+            entry_point: vec![program.to_owned()],
+        }
+    }
+
+    /// An image with the user and the entry point that the Dockerfile gives both of its targets.
+    pub(crate) fn of_dockerfile(name: &str) -> Result<Self> {
+        let dockerfile = fs::read_to_string(root().join("Dockerfile"))?;
+        let last = |instruction: &str| {
+            let lines = dockerfile.lines().rev();
+            let mut arguments = lines.filter_map(|line| line.strip_prefix(instruction)?.strip_prefix(' '));
+            arguments
+                .next()
+                .ok_or_else(|| format!("the Dockerfile has no {instruction}"))
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            user: last("USER")?.to_owned(),
+            entry_point: serde_json::from_str(last("ENTRYPOINT")?)?,
+        })
+    }
+
+    /// What a container's image is called.
+    pub(crate) fn reference(&self) -> String {
+        format!("localhost/{}:1", self.name)
+    }
+
+    /// Gives the image to containerd: that of a release where there is an archive of its layout, or else one that is made
+    /// from the files.
+    pub(crate) fn import(&self, files: &Path, socket: &Path, scratch: &Path) -> Result<()> {
+        let layout = files.with_extension("oci.tar");
+        if layout.exists() {
+            self.import_layout(&layout, socket)
+        } else {
+            self.import_files(files, socket, scratch)
+        }
+    }
+
+    /// containerd takes this machine's architecture from the layout's index.
+    fn import_layout(&self, layout: &Path, socket: &Path) -> Result<()> {
+        let name = format!("localhost/{}", self.name);
+        let imported = ctr(socket)
+            .args(["images", "import", "--base-name", &name])
+            .arg(layout)
+            .read()?;
+        // unpacking localhost/scratch:0.2.0 (sha256:...)...done
+        let tagged = imported.split_whitespace().find(|word| word.starts_with(&name));
+        let tagged = tagged.ok_or_else(|| format!("ctr names no {name}: {imported}"))?;
+        ctr(socket)
+            .args(["images", "tag", tagged, &self.reference()])
+            .stdout(Stdio::null())
+            .run()
+    }
+
+    /// One layer, with file capabilities, as in a docker-archive.
+    fn import_files(&self, files: &Path, socket: &Path, scratch: &Path) -> Result<()> {
+        let folder = scratch.join(&self.name);
+        fs::create_dir_all(&folder)?;
+        Command::new("tar")
+            .arg("-C")
+            .arg(files)
+            .args(["--xattrs", "--xattrs-include=security.capability", "--format=posix"])
+            .arg("-cf")
+            .arg(folder.join("layer.tar"))
+            .arg(".")
+            .run()?;
+        let sum = Command::new("sha256sum").arg(folder.join("layer.tar")).read()?;
+        let sum = sum.split_whitespace().next().unwrap_or_default();
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"User": self.user, "Entrypoint": self.entry_point},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]}
+        });
+        let manifest = json!([
+            {"Config": "config.json", "RepoTags": [self.reference()], "Layers": ["layer.tar"]}
+        ]);
+        fs::write(folder.join("config.json"), config.to_string())?;
+        fs::write(folder.join("manifest.json"), manifest.to_string())?;
+        let archive = scratch.join(format!("{}.tar", self.name));
+        Command::new("tar")
+            .arg("-C")
+            .arg(&folder)
+            .arg("-cf")
+            .arg(&archive)
+            .args(["config.json", "layer.tar", "manifest.json"])
+            .run()?;
+        ctr(socket)
+            .args(["images", "import", "-"])
+            .stdin(File::open(&archive)?)
+            .stdout(Stdio::null())
+            .run()?;
+        fs::remove_file(archive)?;
+        Ok(fs::remove_dir_all(folder)?)
+    }
+}
+
+/// containerd's own client, in the CRI's namespace.
+fn ctr(socket: &Path) -> Command {
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]);
+    command
+}

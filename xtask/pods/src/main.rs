@@ -1,0 +1,97 @@
+//! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container runtime,
+//! and scenarios on it.
+//!
+//! `pods FOLDER CGROUP [WORD...]`: the folder that `cargo xtask pods` has filled, the cgroup for all containers, and words
+//! that the names of scenarios must have. With `--hold` as the only word it starts one pod and waits to be killed.
+//!
+//! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a function.
+
+mod cni;
+mod cri;
+mod documentation;
+mod image;
+mod init;
+mod mesh;
+mod node;
+mod pod;
+mod scenario;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use nix::mount::{MsFlags, mount};
+use xtask::shell::{Result, Run as _};
+
+use cni::Servers;
+use node::{Node, Setup};
+use pod::{Meta, Pod};
+use scenario::{Images, World};
+
+/// Where the node's files are.
+const NODE: &str = "/run/node";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, cgroup, words @ ..] = arguments.as_slice() else {
+        eprintln!("cargo xtask pods runs this");
+        return ExitCode::FAILURE;
+    };
+    let folder = Path::new(folder);
+    match run(folder, cgroup, words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pods: {error}");
+            let log = folder.join(node::LOG);
+            if std::fs::copy(Path::new(NODE).join(node::LOG), &log).is_ok() {
+                eprintln!("pods: what containerd says is in {}", log.display());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
+    // All that the runtime leaves goes with the mount namespace: containerd and its shims have their sockets, and the CNI
+    // library has its cache, at places that can't be chosen.
+    std::env::set_current_dir("/")?;
+    mount_on("/run", "tmpfs", None)?;
+    let [upper, work] = ["/run/upper", "/run/work"];
+    for folder in [upper, work] {
+        std::fs::create_dir(folder)?;
+    }
+    // What is in there stays visible: it may be the checkout.
+    let options = format!("lowerdir=/var/lib,upperdir={upper},workdir={work}");
+    mount_on("/var/lib", "overlay", Some(&options))?;
+    Command::new("ip").args(["link", "set", "lo", "up"]).run()?;
+    let images = Images::new()?;
+    let servers = Arc::new(Servers::start(Path::new(NODE))?);
+    let mut networks = vec![init::network()];
+    networks.extend(documentation::networks());
+    networks.extend(cni::networks(&servers));
+    let node = Node::start(&Setup {
+        folder: NODE.into(),
+        cgroup,
+        networks: &networks,
+        plugins: &[folder.join(cni::PLUGIN)],
+        images: images.all(),
+        image_folder: folder,
+    })?;
+    if words == ["--hold"] {
+        let _pod = Pod::start(&node, init::NETWORK, &Meta::default())?;
+        println!("holding");
+        loop {
+            std::thread::park();
+        }
+    }
+    let world = World::new(&node, &images, init::NETWORK)?;
+    let mut scenarios = init::scenarios();
+    scenarios.push(documentation::scenario(folder));
+    scenarios.extend(cni::scenarios(&servers));
+    scenario::run_all(&world, &scenarios, words)
+}
+
+fn mount_on(folder: &str, kind: &str, options: Option<&str>) -> Result<()> {
+    mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
+        .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
+}
