@@ -1,9 +1,11 @@
-# The init container's image: the static binary and nothing else. Target `legacy` has iptables-legacy beside it,
-# target `cni` the CNI plugin.
+# The init container's image: the static binary, its licences, and nothing else. Target `legacy` has iptables-legacy too;
+# target `cni` has the CNI plugin.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -t proxy-init .
 #   docker buildx build --target legacy -t proxy-init:legacy .
 #   docker buildx build --target cni -t proxy-init-cni .
+#
+# `cargo xtask release` builds the stages that need no pulled base, with the arguments that the labels are made of.
 #
 # Bases are pinned: the tag is for people, the digest decides.
 
@@ -12,15 +14,23 @@ FROM rust:1.95.0-slim-trixie@sha256:e14e87345b4d5964ddcc3491d27ee046a0f23820f340
 RUN apt-get update && apt-get install --yes --no-install-recommends libcap2-bin libmnl-dev libnftnl-dev pkg-config
 WORKDIR /src
 COPY . .
+ARG REVISION
+ENV PROXY_INIT_COMMIT=$REVISION
 # The binary at the two paths that Linkerd's charts have used, with the file capabilities that its modes need.
 RUN cargo xtask image --layout /out
 
 FROM debian:13.7-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f AS legacy
 RUN apt-get update && apt-get install --yes --no-install-recommends iptables && rm -rf /var/lib/apt/lists/*
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+ARG LICENSES
 LABEL org.opencontainers.image.title="proxy-init" \
       org.opencontainers.image.description="Redirects a pod's TCP through its sidecar proxy; with iptables-legacy" \
-      org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.version=$VERSION \
+      org.opencontainers.image.revision=$REVISION \
+      org.opencontainers.image.source=$SOURCE \
+      org.opencontainers.image.licenses=$LICENSES
 COPY --from=build /out/legacy/ /
 # The xtables lock is in /run, which a pod mounts as an emptyDir; see deploy/pod.yaml.
 USER 65534
@@ -28,17 +38,29 @@ ENTRYPOINT ["/usr/local/bin/proxy-init"]
 
 # The CNI plugin, for an image that is built on top of Linkerd's cni-plugin image (README.md, "CNI").
 FROM scratch AS cni
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+ARG LICENSES
 LABEL org.opencontainers.image.title="proxy-init-cni" \
       org.opencontainers.image.description="linkerd-cni: redirects pods' TCP in one netlink transaction, without iptables" \
-      org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.version=$VERSION \
+      org.opencontainers.image.revision=$REVISION \
+      org.opencontainers.image.source=$SOURCE \
+      org.opencontainers.image.licenses=$LICENSES
 COPY --from=build /out/cni/ /
 
-FROM scratch
+FROM scratch AS init
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+ARG LICENSES
 LABEL org.opencontainers.image.title="proxy-init" \
       org.opencontainers.image.description="Redirects a pod's TCP through its sidecar proxy in one netlink transaction" \
-      org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.version=$VERSION \
+      org.opencontainers.image.revision=$REVISION \
+      org.opencontainers.image.source=$SOURCE \
+      org.opencontainers.image.licenses=$LICENSES
 COPY --from=build /out/scratch/ /
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]

@@ -330,6 +330,23 @@ impl Library {
     }
 }
 
+/// Where the static libraries come from that are linked in: libnftnl's, libmnl's, libc's and libgcc's.
+pub(crate) fn static_libraries(architecture: Architecture) -> Result<[PathBuf; 4]> {
+    architecture.set_up()?;
+    let Libraries { nftnl, mnl, libc, .. } = Libraries::of(architecture)?;
+    let linker = if architecture.is_here() {
+        "cc".to_owned()
+    } else {
+        architecture.linker()
+    };
+    let of_linker = |name: &str| -> Result<PathBuf> {
+        let path = Command::new(&linker).arg(format!("-print-file-name={name}")).read()?;
+        Ok(fs::canonicalize(path.trim()).map_err(|error| format!("{linker} has no {name}: {error}"))?)
+    };
+    let libc = libc.map_or_else(|| of_linker("libc.a"), |libc| Ok(libc.file))?;
+    Ok([nftnl.file, mnl.file, libc, of_linker("libgcc_eh.a")?])
+}
+
 /// What this machine's release of Debian is called.
 fn debian_release() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release")?;

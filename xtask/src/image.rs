@@ -12,8 +12,10 @@ use xtask::lab::Namespace;
 use xtask::linkerd;
 use xtask::shell::{Result, Run as _, need_root, root, target};
 
+use crate::build::{self, Architecture};
+use crate::commit::Commit;
 use crate::rootfs::Origin;
-use crate::{build, setup};
+use crate::{licences, setup};
 
 /// Where Linkerd's charts have looked for the program, and where they look for the network validator.
 const PATHS: [&str; 3] = [
@@ -22,20 +24,60 @@ const PATHS: [&str; 3] = [
     "/usr/lib/linkerd/linkerd2-network-validator",
 ];
 
+/// The program's file capabilities, as setcap(8) writes them. Permitted, not effective: proxy-init takes them up itself,
+/// and can say so where they have been dropped. NET_RAW is for iptables-legacy, which may be beside it: under no_new_privs,
+/// a command gets no more than proxy-init has.
+const CAPABILITIES: &str = "cap_net_admin,cap_net_raw=p";
+
 /// The default seccomp profile of CRI-O and podman, of a package that buildah needs.
 const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 
 /// Where Linkerd's installer looks for the CNI plugin in its image (CONTAINER_CNI_BIN_DIR in install-cni.sh).
 const PLUGIN: &str = "/opt/cni/bin/linkerd-cni";
 
-/// `cargo xtask image --layout FOLDER`: what the Dockerfile's targets copy, in `scratch`, `legacy` and `cni`.
-pub(crate) fn lay_out(folder: &Path) -> Result<()> {
+/// The stages of the Dockerfile that need no pulled base.
+pub(crate) const STAGES: [Stage; 2] = [INIT, CNI];
+
+const INIT: Stage = Stage {
+    name: "init",
+    image: "proxy-init",
+    program: "proxy-init",
+    path: PATHS[0],
+    user: Some("65534"),
+    entry_point: Some(PATHS[0]),
+    capabilities: Some(CAPABILITIES),
+};
+
+/// To be copied from: it has no user and no entry point.
+const CNI: Stage = Stage {
+    name: "cni",
+    image: "proxy-init-cni",
+    program: "linkerd-cni",
+    path: PLUGIN,
+    user: None,
+    entry_point: None,
+    capabilities: None,
+};
+
+/// A stage of the Dockerfile.
+pub(crate) struct Stage {
+    name: &'static str,
+    pub(crate) image: &'static str,
+    /// The static program that it holds, and where.
+    pub(crate) program: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) user: Option<&'static str>,
+    pub(crate) entry_point: Option<&'static str>,
+    pub(crate) capabilities: Option<&'static str>,
+}
+
+/// `cargo xtask image --layout FOLDER`: what the Dockerfile's stages copy, each in a folder of its name.
+pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
     setup::programs(&[("setcap", "libcap2-bin")])?;
-    let binary = build::run()?;
-    // Permitted, not effective: proxy-init takes them up itself, and can say so where they have been dropped. NET_RAW is
-    // for iptables-legacy, which may be beside it: under no_new_privs, a command gets no more than proxy-init has.
-    for target in ["scratch", "legacy"] {
-        let root = folder.join(target);
+    let binary = build::program("proxy-init", architecture)?;
+    let components = licences::components("proxy-init", architecture)?;
+    for stage in ["scratch", "legacy"] {
+        let root = folder.join(stage);
         let [path, init, validator] = PATHS.map(|path| root.join(path.trim_start_matches('/')));
         for path in [&path, &init, &validator] {
             fs::create_dir_all(path.parent().unwrap_or(&root))?;
@@ -43,16 +85,56 @@ pub(crate) fn lay_out(folder: &Path) -> Result<()> {
         fs::copy(&binary, &path)?;
         symlink(PATHS[0], init)?;
         symlink(PATHS[0], validator)?;
-        Command::new("setcap")
-            .arg("cap_net_admin,cap_net_raw=p")
-            .arg(&path)
-            .run()?;
+        Command::new("setcap").arg(CAPABILITIES).arg(&path).run()?;
+        licences::write(&components, &root.join("licenses"))?;
     }
     let root = folder.join("cni");
     let plugin = root.join(PLUGIN.trim_start_matches('/'));
     fs::create_dir_all(plugin.parent().unwrap_or(&root))?;
-    fs::copy(build::cni()?, plugin)?;
+    fs::copy(build::program("linkerd-cni", architecture)?, plugin)?;
+    licences::write(
+        &licences::components("linkerd-cni", architecture)?,
+        &root.join("licenses"),
+    )
+}
+
+/// Builds a stage's image and gives it a name; `build_stage` stands in for the stage `build`, whose base would be pulled.
+/// Nothing in it is younger than the commit.
+pub(crate) fn build(
+    stage: &Stage,
+    build_stage: &Path,
+    architecture: Architecture,
+    commit: &Commit,
+    name: &str,
+) -> Result<()> {
+    let mut build = buildah("bud --quiet --isolation chroot --pull-never --skip-unused-stages --identity-label=false");
+    build.args(["--target", stage.name, "--tag", name, "--timestamp", &commit.seconds]);
+    build.args(["--platform", &format!("linux/{}", architecture.name())]);
+    for (label, value) in labels(stage, architecture, commit)? {
+        let argument = label.to_uppercase();
+        build.args(["--build-arg", &format!("{argument}={value}")]);
+    }
+    build
+        .arg("--build-context")
+        .arg(format!("build={}", build_stage.display()))
+        .arg(root())
+        .read()?;
     Ok(())
+}
+
+/// What the labels org.opencontainers.image.* say; the Dockerfile takes each as an argument of its name.
+pub(crate) fn labels(
+    stage: &Stage,
+    architecture: Architecture,
+    commit: &Commit,
+) -> Result<[(&'static str, String); 4]> {
+    let components = licences::components(stage.program, architecture)?;
+    Ok([
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("revision", commit.hash.clone()),
+        ("source", env!("CARGO_PKG_REPOSITORY").to_owned()),
+        ("licenses", licences::expression(&components)?),
+    ])
 }
 
 /// Builds the image, and runs it in every mode and with too few capabilities.
@@ -64,11 +146,18 @@ pub(crate) fn run() -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     let build_stage = folder.join("build-stage");
-    lay_out(&build_stage.join("out"))?;
-    let image = Image::build(&build_stage)?;
-    let unpacked = fs::metadata(target("dist/proxy-init"))?.len();
-    println!("image: {} KiB, {} KiB unpacked", image.size / 1024, unpacked / 1024);
-    image.check_labels()?;
+    let architecture = Architecture::here()?;
+    lay_out(&build_stage.join("out"), architecture)?;
+    let commit = Commit::of_checkout()?;
+    build(&INIT, &build_stage, architecture, &commit, Image::NAME)?;
+    let image = Image::read()?;
+    let program = fs::metadata(image.root.join(PATHS[0].trim_start_matches('/')))?.len();
+    println!(
+        "image: {} KiB; the program in it: {} KiB",
+        image.size / 1024,
+        program / 1024
+    );
+    image.check_labels(&labels(&INIT, architecture, &commit)?)?;
     // The target `legacy` is on Debian's image, which can't be pulled: this machine's iptables-legacy stands in for it.
     let legacy = build_stage.join("out/legacy");
     Origin::here()?.add_iptables_legacy(&legacy)?;
@@ -129,7 +218,7 @@ fn archive() -> PathBuf {
 }
 
 /// A command as a shell takes it, given that none of its words needs quoting but for spaces.
-fn shell_line(command: &Command) -> String {
+pub(crate) fn shell_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words = words.map(|word| match word.to_string_lossy() {
         word if word.contains(' ') => format!("'{word}'"),
@@ -151,14 +240,8 @@ struct Image {
 impl Image {
     const NAME: &str = "localhost/proxy-init";
 
-    /// Builds the Dockerfile's last stage; `build_stage` stands in for the stage of this name, whose base would be pulled.
-    fn build(build_stage: &Path) -> Result<Self> {
-        buildah("bud --quiet --isolation chroot --pull-never --skip-unused-stages --tag")
-            .arg(Self::NAME)
-            .arg("--build-context")
-            .arg(format!("build={}", build_stage.display()))
-            .arg(root())
-            .read()?;
+    /// What was built under this name.
+    fn read() -> Result<Self> {
         let archive = archive();
         buildah("push --quiet")
             .arg(Self::NAME)
@@ -175,16 +258,12 @@ impl Image {
         })
     }
 
-    /// That it says of itself what the package does.
-    fn check_labels(&self) -> Result<()> {
-        let label = |name: &str| self.config.pointer(&format!("/Labels/org.opencontainers.image.{name}"));
-        for (name, value) in [
-            ("title", "proxy-init"),
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("licenses", env!("CARGO_PKG_LICENSE")),
-        ] {
-            if label(name) != Some(&json!(value)) {
-                return Err(format!("the label {name} is {:?}, not {value:?}", label(name)).into());
+    /// That it says these of itself.
+    fn check_labels(&self, labels: &[(&str, String)]) -> Result<()> {
+        for (name, value) in labels {
+            let label = self.config.pointer(&format!("/Labels/org.opencontainers.image.{name}"));
+            if label != Some(&json!(value)) {
+                return Err(format!("the label {name} is {label:?}, not {value:?}").into());
             }
         }
         Ok(())
@@ -204,7 +283,7 @@ impl Image {
 }
 
 /// buildah with a store that is ours alone, and a folder: no overlays inside of other people's.
-fn buildah(arguments: &str) -> Command {
+pub(crate) fn buildah(arguments: &str) -> Command {
     let mut command = Command::new("buildah");
     command
         .arg("--root")

@@ -4,11 +4,14 @@ use std::process::ExitCode;
 
 mod bench;
 mod build;
+mod commit;
 mod demo;
 mod image;
 mod kernels;
+mod licences;
 mod mutants;
 mod pods;
+mod release;
 mod rootfs;
 mod setup;
 
@@ -36,11 +39,14 @@ Commands:
           docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
           --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
   pods    Run pods by containerd with proxy-init as the init container, and with linkerd-cni as a CNI plugin, make
-          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name has all words: --only legacy auto
+          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name has all words: --only legacy auto;
+          --release takes the image from the OCI layout of cargo xtask release
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
           10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
+  release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
+          completions, licences, SBOMs, checksums and notes; --check makes it twice and compares
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
@@ -73,7 +79,7 @@ fn main() -> ExitCode {
         ("audit", []) => audit(),
         ("image", []) => setup::for_tests().and_then(|()| image::run()),
         ("image", [flag, folder]) if flag == "--layout" => {
-            setup::for_build().and_then(|()| image::lay_out(folder.as_ref()))
+            setup::for_build().and_then(|()| image::lay_out(folder.as_ref(), Architecture::here()?))
         }
         ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
         // Of its own.
@@ -82,6 +88,8 @@ fn main() -> ExitCode {
         ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
+        ("release", []) => setup::for_build().and_then(|()| release::run()),
+        ("release", [flag]) if flag == "--check" => setup::for_build().and_then(|()| release::check()),
         ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
         ("" | "help" | "-h" | "--help", _) => {
             println!("{HELP}");
@@ -193,10 +201,16 @@ fn fuzz(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// cargo-deny's checks; advisories need a database from the network, and missing it is said, not passed.
+/// cargo-deny's checks, and that a release names no licence of crates but those that cargo-deny allows; advisories need a
+/// database from the network, and missing it is said, not passed.
 fn audit() -> Result<()> {
     setup::cargo_tool("cargo-deny")?;
     cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"]).run()?;
+    for architecture in Architecture::ALL {
+        for program in release::PROGRAMS {
+            licences::audit(program, architecture)?;
+        }
+    }
     if cargo(&["deny", "--workspace", "check", "advisories"]).run().is_err() {
         println!("NOT CHECKED, or not passed: advisories; see above");
     }

@@ -15,7 +15,7 @@ use xtask::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::build::{self, Architecture};
 use crate::rootfs::Origin;
-use crate::{image, setup};
+use crate::{image, release, setup};
 
 /// What it takes, and Debian's packages of it.
 const NEEDS: [(&str, &str); 5] = [
@@ -36,14 +36,18 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// `cargo xtask pods [--only WORD...]`
+/// `cargo xtask pods [--release] [--only WORD...]`
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let words = match arguments {
+    let (layout, rest) = match arguments {
+        [flag, rest @ ..] if flag == "--release" => (Some(release::layout("proxy-init")), rest),
+        rest => (None, rest),
+    };
+    let words = match rest {
         [] => &[],
         [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err("usage: cargo xtask pods [--only WORD...]".into()),
+        _ => return Err("usage: cargo xtask pods [--release] [--only WORD...]".into()),
     };
-    match try_with(words)? {
+    match try_with(layout.as_deref(), words)? {
         Outcome::AsExpected => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
@@ -51,11 +55,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 
 /// Runs all scenarios.
 pub(crate) fn check() -> Result<Outcome> {
-    try_with(&[])
+    try_with(None, &[])
 }
 
-/// Runs the scenarios whose names have all of these words, then sees that nothing is left, also after a kill -9.
-fn try_with(words: &[String]) -> Result<Outcome> {
+/// Runs the scenarios whose names have all of these words, with the image of this OCI layout if there is one, then sees that
+/// nothing is left, also after a kill -9.
+fn try_with(layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
     need_root("cargo xtask pods")?;
     if NEEDS.iter().any(|(program, _)| setup::find(program).is_none())
         && let Err(error) = apt::mirror()
@@ -66,6 +71,18 @@ fn try_with(words: &[String]) -> Result<Outcome> {
     }
     setup::programs(&NEEDS)?;
     let folder = lay_out()?;
+    if let Some(layout) = layout {
+        if !layout.exists() {
+            return Err(format!("no {}: cargo xtask release makes it", layout.display()).into());
+        }
+        let mut archive = Command::new("tar");
+        archive
+            .arg("-C")
+            .arg(layout)
+            .arg("-cf")
+            .arg(folder.join("scratch.oci.tar"));
+        archive.arg(".").run()?;
+    }
     let mut run = Run::start(&folder, words)?;
     let status = run.child.wait()?;
     let left = run.end()?;
@@ -222,7 +239,7 @@ fn lay_out() -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    image::lay_out(&folder)?;
+    image::lay_out(&folder, Architecture::here()?)?;
     let legacy = folder.join("legacy");
     Origin::here()?.add_iptables_legacy(&legacy)?;
     let file_capabilities = folder.join("file-capabilities");

@@ -1,0 +1,53 @@
+//! `cargo xtask release --check`: the same commit gives the same bytes.
+
+use std::fs;
+use std::path::Path;
+
+use xtask::shell::{Result, Run as _, cargo, target};
+
+use super::files;
+use crate::commit::{Commit, git};
+
+/// Makes the release here, and again in a clone in another folder, with nothing compiled before, and compares.
+pub(crate) fn check() -> Result<()> {
+    if Commit::of_checkout()?.is_modified {
+        return Err("the checkout has changes that are not committed, which a clone has not".into());
+    }
+    let here = super::make()?;
+    let clone = target("release-check/in-another-folder");
+    if clone.exists() {
+        fs::remove_dir_all(&clone)?;
+    }
+    git(&["clone", "--quiet", "."]).arg(&clone).run()?;
+    // Downloads are the same for all.
+    fs::create_dir_all(clone.join("target"))?;
+    std::os::unix::fs::symlink(target("apt"), clone.join("target/apt"))?;
+    cargo(&["xtask", "release"]).current_dir(&clone).run()?;
+    let there = clone
+        .join("target")
+        .join(here.file_name().ok_or("a release without a name")?);
+    let different = differences(&here, &there)?;
+    let number = files::all(&here)?.len();
+    if different.is_empty() {
+        println!("\nThe same bytes, built twice in two folders: {number} files");
+        fs::remove_dir_all(clone)?;
+        return Ok(());
+    }
+    Err(format!("not the same bytes in {}:\n{}", there.display(), different.join("\n")).into())
+}
+
+/// The files that are in one only, or differ.
+fn differences(one: &Path, other: &Path) -> Result<Vec<String>> {
+    let (files, others) = (files::all(one)?, files::all(other)?);
+    let mut different = Vec::new();
+    for file in &files {
+        if !others.contains(file) {
+            different.push(format!("{} is missing", file.display()));
+        } else if fs::read(one.join(file))? != fs::read(other.join(file))? {
+            different.push(file.display().to_string());
+        }
+    }
+    let more = others.iter().filter(|file| !files.contains(file));
+    different.extend(more.map(|file| format!("{} is there only", file.display())));
+    Ok(different)
+}

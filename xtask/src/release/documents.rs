@@ -1,0 +1,86 @@
+//! What a release has beside programs and images: manual pages, completions, notes and the source.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use xtask::shell::{Result, Run as _, root};
+
+use crate::build::{self, Architecture};
+use crate::commit::git;
+
+/// A manual page for the program and for each subcommand, in man/man1, where man(1) expects them.
+pub(super) fn add_manual(folder: &Path) -> Result<()> {
+    let folder = folder.join("man/man1");
+    fs::create_dir_all(&folder)?;
+    let program = program()?;
+    let print = |subject: &[&str]| Command::new(&program).arg("man").args(subject).read();
+    fs::write(folder.join("proxy-init.1"), print(&[])?)?;
+    for subcommand in subcommands(&program)? {
+        fs::write(
+            folder.join(format!("proxy-init-{subcommand}.1")),
+            print(&[&subcommand])?,
+        )?;
+    }
+    Ok(())
+}
+
+/// Completions, under the names by which each shell looks for them.
+pub(super) fn add_completions(folder: &Path) -> Result<()> {
+    let folder = folder.join("completions");
+    let program = program()?;
+    for (shell, file) in [
+        ("bash", "bash/proxy-init"),
+        ("zsh", "zsh/_proxy-init"),
+        ("fish", "fish/proxy-init.fish"),
+    ] {
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().unwrap_or(&folder))?;
+        fs::write(file, Command::new(&program).args(["completions", shell]).read()?)?;
+    }
+    Ok(())
+}
+
+/// What CHANGELOG.md says of this version.
+pub(super) fn add_notes(version: &str, folder: &Path) -> Result<()> {
+    let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
+    let section = changelog
+        .split("\n## ")
+        .find(|section| section.starts_with(&format!("[{version}]")));
+    let section = section.ok_or_else(|| format!("CHANGELOG.md has nothing about {version}"))?;
+    let (_, text) = section.split_once('\n').ok_or("the section of CHANGELOG.md is empty")?;
+    Ok(fs::write(
+        folder.join("RELEASE-NOTES.md"),
+        format!("# proxy-init {version}\n\n{}\n", text.trim()),
+    )?)
+}
+
+/// The source of the commit, which the licences of the programs ask for.
+pub(super) fn add_source(version: &str, folder: &Path) -> Result<()> {
+    git(&["archive", "--format=tar.gz"])
+        .arg(format!("--prefix=proxy-init-{version}/"))
+        .arg("--output")
+        .arg(folder.join(format!("proxy-init-{version}.tar.gz")))
+        .arg("HEAD")
+        .run()
+}
+
+/// This machine's.
+fn program() -> Result<PathBuf> {
+    build::program("proxy-init", Architecture::here()?)
+}
+
+/// The subcommands that its help lists.
+fn subcommands(program: &Path) -> Result<Vec<String>> {
+    let help = Command::new(program).arg("help").read()?;
+    let list = help
+        .split("\nSubcommands:\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n\n").next());
+    let list = list.ok_or("the help lists no subcommands")?;
+    Ok(list
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(ToOwned::to_owned)
+        .collect())
+}

@@ -1,0 +1,82 @@
+//! `cargo xtask release`: everything that a user installs, for both architectures, in `target/release-VERSION/`.
+//!
+//! Nothing is pushed. The same commit, tools and packages give the same bytes: check.rs builds twice and compares.
+
+mod check;
+mod documents;
+mod files;
+mod images;
+mod sbom;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use xtask::shell::{Result, target};
+
+use crate::build::{self, Architecture};
+use crate::commit::Commit;
+use crate::licences;
+
+pub(crate) use check::check;
+
+/// The programs of a release, each a package's of the same name.
+pub(crate) const PROGRAMS: [&str; 3] = ["proxy-init", "linkerd-cni", "proxy-init-bench"];
+
+/// Where a release is.
+fn folder() -> PathBuf {
+    target(&format!("release-{}", env!("CARGO_PKG_VERSION")))
+}
+
+/// The OCI layout of an image of this name, once a release has been made.
+pub(crate) fn layout(image: &str) -> PathBuf {
+    folder().join(images::FOLDER).join(image)
+}
+
+/// `cargo xtask release`.
+pub(crate) fn run() -> Result<()> {
+    let folder = make()?;
+    files::print(&folder)?;
+    images::print_how_to_push(&folder);
+    Ok(())
+}
+
+/// Makes it anew and returns its folder.
+fn make() -> Result<PathBuf> {
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = Commit::of_checkout()?;
+    if commit.is_modified {
+        println!(
+            "NOTE: the checkout differs from the commit {}, and so will the release",
+            commit.hash
+        );
+    }
+    let folder = folder();
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    for program in PROGRAMS {
+        for architecture in Architecture::ALL {
+            add_program(program, architecture, &commit, &folder)?;
+        }
+    }
+    images::add_all(&commit, &folder)?;
+    documents::add_manual(&folder)?;
+    documents::add_completions(&folder)?;
+    documents::add_notes(version, &folder)?;
+    documents::add_source(version, &folder)?;
+    files::add_sums(&folder)?;
+    Ok(folder)
+}
+
+/// The program, its SBOM and its licences.
+fn add_program(program: &str, architecture: Architecture, commit: &Commit, folder: &Path) -> Result<()> {
+    let name = format!("{program}-linux-{}", architecture.name());
+    let file = folder.join(&name);
+    fs::copy(build::program(program, architecture)?, &file)?;
+    let components = licences::components(program, architecture)?;
+    licences::write(&components, &folder.join("licenses").join(&name))?;
+    let sbom = sbom::of(program, architecture, &components, commit, &file)?;
+    fs::write(folder.join(format!("{name}.cdx.json")), sbom)?;
+    Ok(())
+}
