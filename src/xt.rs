@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at};
 use crate::rules::config::{Family, OwnerId, Port};
 use crate::rules::found::{Action, Condition, Field, Name, Values};
-use crate::rules::ruleset::Multiport;
+use crate::rules::ruleset::{Match, Multiport, Rule, Target};
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,22 +22,42 @@ pub(crate) enum Extension {
     Tcp,
     /// `struct nf_nat_ipv4_multi_range_compat` (IPv4) and `struct nf_nat_range` (IPv6), linux/netfilter/nf_nat.h
     Redirect,
+    /// `struct xt_comment_info`, linux/netfilter/xt_comment.h. nft mode keeps comments with the rule, without it.
+    Comment,
 }
 
 impl Extension {
+    /// Those that a rule uses. In legacy mode its comment is another.
+    pub(crate) fn of(rule: &Rule) -> impl Iterator<Item = Self> {
+        let target = match rule.target {
+            Target::Redirect(_) => Some(Self::Redirect),
+            Target::Return | Target::Jump(_) => None,
+        };
+        rule.matches
+            .iter()
+            .filter_map(|condition| match condition {
+                Match::DestinationPort(_) => Some(Self::Tcp),
+                Match::DestinationPorts(_) => Some(Self::Multiport),
+                Match::UidOwner(_) | Match::GidOwner(_) => Some(Self::Owner),
+                Match::Tcp | Match::Source(_) | Match::Destination(_) | Match::OutLoopback => None,
+            })
+            .chain(target)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Multiport => "multiport",
             Self::Owner => "owner",
             Self::Tcp => "tcp",
             Self::Redirect => "REDIRECT",
+            Self::Comment => "comment",
         }
     }
 
-    pub(crate) fn revision(self) -> u32 {
+    pub(crate) fn revision(self) -> u8 {
         match self {
             Self::Multiport | Self::Owner => 1,
-            Self::Tcp | Self::Redirect => 0,
+            Self::Tcp | Self::Redirect | Self::Comment => 0,
         }
     }
 
@@ -48,6 +68,7 @@ impl Extension {
             Self::Owner => ("xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
             Self::Tcp => ("xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
             Self::Redirect => ("xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
+            Self::Comment => ("xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
         }
     }
 

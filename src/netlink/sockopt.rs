@@ -17,6 +17,12 @@ const GET_ENTRIES: libc::c_int = 65;
 const SET_REPLACE: libc::c_int = 64;
 /// `IPT_SO_SET_ADD_COUNTERS` and `IP6T_SO_SET_ADD_COUNTERS`: `struct xt_counters_info`.
 const SET_ADD_COUNTERS: libc::c_int = 65;
+/// `IPT_SO_GET_REVISION_MATCH`; that of a target is the next: `struct xt_get_revision`.
+const GET_REVISION_MATCH: libc::c_int = 66;
+/// `IP6T_SO_GET_REVISION_MATCH`; that of a target is the next.
+const GET_REVISION_MATCH_V6: libc::c_int = 68;
+/// `XT_EXTENSION_MAXNAMELEN`: `struct xt_get_revision` is an extension's name and a byte, the revision.
+const EXTENSION_NAME: usize = 29;
 /// `XT_TABLE_MAXNAMELEN`: both structures begin with the table's name.
 const NAME: usize = 32;
 /// `struct ipt_getinfo`: name, valid hooks, 5 entry points, 5 underflows, number of entries, their size.
@@ -122,6 +128,19 @@ pub(crate) fn replace(
     structure.extend(counters.as_flattened());
     name(&mut structure, table);
     set(&socket, level, SET_ADD_COUNTERS, &structure)
+}
+
+/// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and answers
+/// when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
+pub(crate) fn load(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
+    let (socket, level) = open(family)?;
+    let option = match family {
+        Family::V4 => GET_REVISION_MATCH,
+        Family::V6 => GET_REVISION_MATCH_V6,
+    } + libc::c_int::from(is_target);
+    let mut structure = [0; EXTENSION_NAME + 1];
+    structure[EXTENSION_NAME] = revision;
+    get(&socket, level, name, option, &mut structure)
 }
 
 /// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.

@@ -9,6 +9,7 @@ mod lock;
 pub(crate) mod read;
 mod unlisted;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,6 +20,7 @@ use self::child::{Ended, Failure, Restore};
 use self::read::Held;
 use super::{Backend, Removed};
 use crate::error::{Error, chain};
+use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::nf_tables::refusal::unmapped;
 use crate::rules::config::Family;
@@ -27,6 +29,7 @@ use crate::rules::found::{Chain, Condition, Rule as FoundRule, Table, Values};
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::{ChainName, Rule, Ruleset};
 use crate::rules::xtables::Input;
+use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -141,6 +144,9 @@ impl Legacy {
                 });
             }
         }
+        if let ([_, _], Some(ruleset)) = (changes.as_slice(), rulesets.first()) {
+            load_extensions(ruleset);
+        }
         let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
         match child::restore(&restores, &lock, LIMIT) {
             Ok(()) => Ok(changes
@@ -182,6 +188,22 @@ impl Backend for Legacy {
 pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
     if mode == Mode::Legacy {
         rulesets.retain(|ruleset| has_sockets(ruleset.family));
+    }
+}
+
+/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands were the first to
+/// need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the
+/// command then misses the extension.
+fn load_extensions(ruleset: &Ruleset) {
+    let used: BTreeSet<Extension> = ruleset.rules().flat_map(|(_, rule)| Extension::of(rule)).collect();
+    for extension in used.into_iter().chain([Extension::Comment]) {
+        // Where the kernel has no such extension, the command says so.
+        let _ = load(
+            ruleset.family,
+            extension.name(),
+            extension.revision(),
+            extension.is_target(),
+        );
     }
 }
 

@@ -61,14 +61,14 @@ impl Body for XtRule<'_> {
     }
 
     fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)> {
-        extensions(self.rule).find_map(|extension| missing(socket, self.family, extension))
+        Extension::of(self.rule).find_map(|extension| missing(socket, self.family, extension))
     }
 }
 
 fn written(extension: Extension, info: &[u8]) -> Written<'_> {
     Written {
         name: extension.name().as_bytes(),
-        revision: extension.revision(),
+        revision: extension.revision().into(),
         info,
     }
 }
@@ -129,23 +129,6 @@ fn write_address(list: &mut Writer, net: IpNet, side: fn(Family) -> Field) {
     Expression::equals(&address).write(list);
 }
 
-/// The xt extensions that a rule uses.
-fn extensions(rule: &Rule) -> impl Iterator<Item = Extension> {
-    let target = match rule.target {
-        Target::Redirect(_) => Some(Extension::Redirect),
-        Target::Return | Target::Jump(_) => None,
-    };
-    rule.matches
-        .iter()
-        .filter_map(|condition| match condition {
-            Match::DestinationPort(_) => Some(Extension::Tcp),
-            Match::DestinationPorts(_) => Some(Extension::Multiport),
-            Match::UidOwner(_) | Match::GidOwner(_) => Some(Extension::Owner),
-            Match::Tcp | Match::Source(_) | Match::Destination(_) | Match::OutLoopback => None,
-        })
-        .chain(target)
-}
-
 /// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
 /// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(String, &'static str, &'static str)> {
@@ -159,7 +142,7 @@ fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(Str
     };
     let attributes = |to: &mut Writer| {
         to.string(NFTA_COMPAT_NAME, extension.name());
-        to.be32(NFTA_COMPAT_REV, extension.revision());
+        to.be32(NFTA_COMPAT_REV, extension.revision().into());
         to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
     };
     match socket.ask(request, attributes, |_| Ok(())) {

@@ -116,7 +116,7 @@ impl Kernel {
         for program in ["busybox", "ip", "setpriv"] {
             guest.origin.add_program(program, &root, "bin")?;
         }
-        for link in ["bin/sh", "bin/cat", "sbin/modprobe"] {
+        for link in ["bin/sh", "bin/cat", "bin/mkdir", "bin/sleep", "sbin/modprobe"] {
             symlink("/bin/busybox", root.join(link))?;
         }
         guest.origin.add_iptables_legacy(&root)?;
