@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use nix::libc;
 use xtask::lab::Namespace;
 
 use crate::Result;
@@ -218,7 +219,7 @@ fn read_beside(tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 5, full: 30 };
     let says = format!(
         "The same in nft mode, where another program's table has {CROWD} rules that every inbound connection passes first, \
-         compared with installing the rules in a fresh namespace."
+         compared with installing the rules in a fresh namespace; the floor is the kernel's time for listing them."
     );
     let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
     group.add(&ours("nft"), proxy_init(tools, "nft"));
@@ -232,8 +233,31 @@ fn read_beside(tools: &Tools) -> Result<Group> {
         group.add("all of it", Err(reason));
         return Ok(group);
     }
+    let floor = "floor: static C, reads the list of rules";
+    let list = "nft list ruleset";
+    for (name, step) in [
+        (floor, tools.replay("list", &list_of_rules())),
+        (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
+    ] {
+        let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));
+        group.add(name, contender);
+    }
     add_reading(&mut group, tools, "nft", &namespace, &ours("nft"));
     Ok(group)
+}
+
+/// The request for all rules of all families: a `struct nlmsghdr` and a `struct nfgenmsg`.
+fn list_of_rules() -> Vec<u8> {
+    let (kind, flags) = (
+        (libc::NFNL_SUBSYS_NFTABLES << 8 | libc::NFT_MSG_GETRULE) as u16,
+        (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16,
+    );
+    let mut request = 20u32.to_ne_bytes().to_vec();
+    request.extend(kind.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    // Sequence, port, family, version and resource.
+    request.extend([0; 4 + 4 + 4]);
+    request
 }
 
 /// Another program's filter table, that all inbound connections pass and that lets all of them through.
