@@ -14,7 +14,9 @@ use std::os::fd::AsFd as _;
 use proxy_init::cli::{self, Command, Exit, Output};
 use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Level, Log};
-use proxy_init::operate::{detect, explain, recognize, show};
+use proxy_init::operate::explain::{self, Explained};
+use proxy_init::operate::show::{self, Shown};
+use proxy_init::operate::{detect, recognize};
 use proxy_init::{report, start_up};
 use serde_json::json;
 
@@ -44,46 +46,57 @@ fn run(command: Command) -> Exit {
             finish(result.map_err(|failure| failure.to_string()), log, Exit::NotValidated)
         }
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
-        Command::Verify(install, output) => answer(install.verify(), output, |verdict| Answer {
-            text: verdict.to_string(),
-            json: verdict.json(),
-            exit: as_asked(verdict.is_in_place()),
-        }),
+        Command::Verify(install, output) => {
+            let verdict = install.verify();
+            answer(
+                output,
+                verdict.map(|verdict| Answer {
+                    text: output.form(|| verdict.to_string(), || verdict.json()),
+                    exit: as_asked(verdict.is_in_place()),
+                }),
+            )
+        }
         Command::Recognize(path, mode, output) => {
-            answer(recognize::recognize(path.as_deref(), mode), output, |recognized| {
-                Answer {
-                    text: recognized.to_string(),
-                    json: recognized.json(),
+            let recognized = recognize::recognize(path.as_deref(), mode);
+            answer(
+                output,
+                recognized.map(|recognized| Answer {
+                    text: output.form(|| recognized.to_string(), || recognized.json()),
                     exit: as_asked(recognized.is_in_place()),
-                }
-            })
+                }),
+            )
         }
-        Command::Show(path, output) => answer(show::show(path.as_deref()), output, |shown| Answer {
-            text: shown.text(has_colour()),
-            json: shown.json(),
-            exit: Exit::Done,
-        }),
+        Command::Show(path, output) => {
+            let report = |shown: &Shown<'_>| Answer {
+                text: output.form(|| shown.text(has_colour()), || shown.json()),
+                exit: Exit::Done,
+            };
+            answer(output, show::show(path.as_deref(), report))
+        }
         Command::Explain(path, connection, expected, output) => {
-            let explained = explain::explain(path.as_deref(), &connection);
-            answer(explained, output, |explained| Answer {
-                text: explained.text(),
-                json: explained.json(),
+            let report = |explained: &Explained<'_>| Answer {
+                text: output.form(|| explained.text(), || explained.json()),
                 exit: as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))),
-            })
+            };
+            answer(output, explain::explain(path.as_deref(), &connection, report))
         }
-        Command::Detect(path, output) => answer(detect::report(path.as_deref()), output, |report| Answer {
-            text: report.to_string(),
-            json: report.json(),
-            exit: Exit::Done,
-        }),
+        Command::Detect(path, output) => {
+            let report = detect::report(path.as_deref());
+            answer(
+                output,
+                report.map(|report| Answer {
+                    text: output.form(|| report.to_string(), || report.json()),
+                    exit: Exit::Done,
+                }),
+            )
+        }
         Command::Print(text) => print(&text),
     }
 }
 
-/// What a subcommand that reports has found.
+/// What a subcommand that reports has found, in the form that was asked for.
 struct Answer {
     text: String,
-    json: String,
     exit: Exit,
 }
 
@@ -93,14 +106,10 @@ fn as_asked(is_same: bool) -> Exit {
 }
 
 /// Prints what was found, or the error, in the form that was asked for.
-fn answer<T>(found: Result<T, Error>, output: Output, report: impl FnOnce(T) -> Answer) -> Exit {
+fn answer(output: Output, found: Result<Answer, Error>) -> Exit {
     match found {
-        Ok(found) => {
-            let Answer { text, json, exit } = report(found);
-            let printed = print(&match output {
-                Output::Text => text,
-                Output::Json => format!("{json}\n"),
-            });
+        Ok(Answer { text, exit }) => {
+            let printed = print(&text);
             if exit == Exit::Done { printed } else { exit }
         }
         Err(error) => fail(&chain(&error), Exit::Failed, output),

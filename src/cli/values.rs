@@ -22,6 +22,16 @@ pub enum Output {
     Json,
 }
 
+impl Output {
+    /// What is printed for them: text, or JSON on a line of its own. The other isn't made.
+    pub fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
+        match self {
+            Self::Text => text(),
+            Self::Json => json() + "\n",
+        }
+    }
+}
+
 /// A port of the proxy; the words are linkerd-init's.
 pub(super) fn proxy_port(text: &str) -> Result<Port, String> {
     integer(text)

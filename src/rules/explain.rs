@@ -412,8 +412,8 @@ mod tests {
     /// The way as text: `HOOK CHAIN NUMBER` and whether it matches.
     fn way(answer: &Answer<'_>) -> Vec<String> {
         let step = |step: &Step<'_>| {
-            let Place { chain, rule, .. } = step.at;
-            let number = rule.map(|rule| chain.rules.iter().position(|own| std::ptr::eq(own, rule)).unwrap() + 1);
+            let Place { chain, .. } = step.at;
+            let number = step.at.line().and_then(|line| line.number());
             let number = number.map_or("policy".to_owned(), |number| number.to_string());
             let matched = match step.matched {
                 Matched::Yes(_) => "yes",

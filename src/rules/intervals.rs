@@ -42,6 +42,15 @@ impl Intervals {
         self.0.is_empty()
     }
 
+    /// Whether it holds a number of one of these intervals, which may come in any order.
+    pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
+        let holds = |&(first, last): &(u128, u128)| {
+            let next = self.0.partition_point(|&(_, end)| end < first);
+            first <= last && self.0.get(next).is_some_and(|&(start, _)| start <= last)
+        };
+        intervals.iter().any(holds)
+    }
+
     /// The numbers that both sets have.
     pub fn and(&self, other: &Self) -> Self {
         let mut both = Vec::new();
@@ -126,6 +135,7 @@ mod tests {
                 prop_assert_eq!(has(&both, number), has(&one, number) && has(&other, number));
                 prop_assert_eq!(has(&rest, number), has(&one, number) && !has(&other, number));
             }
+            prop_assert_eq!(one.meets(other.as_slice()), !both.is_empty());
             for set in [&both, &rest] {
                 prop_assert_eq!(set, &Intervals::new(set.0.iter().copied()), "sorted and merged");
             }

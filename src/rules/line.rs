@@ -1,6 +1,7 @@
 //! A rule with its chain as text: in iptables' syntax for the tables that iptables shows, in nft's for all others.
 
 use std::fmt;
+use std::ptr;
 
 use crate::rules::expected::NAT;
 use crate::rules::found::{Chain, Name, Rule, Table};
@@ -8,7 +9,7 @@ use crate::rules::nftables::NftRule;
 use crate::rules::ruleset::ChainName;
 use crate::rules::xtables::IptablesRule;
 
-/// A rule of a chain of a table.
+/// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
     /// The table; it decides the syntax.
@@ -17,6 +18,26 @@ pub struct Line<'a> {
     pub chain: &'a Chain,
     /// The rule.
     pub rule: &'a Rule,
+}
+
+impl PartialEq for Line<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.rule, other.rule)
+    }
+}
+
+impl Eq for Line<'_> {}
+
+impl Line<'_> {
+    /// The rule's place in its chain, from 1 on; none if it is another chain's.
+    pub fn number(&self) -> Option<usize> {
+        let rule = ptr::from_ref(self.rule);
+        // How far it is from the first tells its place without looking at all of them; there may be thousands.
+        let offset = rule.addr().checked_sub(self.chain.rules.as_ptr().addr())?;
+        let index = offset / size_of::<Rule>();
+        let is_it = ptr::eq(self.chain.rules.get(index)?, rule);
+        is_it.then_some(index + 1)
+    }
 }
 
 impl Table {
@@ -58,6 +79,24 @@ mod tests {
     use super::*;
     use crate::rules::found::Action;
     use crate::rules::found::examples::{chain, rule, table, to_port};
+
+    #[test]
+    fn a_rule_is_found_in_its_own_chain_only() {
+        let rules = vec![rule([to_port(80)], Action::Accept); 3];
+        let (table, one, other) = (
+            table("ip nat", vec![]),
+            chain("ONE", rules.clone()),
+            chain("TWO", rules),
+        );
+        let number = |chain, rule| {
+            let table = &table;
+            Line { table, chain, rule }.number()
+        };
+        for (index, rule) in one.rules.iter().enumerate() {
+            assert_eq!(number(&one, rule), Some(index + 1));
+            assert_eq!(number(&other, rule), None);
+        }
+    }
 
     #[test]
     fn the_table_decides_the_syntax() {

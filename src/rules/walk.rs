@@ -16,6 +16,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr;
 
 use crate::rules::config::Family;
 use crate::rules::expected::LOOPBACK;
@@ -212,15 +213,20 @@ pub struct Place<'a> {
     pub rule: Option<&'a Rule>,
 }
 
+impl<'a> Place<'a> {
+    /// The rule with its chain; none for a policy.
+    pub fn line(&self) -> Option<Line<'a>> {
+        let Self { table, chain, rule } = *self;
+        rule.map(|rule| Line { table, chain, rule })
+    }
+}
+
 /// The rule, or that it is the policy, and where it is.
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, chain, rule } = *self;
-        match rule {
-            Some(rule) => {
-                let line = Line { table, chain, rule }.to_string();
-                write!(f, "`{}` in {table}, chain {}", line.trim_end(), chain.name)
-            }
+        let Self { table, chain, .. } = *self;
+        match self.line() {
+            Some(line) => write!(f, "`{}` in {table}, chain {}", line.to_string().trim_end(), chain.name),
             None => write!(f, "the policy of {table}, chain {}", chain.name),
         }
     }
@@ -393,7 +399,7 @@ impl<'a> Order<'a> {
     pub fn differs_from(&self, other: &Self) -> Option<(String, String)> {
         let name = |slot: &Slot<'a>| format!("{} {}", slot.table, slot.chain.name);
         let mut pairs = self.0.iter().zip(&other.0);
-        let (one, two) = pairs.find(|(one, two)| !std::ptr::eq(one.chain, two.chain))?;
+        let (one, two) = pairs.find(|(one, two)| !ptr::eq(one.chain, two.chain))?;
         Some((name(one), name(two)))
     }
 }
@@ -437,7 +443,7 @@ pub fn orders(found: &Found, family: Family, direction: Direction) -> Option<Vec
 
 fn is_one_table(slots: &[Slot<'_>]) -> bool {
     slots.windows(2).all(|pair| match pair {
-        [one, other] => std::ptr::eq(one.table, other.table),
+        [one, other] => ptr::eq(one.table, other.table),
         _ => true,
     })
 }
@@ -450,7 +456,7 @@ fn arrangements<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
     let mut arranged = Vec::new();
     for (place, first) in slots.iter().enumerate() {
         let (before, behind) = (slots.iter().take(place), slots.iter().skip(place + 1));
-        if before.clone().any(|slot| std::ptr::eq(slot.table, first.table)) {
+        if before.clone().any(|slot| ptr::eq(slot.table, first.table)) {
             continue;
         }
         let rest: Vec<Slot<'a>> = before.chain(behind).copied().collect();
@@ -697,14 +703,14 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in one
     /// visit to that chain: then it is one step, and if the answers differ, it isn't known.
-    fn record_or_join(&mut self, visit: usize, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+    fn record_or_join(&mut self, asked: usize, depth: usize, at: Place<'a>, matched: Matched<'a>) {
         let is_same = |step: &&mut Step<'a>| {
             let rules = step.at.rule.zip(at.rule);
-            step.depth == depth && rules.is_some_and(|(one, other)| std::ptr::eq(one, other))
+            step.depth == depth && rules.is_some_and(|(one, other)| ptr::eq(one, other))
         };
         let before = self
             .way
-            .get_mut(visit..)
+            .get_mut(asked..)
             .unwrap_or_default()
             .iter_mut()
             .rev()
@@ -798,7 +804,6 @@ impl<'a, 'g> Walker<'a, 'g> {
         let mut out = Out::default();
         let mut now = entering;
         let is_goal = self.goal.is_some_and(|goal| goal.is(table, chain));
-        let visit = self.way.len();
         if is_goal {
             self.walk.reached |= !now.is_empty();
             for state in &mut now {
@@ -817,6 +822,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 rule: Some(rule),
             };
             let mut next = Vec::with_capacity(now.len());
+            let asked = self.way.len();
             for state in now {
                 let goes_on = matches!(rule.action, Action::Continue(_));
                 if goes_on && !self.follows() {
@@ -824,6 +830,14 @@ impl<'a, 'g> Walker<'a, 'g> {
                     continue;
                 }
                 let question = self.question();
+                if let Some(index) = failed(table, rule, &state) {
+                    if self.follows() {
+                        let matched = matched(table, rule, &state, (None, Some(&state)), Some(index), question);
+                        self.record_or_join(asked, depth, at, matched);
+                    }
+                    next.push(state);
+                    continue;
+                }
                 let Split {
                     matching,
                     rest,
@@ -838,7 +852,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                         telling,
                         question,
                     );
-                    self.record_or_join(visit, depth, at, matched);
+                    self.record_or_join(asked, depth, at, matched);
                 }
                 if goes_on {
                     next.push(state);
@@ -1044,6 +1058,29 @@ fn without(connections: &Connections, field: Field, numbers: &Intervals) -> Conn
         }
     }
     narrowed
+}
+
+/// The place of the first condition that none of the connections meets. Most rules have one, so it is looked for without
+/// copying what is known of the connections.
+fn failed(table: &Table, rule: &Rule, state: &State<'_>) -> Option<usize> {
+    rule.conditions.iter().position(|condition| match condition {
+        Condition::Fixed { holds, .. } => !holds && !state.is_untracked(),
+        Condition::Unknown(_) => false,
+        Condition::In { field, values, negated } => {
+            let Some(known) = state.connections.get(*field) else {
+                return true;
+            };
+            match (values, negated) {
+                (Values::Listed(list), false) => !known.meets(list),
+                (Values::Listed(list), true) => known.without(&Intervals::new(list.iter().copied())).is_empty(),
+                (Values::Set(name), _) => match table.set(name).and_then(|set| set.elements.as_ref()) {
+                    None => false,
+                    Some(elements) if *negated => known.without(elements).is_empty(),
+                    Some(elements) => known.and(elements).is_empty(),
+                },
+            }
+        }
+    })
 }
 
 /// What a rule does to a set of connections.
@@ -1306,7 +1343,7 @@ mod tests {
         let decision = |decision: &Decision<'_>| {
             let at = decision.at;
             let rule = match at.rule {
-                Some(rule) => at.chain.rules.iter().position(|own| std::ptr::eq(own, rule)).unwrap() + 1,
+                Some(_) => at.line().unwrap().number().unwrap(),
                 None => 0,
             };
             format!(

@@ -680,8 +680,7 @@ fn by_library(pod: &Namespace, case: &Case, from: SocketAddr, to: SocketAddr) ->
         gid: (!inbound).then_some(case.gid),
         device: inbound.then(|| Name::from("eth0")),
     };
-    let explained = pod.run(|| explain(None, &connection).unwrap());
-    explained.verdict
+    pod.run(|| explain(None, &connection, |explained| explained.verdict.clone()).unwrap())
 }
 
 fn by_program(pod: &Namespace, case: &Case, from: SocketAddr, to: SocketAddr) -> Verdict {

@@ -13,15 +13,13 @@ use crate::namespace;
 use crate::operate::words;
 use crate::rules::explain::{self, Answer, Connection, Verdict};
 use crate::rules::found::{Found, Subsystem};
-use crate::rules::hook::Hook;
-use crate::rules::line::Line;
 use crate::rules::mode::Mode;
 use crate::rules::walk::{self, Direction, Matched};
 
 /// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Explained {
+pub struct Explained<'a> {
     /// What becomes of it.
     pub verdict: Verdict,
     /// The connection, in words: what was given, and what the kernel's routing adds.
@@ -29,7 +27,7 @@ pub struct Explained {
     /// The rule that says so, or the policy; none if no rule does.
     pub by: Option<Decider>,
     /// Everything that the connection was compared with, in the kernel's order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<'a>>,
 }
 
 /// The rule or the policy that decides.
@@ -44,39 +42,57 @@ pub struct Decider {
     pub mode: Option<Mode>,
 }
 
-/// A rule or a policy that the connection was compared with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each is
+/// put into words when they are asked for.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Step {
-    /// The hook at which that was.
-    pub hook: Hook,
-    /// How many jumps lead to the chain from its base chain.
-    pub depth: usize,
-    /// The table.
-    pub table: String,
-    /// The chain.
-    pub chain: String,
-    /// The priority of the chain, if it is a base chain.
-    pub priority: Option<i32>,
-    /// The rule's place in its chain, from 1 on, and the rule; none for a policy.
-    pub rule: Option<(usize, String)>,
-    /// Which connections it matches, in words.
-    pub matches: String,
+pub struct Step<'a> {
+    /// The step on the way.
+    pub step: walk::Step<'a>,
+    /// What becomes of the connection by it, if it decides that.
+    pub verdict: Option<Verdict>,
+}
+
+impl Step<'_> {
+    /// Which connections the rule matches, in words.
+    pub fn matches(&self) -> String {
+        let walk::Place { table, rule, .. } = self.step.at;
+        rule.map_or_else(|| "policy".to_owned(), |rule| words::matches(table, rule))
+    }
+
     /// Whether the connection matches; none: that isn't known.
-    pub matched: Option<bool>,
-    /// What is done with it if it matches, or why it doesn't or why that isn't known.
-    pub why: String,
+    pub fn matched(&self) -> Option<bool> {
+        match self.step.matched {
+            Matched::Yes(_) => Some(true),
+            Matched::No(_) => Some(false),
+            Matched::Perhaps(..) => None,
+        }
+    }
+
+    /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
+    pub fn why(&self) -> String {
+        match (&self.step.matched, &self.verdict) {
+            (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
+            (Matched::Yes(action), None) => words::action(action),
+            (Matched::No(reason), _) => words::why_not(self.step.at.table, reason),
+            (Matched::Perhaps(reason, _), _) => words::why_not_known(reason),
+        }
+    }
 }
 
 /// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing is
-/// changed, and no connection is made.
+/// changed, and no connection is made. Returns what `report` makes of the explanation.
 ///
 /// What isn't known of an outbound connection, the kernel's routing is asked.
 ///
 /// # Errors
 /// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no route to
 /// its destination, that is no address to which TCP connects, or there is no such device.
-pub fn explain(netns: Option<&Path>, connection: &Connection) -> Result<Explained, Error> {
+pub fn explain<T: Send>(
+    netns: Option<&Path>,
+    connection: &Connection,
+    report: impl FnOnce(&Explained<'_>) -> T + Send,
+) -> Result<T, Error> {
     namespace::run_in(netns, || {
         let mut connection = connection.clone();
         let destination = routing::complete(&mut connection)?;
@@ -89,27 +105,21 @@ pub fn explain(netns: Option<&Path>, connection: &Connection) -> Result<Explaine
         }
         let mut answer = explain::of_seen(&found, &connection);
         routing::deliver(&connection, destination, &mut answer);
-        Ok(Explained::new(
-            &found,
-            &connection,
-            explain::as_far_as_seen(&found, answer),
-        ))
+        let answer = explain::as_far_as_seen(&found, answer);
+        Ok(report(&Explained::new(&found, &connection, answer)))
     })
 }
 
-impl Explained {
+impl<'a> Explained<'a> {
     /// Explains by what was read.
-    pub fn of(found: &Found, connection: &Connection) -> Self {
+    pub fn of(found: &'a Found, connection: &Connection) -> Self {
         Self::new(found, connection, explain::explain(found, connection))
     }
 
-    fn new(found: &Found, connection: &Connection, answer: Answer<'_>) -> Self {
+    fn new(found: &Found, connection: &Connection, answer: Answer<'a>) -> Self {
         let by = answer.at.map(|at| Decider {
-            rule: match at.rule {
-                Some(rule) => {
-                    let walk::Place { table, chain, .. } = at;
-                    Line { table, chain, rule }.to_string().trim_end().to_owned()
-                }
+            rule: match at.line() {
+                Some(line) => line.to_string().trim_end().to_owned(),
                 None => "policy drop".to_owned(),
             },
             place: place(at),
@@ -120,13 +130,13 @@ impl Explained {
             _ => false,
         };
         let ports = explain::proxy_ports(found);
-        let steps = answer.steps.iter().map(|step| {
+        let steps = answer.steps.into_iter().map(|step| {
             let to_proxy = step.at.rule.and_then(|rule| rule.redirects_to());
             let verdict = match to_proxy.filter(|port| ports.contains(port)) {
                 Some(port) => Some(Verdict::Proxy(port)),
-                None => Some(answer.verdict.clone()).filter(|_| decided(step)),
+                None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
             };
-            shown(step, verdict)
+            Step { step, verdict }
         });
         Self {
             steps: steps.collect(),
@@ -140,40 +150,9 @@ impl Explained {
 /// Where a rule is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
 fn place(at: walk::Place<'_>) -> String {
     let walk::Place { table, chain, .. } = at;
-    match number(at) {
+    match at.line().and_then(|line| line.number()) {
         Some(number) => format!("rule {number} of chain {} in {table}", chain.name),
         None => format!("the policy of chain {} in {table}", chain.name),
-    }
-}
-
-/// A rule's place in its chain, from 1 on.
-fn number(at: walk::Place<'_>) -> Option<usize> {
-    let rule = at.rule?;
-    let index = at.chain.rules.iter().position(|other| std::ptr::eq(other, rule))?;
-    Some(index + 1)
-}
-
-/// A step in words; with what it comes to for the connection, if that is known.
-fn shown(step: &walk::Step<'_>, verdict: Option<Verdict>) -> Step {
-    let walk::Place { table, chain, rule } = step.at;
-    let (matched, why) = match &step.matched {
-        Matched::Yes(_) if let Some(verdict) = &verdict => (Some(true), verdict.to_string()),
-        Matched::Yes(action) => (Some(true), words::action(action)),
-        Matched::No(reason) => (Some(false), words::why_not(table, reason)),
-        Matched::Perhaps(reason, _) => (None, words::why_not_known(reason)),
-    };
-    Step {
-        hook: step.hook,
-        depth: step.depth,
-        table: table.to_string(),
-        chain: chain.name.to_string(),
-        priority: chain.base.map(|base| base.priority),
-        rule: number(step.at)
-            .zip(rule)
-            .map(|(number, rule)| (number, Line { table, chain, rule }.to_string().trim_end().to_owned())),
-        matches: rule.map_or_else(|| "policy".to_owned(), |rule| words::matches(table, rule)),
-        matched,
-        why,
     }
 }
 

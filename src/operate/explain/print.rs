@@ -1,15 +1,18 @@
 //! An explanation as text and as JSON.
 
+use std::ptr;
+
 use serde_json::Value;
 
 use super::{Explained, Step};
 use crate::operate::json::object;
 use crate::rules::explain::Verdict;
+use crate::rules::walk;
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
 
-impl Explained {
+impl Explained<'_> {
     /// For machines; docs/explain.md has the schema.
     pub fn json(&self) -> String {
         let (verdict, port) = match &self.verdict {
@@ -45,15 +48,15 @@ impl Explained {
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
-        let mut before: Option<&Step> = None;
+        let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        let mut written: Vec<&[Step]> = Vec::new();
+        let mut written: Vec<&[Step<'_>]> = Vec::new();
         let mut rest = self.steps.as_slice();
         while let Some((step, behind)) = rest.split_first() {
             rest = behind;
             let is_same_chain = before.is_some_and(|before| before.is_in_chain_of(step));
-            in_a_row = match (is_same_chain, step.matched) {
+            in_a_row = match (is_same_chain, step.matched()) {
                 (true, Some(false)) => in_a_row + 1,
                 _ => 0,
             };
@@ -79,19 +82,21 @@ impl Explained {
 }
 
 /// Whether two jumps lead to the same chain, and the same comes of it.
-fn is_same_way(one: &[Step], other: &[Step]) -> bool {
-    let top = |steps: &[Step]| steps.first().map_or(0, |step| step.depth);
+fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
+    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.step.depth);
     let (one_top, other_top) = (top(one), top(other));
-    let is_same = |(one, other): (&Step, &Step)| {
-        let place = |step: &Step, top| (step.hook, step.depth.checked_sub(top));
+    let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
+        let place = |step: &Step<'_>, top| (step.step.hook, step.step.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
-            && (&one.table, &one.chain, &one.rule) == (&other.table, &other.chain, &other.rule)
-            && (one.matched, &one.why) == (other.matched, &other.why)
+            && one.is_in_same_chain(other)
+            && one.step.at.line() == other.step.at.line()
+            && one.matched() == other.matched()
+            && one.why() == other.why()
     };
     one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
-fn end_row(text: &mut String, before: Option<&Step>, left_out: &mut usize) {
+fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
     if *left_out > 0 {
         let indent = before.map_or(0, Step::indent);
         *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
@@ -99,67 +104,80 @@ fn end_row(text: &mut String, before: Option<&Step>, left_out: &mut usize) {
     *left_out = 0;
 }
 
-impl Step {
+impl Step<'_> {
+    fn is_in_same_chain(&self, other: &Self) -> bool {
+        let (one, other) = (self.step.at, other.step.at);
+        ptr::eq(one.table, other.table) && ptr::eq(one.chain, other.chain)
+    }
+
     fn is_in_chain_of(&self, other: &Self) -> bool {
-        (self.hook, self.depth, &self.table, &self.chain) == (other.hook, other.depth, &other.table, &other.chain)
+        let visit = |step: &Self| (step.step.hook, step.step.depth);
+        visit(self) == visit(other) && self.is_in_same_chain(other)
     }
 
     /// How many of the steps behind it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, behind: &[Self]) -> usize {
-        let is_inside = |step: &&Self| step.hook == self.hook && step.depth > self.depth;
+        let is_inside = |other: &&Self| other.step.hook == self.step.hook && other.step.depth > self.step.depth;
         behind.iter().take_while(is_inside).count()
     }
 
     fn indent(&self) -> usize {
-        4 + 4 * self.depth
+        4 + 4 * self.step.depth
     }
 
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
-        if before.is_none_or(|before| before.hook != self.hook) {
-            *text += &format!("\n{}\n", self.hook);
+        let walk::Step { hook, depth, at, .. } = &self.step;
+        let is_same_hook = before.is_some_and(|before| before.step.hook == *hook);
+        if !is_same_hook {
+            *text += &format!("\n{hook}\n");
         }
         let is_new = match before {
-            Some(before) if before.hook == self.hook => {
-                self.depth > before.depth
-                    || (!self.is_in_chain_of(before) && self.depth == before.depth)
-                    || (self.depth == 0 && before.table != self.table)
+            Some(before) if is_same_hook => {
+                *depth > before.step.depth
+                    || (!self.is_in_chain_of(before) && *depth == before.step.depth)
+                    || (*depth == 0 && !ptr::eq(before.step.at.table, at.table))
             }
             _ => true,
         };
         let indent = self.indent();
         if is_new {
             let above = indent - 2;
-            *text += &match self.priority {
-                Some(priority) => format!("{:above$}{} {} (priority {priority})\n", "", self.table, self.chain),
-                None => format!("{:above$}{}\n", "", self.chain),
+            *text += &match at.chain.base {
+                Some(base) => format!(
+                    "{:above$}{} {} (priority {})\n",
+                    "", at.table, at.chain.name, base.priority
+                ),
+                None => format!("{:above$}{}\n", "", at.chain.name),
             };
         }
-        let number = self
-            .rule
-            .as_ref()
-            .map_or("-".to_owned(), |(number, _)| number.to_string());
-        let matched = match self.matched {
+        let number = at.line().and_then(|line| line.number());
+        let number = number.map_or("-".to_owned(), |number| number.to_string());
+        let matched = match self.matched() {
             Some(true) => "yes",
             Some(false) => "no",
             None => "?",
         };
         *text += &format!(
             "{:indent$}{number:<3} {matched:<3}  {}: {}\n",
-            "", self.matches, self.why
+            "",
+            self.matches(),
+            self.why()
         );
     }
 }
 
-fn step(step: &Step) -> Value {
+fn step(step: &Step<'_>) -> Value {
+    let walk::Step { hook, depth, at, .. } = &step.step;
+    let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
     let value = vec![
-        ("hook", step.hook.to_string().into()),
-        ("table", step.table.as_str().into()),
-        ("chain", step.chain.as_str().into()),
-        ("depth", step.depth.into()),
-        ("rule", step.rule.as_ref().map(|(_, rule)| rule.as_str()).into()),
-        ("matched", step.matched.into()),
-        ("why", step.why.as_str().into()),
+        ("hook", hook.to_string().into()),
+        ("table", at.table.to_string().into()),
+        ("chain", at.chain.name.to_string().into()),
+        ("depth", (*depth).into()),
+        ("rule", rule.into()),
+        ("matched", step.matched().into()),
+        ("why", step.why().into()),
     ];
     object(value)
 }

@@ -13,9 +13,7 @@ use crate::operate::detect;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
 use crate::rules::config::Family;
-use crate::rules::found::{
-    self, Action, Base, Counters, Found, Name, NotKnown, Policy, Slot, Subsystem, Table, TableFamily,
-};
+use crate::rules::found::{self, Action, Base, Found, Name, NotKnown, Policy, Slot, Subsystem, Table, TableFamily};
 use crate::rules::line::Line;
 use crate::rules::mode::Mode;
 use crate::rules::ruleset::ChainName;
@@ -24,9 +22,9 @@ use crate::rules::walk::Direction;
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Shown {
+pub struct Shown<'a> {
     /// The modes that hold proxy-init's rules.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<Backend<'a>>,
     /// What could not be seen.
     pub not_known: Vec<NotKnown>,
     /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
@@ -36,19 +34,19 @@ pub struct Shown {
 /// proxy-init's rules in a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Backend {
+pub struct Backend<'a> {
     /// The mode.
     pub mode: Mode,
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
     pub flags: Option<Vec<String>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<Chain<'a>>,
 }
 
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Chain {
+pub struct Chain<'a> {
     /// Whose connections pass it: inbound or outbound ones.
     pub direction: Direction,
     /// The family of its table.
@@ -62,31 +60,38 @@ pub struct Chain {
     /// Why connections don't pass it as they should.
     pub note: Option<&'static str>,
     /// Its rules, first to last.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<Rule<'a>>,
 }
 
-/// A rule.
+/// A rule. There may be thousands of other programs, of which the text has a few: each is put into words when they are
+/// asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rule {
-    /// Its place in the chain, from 1 on.
-    pub number: usize,
-    /// In iptables' syntax, native mode's and those of nft's own tables in nft's.
-    pub line: String,
-    /// The traffic that it has counted; none if it has no counter.
-    pub counters: Option<Counters>,
-    /// Whether it is proxy-init's, as its comment says.
-    pub ours: bool,
+pub struct Rule<'a> {
+    /// The rule, and where it is.
+    pub line: Line<'a>,
     /// What it does with a connection.
     pub effect: Effect,
     /// Whether it comes after the jump to proxy-init's chain.
     pub behind: bool,
-    /// Which connections it matches, in words.
-    pub matches: String,
-    /// What it does, in words.
-    pub does: String,
-    /// Why it exists, in words.
-    pub why: String,
+}
+
+impl Rule<'_> {
+    /// Whether it is proxy-init's, as its comment says.
+    pub fn is_ours(&self) -> bool {
+        self.line.rule.is_ours()
+    }
+
+    /// Which connections it matches, what it does, and why it exists, in words.
+    pub fn words(&self) -> [String; 3] {
+        let Line { table, rule, .. } = self.line;
+        let does = match self.effect {
+            Effect::Bypass => "bypasses the proxy".to_owned(),
+            Effect::Proxy(port) => format!("to the proxy, port {port}"),
+            Effect::Jump | Effect::Other => words::action(&rule.action),
+        };
+        [words::matches(table, rule), does, words::why(rule)]
+    }
 }
 
 /// What a rule does with a connection.
@@ -104,11 +109,11 @@ pub enum Effect {
 }
 
 /// Shows what redirects connections in the network namespace at `netns`, or in that of the calling thread. Nothing is
-/// changed, no table is made by asking, and no process is started.
+/// changed, no table is made by asking, and no process is started. Returns what `report` makes of it.
 ///
 /// # Errors
 /// The namespace cannot be entered, or what it holds cannot be read.
-pub fn show(netns: Option<&Path>) -> Result<Shown, Error> {
+pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
     namespace::run_in(netns, || {
         let found = all::read()?;
         let mut shown = Shown::of(&found);
@@ -117,12 +122,12 @@ pub fn show(netns: Option<&Path>) -> Result<Shown, Error> {
             let chosen = choose(&found, |mode| try_out(mode, &everything));
             shown.auto = Some(chosen);
         }
-        Ok(shown)
+        Ok(report(&shown))
     })
 }
 
-impl Shown {
-    fn of(found: &Found) -> Self {
+impl<'a> Shown<'a> {
+    fn of(found: &'a Found) -> Self {
         let holding = Mode::ALL.into_iter().filter(|&mode| found.holds(mode));
         Self {
             backends: holding.map(|mode| backend(mode, found)).collect(),
@@ -132,8 +137,8 @@ impl Shown {
     }
 }
 
-fn backend(mode: Mode, found: &Found) -> Backend {
-    let mut chains = Vec::new();
+fn backend(mode: Mode, found: &Found) -> Backend<'_> {
+    let mut chains: Vec<Chain<'_>> = Vec::new();
     for family in Family::ALL {
         let Some(ours) = found.table_of(mode, family) else {
             continue;
@@ -161,15 +166,6 @@ fn backend(mode: Mode, found: &Found) -> Backend {
     }
 }
 
-/// What a rule does, in words.
-fn does(rule: &found::Rule, effect: Effect) -> String {
-    match effect {
-        Effect::Bypass => "bypasses the proxy".to_owned(),
-        Effect::Proxy(port) => format!("to the proxy, port {port}"),
-        Effect::Jump | Effect::Other => words::action(&rule.action),
-    }
-}
-
 /// The ports to which proxy-init's rules redirect.
 fn proxy_ports(table: &Table) -> Vec<u16> {
     let rules = table.chains.iter().flat_map(|chain| &chain.rules);
@@ -186,7 +182,7 @@ struct Way<'a> {
     /// The proxy's ports.
     proxy: Vec<u16>,
     direction: Direction,
-    chains: Vec<Chain>,
+    chains: Vec<Chain<'a>>,
 }
 
 impl<'a> Way<'a> {
@@ -273,19 +269,10 @@ impl<'a> Way<'a> {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && std::ptr::eq(table, self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
         });
-        let rules = chain.rules.iter().enumerate().map(|(index, rule)| {
-            let effect = self.effect(table, chain, rule);
-            Rule {
-                number: index + 1,
-                line: Line { table, chain, rule }.to_string(),
-                counters: rule.counters,
-                ours: rule.is_ours(),
-                effect,
-                behind: jump.is_some_and(|jump| index > jump),
-                matches: words::matches(table, rule),
-                does: does(rule, effect),
-                why: words::why(rule),
-            }
+        let rules = chain.rules.iter().enumerate().map(|(index, rule)| Rule {
+            line: Line { table, chain, rule },
+            effect: self.effect(table, chain, rule),
+            behind: jump.is_some_and(|jump| index > jump),
         });
         let shown = Chain {
             direction: self.direction,

@@ -1,5 +1,7 @@
 //! What is shown, as text and as JSON.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
@@ -14,7 +16,7 @@ const MOST: usize = 10;
 /// Lines of flags are no longer than this, unless one flag is.
 const WIDTH: usize = 98;
 
-impl Shown {
+impl Shown<'_> {
     /// For machines; docs/show.md has the schema.
     pub fn json(&self) -> String {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
@@ -58,7 +60,7 @@ impl Shown {
     }
 }
 
-fn backend(backend: &Backend) -> Value {
+fn backend(backend: &Backend<'_>) -> Value {
     let value = vec![
         ("mode", backend.mode.to_string().into()),
         ("flags", backend.flags.clone().into()),
@@ -67,7 +69,7 @@ fn backend(backend: &Backend) -> Value {
     object(value)
 }
 
-fn chain(chain: &Chain) -> Value {
+fn chain(chain: &Chain<'_>) -> Value {
     let family = match chain.family {
         TableFamily::Ip(family) => family.to_string(),
         other => other.to_string(),
@@ -84,7 +86,7 @@ fn chain(chain: &Chain) -> Value {
     object(value)
 }
 
-fn rule(rule: &Rule) -> Value {
+fn rule(rule: &Rule<'_>) -> Value {
     let (effect, port) = match rule.effect {
         Effect::Bypass => ("bypass", None),
         Effect::Proxy(port) => ("proxy", Some(port)),
@@ -92,10 +94,13 @@ fn rule(rule: &Rule) -> Value {
         Effect::Other => ("other", None),
     };
     let mut value = vec![
-        ("rule", rule.line.trim_end().into()),
-        ("packets", rule.counters.map(|counters| counters.packets).into()),
-        ("bytes", rule.counters.map(|counters| counters.bytes).into()),
-        ("ours", rule.ours.into()),
+        ("rule", rule.line.to_string().trim_end().into()),
+        (
+            "packets",
+            rule.line.rule.counters.map(|counters| counters.packets).into(),
+        ),
+        ("bytes", rule.line.rule.counters.map(|counters| counters.bytes).into()),
+        ("ours", rule.is_ours().into()),
         ("effect", effect.into()),
     ];
     if let Some(port) = port {
@@ -130,7 +135,7 @@ impl Line {
 /// Whose packets a counter counts: IPv4's, IPv6's or those of both.
 const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
 
-fn counted(chain: &Chain) -> &'static str {
+fn counted(chain: &Chain<'_>) -> &'static str {
     let [v4, v6, both] = COUNTED;
     match chain.family {
         TableFamily::Ip(Family::V4) => v4,
@@ -139,31 +144,35 @@ fn counted(chain: &Chain) -> &'static str {
     }
 }
 
-/// The row of a rule that one family has, or both.
-fn row(used: &[&str], rules: &[(&Chain, &Rule)]) -> Option<Line> {
-    let (_, rule) = rules.first()?;
-    let mut numbers: Vec<String> = rules.iter().map(|(_, rule)| rule.number.to_string()).collect();
+/// A rule that one family has, or both.
+type Row<'a> = Vec<(&'a Chain<'a>, &'a Rule<'a>)>;
+
+fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
+    let (_, rule) = row.first()?;
+    let numbers = row.iter().filter_map(|(_, rule)| rule.line.number());
+    let mut numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     numbers.dedup();
     let mut cells = vec![numbers.join("/")];
     for name in used {
-        let of_it = rules.iter().find(|(chain, _)| counted(chain) == *name);
-        let counters = of_it.and_then(|(_, rule)| rule.counters);
+        let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
+        let counters = of_it.and_then(|(_, rule)| rule.line.rule.counters);
         cells.extend(match counters {
             Some(counters) => [counters.packets.to_string(), counters.bytes.to_string()],
             None => ["-".to_owned(), "-".to_owned()],
         });
     }
-    let why = match (rule.ours, rule.why.as_str()) {
-        (true, why) => why.to_owned(),
+    let [matches, does, why] = rule.words();
+    let why = match (rule.is_ours(), why.as_str()) {
+        (true, _) => why,
         (false, "") => "foreign".to_owned(),
         (false, comment) => "foreign: ".to_owned() + comment,
     };
-    cells.extend([rule.matches.clone(), rule.does.clone(), why]);
-    let letters = if rule.ours { Letters::Plain } else { Letters::Bold };
+    cells.extend([matches, does, why]);
+    let letters = if rule.is_ours() { Letters::Plain } else { Letters::Bold };
     Some(Line { letters, cells })
 }
 
-impl Backend {
+impl Backend<'_> {
     fn write(&self, text: &mut String, colour: bool) {
         let is_used = |name: &&str| self.chains.iter().any(|chain| counted(chain) == *name);
         let used: Vec<&str> = COUNTED.into_iter().filter(is_used).collect();
@@ -199,14 +208,14 @@ impl Backend {
 
     /// Adds the lines of a direction, the chains of both families side by side.
     fn add_lines(&self, direction: Direction, used: &[&str], lines: &mut Vec<Line>) {
-        let mut pairs: Vec<(&Chain, Option<&Chain>)> = Vec::new();
+        let mut pairs: Vec<(&Chain<'_>, Option<&Chain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
             if chain.family != TableFamily::Ip(Family::V6) {
                 pairs.push((chain, None));
                 continue;
             }
-            let is_counterpart = |(other, _): &(&Chain, Option<&Chain>)| {
+            let is_counterpart = |(other, _): &(&Chain<'_>, Option<&Chain<'_>>)| {
                 other.title == chain.title && other.family == TableFamily::Ip(Family::V4)
             };
             match pairs.iter().position(is_counterpart) {
@@ -225,10 +234,11 @@ impl Backend {
         for (first, second) in pairs {
             lines.push(Line::text(Letters::Dim, heading(first, second)));
             let mut foreign = 0;
-            for row in merged(used, first, second) {
-                foreign += usize::from(row.letters == Letters::Bold);
-                if row.letters != Letters::Bold || foreign <= MOST {
-                    lines.push(row);
+            for row in merged(first, second) {
+                let is_ours = row.first().is_some_and(|(_, rule)| rule.is_ours());
+                foreign += usize::from(!is_ours);
+                if is_ours || foreign <= MOST {
+                    lines.extend(line(used, &row));
                 }
             }
             if foreign > MOST {
@@ -283,7 +293,7 @@ fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: boo
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
-fn heading(first: &Chain, second: Option<&Chain>) -> String {
+fn heading(first: &Chain<'_>, second: Option<&Chain<'_>>) -> String {
     let mut about = Vec::new();
     if let Some(base) = first.base {
         about.push(format!("{}, priority {}", base.hook, base.priority));
@@ -304,32 +314,38 @@ fn heading(first: &Chain, second: Option<&Chain>) -> String {
 
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
 /// chain isn't among them.
-fn merged(used: &[&str], first: &Chain, second: Option<&Chain>) -> Vec<Line> {
-    let mut rest: Vec<(&Chain, &Rule)> = Vec::new();
-    if let Some(chain) = second {
-        rest.extend(before_jump(chain).map(|rule| (chain, rule)));
+fn merged<'a>(first: &'a Chain<'a>, second: Option<&'a Chain<'a>>) -> Vec<Row<'a>> {
+    let Some(second) = second else {
+        return before_jump(first).map(|rule| vec![(first, rule)]).collect();
+    };
+    let others: Vec<&Rule<'_>> = before_jump(second).collect();
+    // Where the second family has each rule that is told in the same words, the last one first.
+    let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (place, rule) in others.iter().enumerate().rev() {
+        places.entry((rule.words(), rule.is_ours())).or_default().push(place);
     }
     let mut rows = Vec::new();
+    let alone = |rules: &[&'a Rule<'a>]| -> Vec<Row<'a>> { rules.iter().map(|rule| vec![(second, *rule)]).collect() };
+    let mut next = 0;
     for rule in before_jump(first) {
-        let is_same = |(_, other): &(&Chain, &Rule)| {
-            (&rule.matches, &rule.does, &rule.why, rule.ours) == (&other.matches, &other.does, &other.why, other.ours)
-        };
+        let same = places.get_mut(&(rule.words(), rule.is_ours()));
+        let place = same.and_then(|places| {
+            while places.pop_if(|place| *place < next).is_some() {}
+            places.pop()
+        });
         let mut both = vec![(first, rule)];
-        if let Some(place) = rest.iter().position(is_same) {
-            both.push(rest.remove(place));
-            for other in rest.drain(..place) {
-                rows.extend(row(used, &[other]));
-            }
+        if let Some(place) = place {
+            rows.extend(alone(others.get(next..place).unwrap_or_default()));
+            both.extend(others.get(place).map(|other| (second, *other)));
+            next = place + 1;
         }
-        rows.extend(row(used, &both));
+        rows.push(both);
     }
-    for other in rest {
-        rows.extend(row(used, &[other]));
-    }
+    rows.extend(alone(others.get(next..).unwrap_or_default()));
     rows
 }
 
-fn before_jump(chain: &Chain) -> impl Iterator<Item = &Rule> {
+fn before_jump<'a>(chain: &'a Chain<'a>) -> impl Iterator<Item = &'a Rule<'a>> {
     chain.rules.iter().filter(|rule| !rule.behind)
 }
 
@@ -555,7 +571,8 @@ PROXY_INIT_REDIRECT
 
     #[test]
     fn json_has_the_documented_keys() {
-        let shown = Shown::of(&installed(Mode::Legacy, &chart()));
+        let found = installed(Mode::Legacy, &chart());
+        let shown = Shown::of(&found);
         let json: Value = serde_json::from_str(&shown.json()).unwrap();
         assert_eq!((&json["schema"], &json["not_known"]), (&json!(1), &json!([])));
         let backend = &json["backends"][0];
