@@ -11,7 +11,8 @@ impl Intervals {
     /// The numbers of all these intervals, which may come in any order and overlap. One that runs backwards is empty.
     pub fn new(intervals: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut sorted: Vec<_> = intervals.into_iter().filter(|(first, last)| first <= last).collect();
-        sorted.sort_unstable();
+        // Most come in order, or as one list of each family: a stable sort finds such runs and merges them.
+        sorted.sort();
         let mut merged: Vec<(u128, u128)> = Vec::with_capacity(sorted.len());
         for (first, last) in sorted {
             match merged.last_mut() {

@@ -1,7 +1,7 @@
 //! Native mode's table as plain data, made from rulesets. Rules on ports become one rule on a set, and so do rules on
 //! subnets; a rule that both families have becomes one rule for both.
 
-use ipnet::IpNet;
+use std::fmt::Display;
 
 use crate::nf_tables::TableId;
 use crate::nf_tables::rule::COMMENT;
@@ -158,12 +158,12 @@ impl Merged {
         if names.len() <= room {
             return format!("{before}{names}{after}");
         }
-        let names = fitting(&self.listed(sets, first), room);
+        let names = self.listed(sets, first, room);
         format!("{before}{names}{after}")
     }
 
-    /// The ports or subnets that the rule is for, as its set has them.
-    fn listed(&self, sets: &Sets, purpose: &Purpose) -> Vec<String> {
+    /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
+    fn listed(&self, sets: &Sets, purpose: &Purpose, room: usize) -> String {
         let set = match self.conditions.last() {
             Some(Condition::In {
                 values: Values::Set(name),
@@ -172,34 +172,35 @@ impl Merged {
             _ => None,
         };
         let numbers = Intervals::new(set.map(|set| set.numbers.clone()).unwrap_or_default());
-        let strings = |list: Vec<IpNet>| list.iter().map(ToString::to_string).collect();
         match purpose {
             Purpose::IgnoreSubnet(subnet) if subnet.net().prefix_len() > 0 => {
-                strings(lists::subnets(self.family, &numbers))
+                fitting(lists::subnets(self.family, &numbers), room)
             }
-            Purpose::IgnoreSubnet(subnet) => strings(vec![subnet.net()]),
-            Purpose::RedirectPort(_) => lists::ports(&numbers).iter().map(ToString::to_string).collect(),
-            _ => lists::ranges(&numbers).iter().map(ToString::to_string).collect(),
+            Purpose::IgnoreSubnet(subnet) => fitting([subnet.net()], room),
+            Purpose::RedirectPort(_) => fitting(lists::ports(&numbers), room),
+            _ => fitting(lists::ranges(&numbers), room),
         }
     }
 }
 
 /// The names, separated by commas, as far as there is room, with dots if some are left out.
-fn fitting(names: &[String], room: usize) -> String {
+fn fitting(names: impl IntoIterator<Item = impl Display>, room: usize) -> String {
     const DOTS: &str = ",...";
-    let all = names.join(",");
-    if all.len() <= room {
-        return all;
-    }
     let mut fitting = String::new();
+    // How much of it leaves room for dots.
+    let mut before_dots = 0;
     for name in names {
         let comma = if fitting.is_empty() { "" } else { "," };
-        if fitting.len() + comma.len() + name.len() + DOTS.len() > room {
-            break;
+        fitting += &format!("{comma}{name}");
+        if fitting.len() > room {
+            fitting.truncate(before_dots);
+            return fitting + DOTS;
         }
-        fitting = fitting + comma + name;
+        if fitting.len() + DOTS.len() <= room {
+            before_dots = fitting.len();
+        }
     }
-    fitting + DOTS
+    fitting
 }
 
 /// A set whose numbers are merged once all of them are known.
