@@ -1,6 +1,7 @@
 //! How rules are installed in the kernel, removed, and read back: one folder per backend.
 
 pub mod all;
+mod change;
 pub mod legacy;
 pub mod native;
 pub mod nft;

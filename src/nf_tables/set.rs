@@ -8,7 +8,7 @@ use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32};
 use crate::netlink::{Batch, Change};
 use crate::rules::expected::Shape;
-use crate::rules::found::Action;
+use crate::rules::found::{Action, Name};
 use crate::rules::intervals::Intervals;
 
 /// A set, to be made.
@@ -79,6 +79,15 @@ impl NewSet {
             });
         });
     }
+}
+
+/// Deletes a set that no rule uses.
+pub(crate) fn delete(batch: &mut Batch, acknowledge: bool, table: TableId, set: &Name) {
+    let family = header::protocol(table.family);
+    batch.add(libc::NFT_MSG_DELSET, Change::Delete, family, acknowledge, |to| {
+        to.string(NFTA_SET_TABLE, table.name);
+        to.string(NFTA_SET_NAME, set.as_bytes());
+    });
 }
 
 /// Numbers up to `max` as the kernel's elements in a set of this shape. Of intervals, these are the beginning and the end

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::TableId;
 use super::rule::{self, AddRule};
-use super::set::{Element, NewSet};
+use super::set::{self, Element, NewSet};
 use crate::netlink::message::Writer;
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
 use crate::rules::config::{Family, OwnerId};
@@ -33,6 +33,8 @@ pub(crate) enum Step<'a> {
     AddSet(NewSet, u32),
     /// Add some elements to a set.
     AddElements(NewSet, Vec<Element>),
+    /// Delete a set that no rule uses.
+    DeleteSet(TableId, Name),
 }
 
 /// A rule's content. Its Display is the rule in the syntax of the tool that shows it.
@@ -61,7 +63,8 @@ impl Step<'_> {
             | Step::FlushChain(table, _)
             | Step::DeleteChain(table, _)
             | Step::AddRule(table, ..)
-            | Step::DeleteRule(table, ..) => *table,
+            | Step::DeleteRule(table, ..)
+            | Step::DeleteSet(table, _) => *table,
             Step::AddSet(set, _) | Step::AddElements(set, _) => set.table,
         }
     }
@@ -78,6 +81,7 @@ impl Step<'_> {
             }
             Step::AddSet(set, id) => set.add(batch, last, *id),
             Step::AddElements(set, elements) => set.add_elements(batch, last, elements),
+            Step::DeleteSet(table, set) => set::delete(batch, last, *table, set),
             Step::AddRule(table, chain, body, before) => AddRule {
                 table: *table,
                 chain: chain.as_str(),
@@ -118,6 +122,7 @@ impl fmt::Display for Step<'_> {
             (Step::DeleteTable(_), _) => write!(f, "nft delete table {table}"),
             (Step::DeleteRule(_, chain, handle), _) => write!(f, "nft delete rule {table} {chain} handle {handle}"),
             (Step::AddSet(set, _), _) => write!(f, "nft add set {table} {}", set.name),
+            (Step::DeleteSet(_, set), _) => write!(f, "nft delete set {table} {set}"),
             (Step::AddElements(set, _), _) => write!(f, "nft add element {table} {}", set.name),
             (Step::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
             (Step::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),

@@ -4,7 +4,7 @@ use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
 use crate::any_flags::for_any_flags;
-use crate::support::{PORTS, Run, chart_in, feed, install};
+use crate::support::{PORTS, Run, chart_in, feed, handles, install};
 
 fn chart() -> String {
     chart_in("native")
@@ -60,7 +60,16 @@ fn check(flags: &Flags) {
 #[test]
 fn the_script_makes_the_same_table() {
     check(&Flags::default());
-    for_any_flags(16, check);
+    // In which each takes over from the one before.
+    let used = Namespace::new();
+    for_any_flags(16, |flags| {
+        check(flags);
+        let [used_again, fresh] = [&used, &Namespace::new()].map(|namespace| {
+            install(namespace, &format!("--iptables-mode=native {}", flags.line()));
+            sorted(namespace)
+        });
+        assert_eq!(used_again, fresh);
+    });
 }
 
 /// Ports that don't touch, each by itself.
@@ -137,7 +146,90 @@ fn a_table_with_sets_of_intervals_stays() {
     assert!(log.contains("nothing was changed"), "{log}");
     assert_eq!(namespace.sh("nft -a list ruleset"), before);
     install(&namespace, &format!("{} --inbound-ports-to-ignore 80", chart()));
-    assert!(!namespace.sh("nft list ruleset").contains("flags interval"));
+    // Other ports are another set.
+    let after = namespace.sh("nft -a list ruleset");
+    assert_eq!(after.matches("flags interval").count(), 1, "{after}");
+}
+
+/// The table, and not in which order its sets were made.
+fn sorted(namespace: &Namespace) -> Vec<String> {
+    let table = json(namespace);
+    let (mut sets, mut others) = (Vec::new(), Vec::new());
+    for object in table["nftables"].as_array().unwrap() {
+        if object.get("metainfo").is_none() {
+            let list = if object.get("set").is_some() {
+                &mut sets
+            } else {
+                &mut others
+            };
+            list.push(object.to_string());
+        }
+    }
+    sets.sort();
+    [sets, others].concat()
+}
+
+/// What other flags have in common with the earlier ones stays, and what they make is what they make anywhere.
+#[test]
+fn other_flags_replace_only_the_rules_and_sets_that_differ() {
+    let base = format!("--iptables-mode native {PORTS} -u 2102");
+    for (before, after, stay) in [
+        // An exception with a set before the redirection; and gone again.
+        ("", "--inbound-ports-to-ignore 90,92", 6),
+        ("--inbound-ports-to-ignore 90,92", "", 6),
+        // Another set of the same name, and with it the rule that uses it.
+        ("--inbound-ports-to-ignore 90,92", "--inbound-ports-to-ignore 90,93", 6),
+        // What both directions had is one's own now.
+        (
+            "--inbound-ports-to-ignore 90,92 --outbound-ports-to-ignore 90,92",
+            "--inbound-ports-to-ignore 90,92 --outbound-ports-to-ignore 90,93",
+            6,
+        ),
+        // A set that isn't touched, nor is its rule.
+        (
+            "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24",
+            "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24 --inbound-ports-to-ignore 90",
+            7,
+        ),
+    ] {
+        let namespace = Namespace::new();
+        install(&namespace, &format!("{base} {before}"));
+        let earlier = handles(&namespace);
+        install(&namespace, &format!("{base} {after}"));
+        let now = handles(&namespace);
+        let kept = now.iter().filter(|rule| earlier.contains(rule)).count();
+        assert_eq!(kept, stay, "{before} to {after}: {earlier:?} {now:?}");
+        install(&namespace, &format!("verify {base} {after}"));
+
+        let fresh = Namespace::new();
+        install(&fresh, &format!("{base} {after}"));
+        assert_eq!(sorted(&namespace), sorted(&fresh), "{before} to {after}");
+    }
+}
+
+/// What others have put into the table, which is native mode's alone, goes with any change.
+#[test]
+fn what_does_not_belong_into_the_table_goes() {
+    for more in [
+        "nft add set inet proxy-init other { type mark ; }",
+        "nft add chain inet proxy-init other",
+        "nft add counter inet proxy-init other",
+        "nft add rule inet proxy-init OUTPUT tcp dport { 1, 2 } accept",
+        "nft add rule inet proxy-init OUTPUT tcp dport vmap { 1 : accept }",
+        "nft add map inet proxy-init other { type mark : verdict ; }",
+        "nft delete chain inet proxy-init PREROUTING",
+        "nft insert rule inet proxy-init PROXY_INIT_REDIRECT drop",
+    ] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart());
+        let before = json(&namespace);
+        namespace.sh(more);
+        assert_ne!(json(&namespace), before, "{more}");
+        for flags in [format!("{} -r 80", chart()), chart()] {
+            install(&namespace, &flags);
+        }
+        assert_eq!(json(&namespace), before, "{more}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use xtask::lab::Namespace;
 
-use crate::support::{Finished, Folder, PORTS, Run, chart_in, install, saved};
+use crate::support::{Finished, Folder, PORTS, Run, chart_in, handles, install, saved};
 
 fn chart() -> String {
     chart_in("nft")
@@ -254,16 +254,6 @@ fn a_failing_socket_is_named() {
         let line = Run::new(&chart()).failing(call, error).output(&namespace).last_line();
         assert!(line.contains(error), "{line}");
     }
-}
-
-/// The handles of rules and the comments by which they are told apart, in the order of proxy-init's chains.
-fn handles(namespace: &Namespace) -> Vec<(String, String)> {
-    let listed = namespace.sh("nft -a list ruleset");
-    let rule = |line: &str| {
-        let comment = line.split("comment \"").nth(1)?.split('"').next()?;
-        Some((comment.to_owned(), line.split("# handle ").nth(1)?.to_owned()))
-    };
-    listed.lines().filter_map(rule).collect()
 }
 
 /// What other flags have in common with the earlier ones stays, and what they make is what they make anywhere.

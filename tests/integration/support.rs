@@ -337,3 +337,13 @@ pub(crate) fn saved_by(namespace: &Namespace, save: &str) -> String {
 pub(crate) fn saved(namespace: &Namespace, mode: &str) -> String {
     saved_by(namespace, &format!("iptables-{mode}-save")) + &saved_by(namespace, &format!("ip6tables-{mode}-save"))
 }
+
+/// The handles of rules and the comments by which they are told apart, in the order of proxy-init's chains.
+pub(crate) fn handles(namespace: &Namespace) -> Vec<(String, String)> {
+    let listed = namespace.sh("nft -a list ruleset");
+    let rule = |line: &str| {
+        let comment = line.split("comment \"").nth(1)?.split('"').next()?;
+        Some((comment.to_owned(), line.split("# handle ").nth(1)?.to_owned()))
+    };
+    listed.lines().filter_map(rule).collect()
+}

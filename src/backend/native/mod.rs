@@ -1,14 +1,17 @@
 //! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
 //! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
-//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch deletes it and makes it
-//! again.
+//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules and
+//! sets that are as they should be stay. If its chains differ too, it is deleted and made again.
 
 mod body;
 mod table;
 
+use std::borrow::Cow;
+
 use self::body::NativeRule;
 use self::table::{TABLE, kind};
+use super::change::{Wanted, change};
 use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
@@ -18,7 +21,7 @@ use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, Step};
 use crate::rules::difference::differences_of;
 use crate::rules::expected::{Shape, set_elements};
-use crate::rules::found::{Subsystem, Table};
+use crate::rules::found::{Chain, Condition, Rule, Set, Subsystem, Table, Values};
 use crate::rules::mode::Mode;
 use crate::rules::nftables::{self, datatype};
 use crate::rules::ruleset::{ChainName, Ruleset};
@@ -87,11 +90,63 @@ pub(super) fn install_steps<'a>(tables: &[Table], wanted: &'a Table) -> Result<V
         if differences_of(wanted, held).is_empty() {
             return Ok(steps);
         }
+        if can_change(held, wanted) {
+            change_table(held, wanted, &mut steps);
+            refuse_unmapped(&steps)?;
+            return Ok(steps);
+        }
         steps.push(Step::DeleteTable(TABLE));
     }
     add(wanted, &mut steps);
     refuse_unmapped(&steps)?;
     Ok(steps)
+}
+
+/// Whether changing rules and sets is enough: the chains are the wanted ones, hooked where they should be, and there is
+/// nothing else in the table, such as another program's sets.
+fn can_change(held: &Table, wanted: &Table) -> bool {
+    let is_same = |chain: &Chain| held.chain(&chain.name).is_some_and(|held| held.base == chain.base);
+    let has_same_chains = held.chains.len() == wanted.chains.len() && wanted.chains.iter().all(is_same);
+    let is_plain = |set: &Set| set.elements.is_some() && set.verdicts.is_empty();
+    !held.dormant
+        && has_same_chains
+        && held.sets.iter().all(is_plain)
+        && held.objects as usize == held.chains.len() + held.sets.len()
+}
+
+/// Adds the steps that leave the table with exactly the wanted rules and sets. A set whose elements differ is made again,
+/// with the rules that use it.
+fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) {
+    let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
+    let uses_kept_sets = |rule: &Rule| {
+        rule.conditions.iter().all(|condition| match condition {
+            Condition::In {
+                values: Values::Set(name),
+                ..
+            } => wanted.set(name).is_some_and(stays),
+            _ => true,
+        })
+    };
+    let mut added = Vec::new();
+    for chain in &wanted.chains {
+        let Some(name) = ChainName::from_name(chain.name.as_bytes()) else {
+            continue; // Native mode plans no others.
+        };
+        let rules = chain.rules.iter().map(|rule| Wanted {
+            rule: Cow::Borrowed(rule),
+            body: Box::new(NativeRule(rule)),
+            may_stay: uses_kept_sets(rule),
+        });
+        let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
+        let (deleted, rules) = change(TABLE, name, held.unwrap_or_default(), rules.collect());
+        steps.extend(deleted);
+        added.extend(rules);
+    }
+    let gone = held.sets.iter().filter(|&set| !stays(set));
+    steps.extend(gone.map(|set| Step::DeleteSet(TABLE, set.name.clone())));
+    let new = wanted.sets.iter().filter(|&set| !stays(set));
+    new.zip(1..).for_each(|(set, id)| add_set(set, id, steps));
+    steps.extend(added);
 }
 
 /// The steps that remove the table.
@@ -126,23 +181,7 @@ fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
 fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
     steps.push(Step::AddTable(TABLE));
     for (set, id) in table.sets.iter().zip(1..) {
-        let (field, max) = kind(set);
-        let (_, datatype) = datatype(field);
-        let shape = Shape::of(set);
-        let new = || NewSet {
-            table: TABLE,
-            name: set.name.to_string(),
-            datatype,
-            bytes: (set.bits / 8) as usize,
-            shape,
-        };
-        steps.push(Step::AddSet(new(), id));
-        let elements = elements(shape, &set_elements(set), max);
-        steps.extend(
-            elements
-                .chunks(ELEMENTS)
-                .map(|chunk| Step::AddElements(new(), chunk.to_vec())),
-        );
+        add_set(set, id, steps);
     }
     steps.extend(ChainName::ALL.map(|chain| Step::AddChain(TABLE, chain)));
     for chain in &table.chains {
@@ -151,4 +190,25 @@ fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
             steps.extend(chain.rules.iter().map(append));
         }
     }
+}
+
+/// Adds the steps that make a set, which has this number in the batch.
+fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
+    let (field, max) = kind(set);
+    let (_, datatype) = datatype(field);
+    let shape = Shape::of(set);
+    let new = || NewSet {
+        table: TABLE,
+        name: set.name.to_string(),
+        datatype,
+        bytes: (set.bits / 8) as usize,
+        shape,
+    };
+    steps.push(Step::AddSet(new(), id));
+    let elements = elements(shape, &set_elements(set), max);
+    steps.extend(
+        elements
+            .chunks(ELEMENTS)
+            .map(|chunk| Step::AddElements(new(), chunk.to_vec())),
+    );
 }

@@ -7,7 +7,10 @@
 
 mod body;
 
+use std::borrow::Cow;
+
 use self::body::XtRule;
+use super::change::{Wanted, change};
 use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
@@ -19,7 +22,7 @@ use crate::rules::config::Family;
 use crate::rules::expected::{self, NAT, found};
 use crate::rules::found::{Base, Chain, Name, Policy, Rule as FoundRule, Subsystem, Table, TableFamily};
 use crate::rules::mode::Mode;
-use crate::rules::ruleset::{self, ChainName, Rule, Ruleset};
+use crate::rules::ruleset::{ChainName, Rule, Ruleset};
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +137,13 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
             .unwrap_or_default();
         let is = |wanted: &Rule, held: &FoundRule| found(wanted).does_as(held);
         if chain.name.is_ours() {
-            change(family, chain, held, steps);
+            let wanted = chain.rules.iter().map(|rule| Wanted {
+                rule: Cow::Owned(found(rule)),
+                body: Box::new(XtRule { family, rule }),
+                may_stay: true,
+            });
+            let (deleted, added) = change(id, chain.name, held, wanted.collect());
+            steps.extend(deleted.into_iter().chain(added));
         } else {
             let mut wanted: Vec<&Rule> = chain.rules.iter().collect();
             for held in held {
@@ -151,46 +160,6 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
         }
     }
     Ok(())
-}
-
-/// Adds the steps after which one of proxy-init's chains holds exactly these rules. Those that it holds already stay, with
-/// their counters.
-fn change<'a>(family: Family, chain: &'a ruleset::Chain, held: &[FoundRule], steps: &mut Vec<Step<'a>>) {
-    let id = nat(family);
-    let mut rest = held;
-    let kept: Vec<Option<u64>> = chain
-        .rules
-        .iter()
-        .map(|rule| {
-            let wanted = found(rule);
-            let index = rest.iter().position(|held| wanted.does_as(held))?;
-            let (stays, after) = rest.get(index..)?.split_first()?;
-            rest = after;
-            Some(stays.handle)
-        })
-        .collect();
-    let stays = |rule: &FoundRule| kept.contains(&Some(rule.handle));
-    if !held.is_empty() && !held.iter().any(stays) {
-        steps.push(Step::FlushChain(id, chain.name));
-    } else {
-        let gone = held.iter().filter(|&rule| !stays(rule));
-        steps.extend(gone.map(|rule| Step::DeleteRule(id, Name::from(chain.name.as_str()), rule.handle)));
-    }
-    for (index, (rule, _)) in chain
-        .rules
-        .iter()
-        .zip(&kept)
-        .enumerate()
-        .filter(|(_, (_, kept))| kept.is_none())
-    {
-        let before = kept.get(index..).and_then(|after| after.iter().flatten().next());
-        steps.push(Step::AddRule(
-            id,
-            chain.name,
-            Box::new(XtRule { family, rule }),
-            before.copied(),
-        ));
-    }
 }
 
 /// Adds the steps that remove proxy-init's chains and every rule that leads to them, and also the base chains and the

@@ -1,0 +1,56 @@
+//! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
+
+use std::borrow::Cow;
+
+use crate::nf_tables::TableId;
+use crate::nf_tables::step::{Body, Step};
+use crate::rules::found::{Name, Rule};
+use crate::rules::ruleset::ChainName;
+
+/// A rule that a chain is to hold.
+pub(super) struct Wanted<'a> {
+    /// As it would be found.
+    pub(super) rule: Cow<'a, Rule>,
+    /// As it is written.
+    pub(super) body: Box<dyn Body + 'a>,
+    /// Whether one that is held already may stay.
+    pub(super) may_stay: bool,
+}
+
+/// The steps after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
+/// add. Rules that are wanted stay as they are, with their counters.
+pub(super) fn change<'a>(
+    table: TableId,
+    chain: ChainName,
+    held: &[Rule],
+    wanted: Vec<Wanted<'a>>,
+) -> (Vec<Step<'a>>, Vec<Step<'a>>) {
+    let mut rest = held;
+    let kept: Vec<Option<u64>> = wanted
+        .iter()
+        .map(|wanted| {
+            let index = rest
+                .iter()
+                .position(|held| wanted.may_stay && wanted.rule.does_as(held))?;
+            let (stays, after) = rest.get(index..)?.split_first()?;
+            rest = after;
+            Some(stays.handle)
+        })
+        .collect();
+    let stays = |rule: &Rule| kept.contains(&Some(rule.handle));
+    let mut deleted = Vec::new();
+    if !held.is_empty() && !held.iter().any(stays) {
+        deleted.push(Step::FlushChain(table, chain));
+    } else {
+        let gone = held.iter().filter(|&rule| !stays(rule));
+        deleted.extend(gone.map(|rule| Step::DeleteRule(table, Name::from(chain.as_str()), rule.handle)));
+    }
+    let mut added = Vec::new();
+    for (index, wanted) in wanted.into_iter().enumerate() {
+        if kept.get(index).is_some_and(Option::is_none) {
+            let before = kept.get(index..).and_then(|after| after.iter().flatten().next());
+            added.push(Step::AddRule(table, chain, wanted.body, before.copied()));
+        }
+    }
+    (deleted, added)
+}
