@@ -113,12 +113,17 @@ fn try_mode(mode: &str) -> String {
         let left = if holds_rules(&lab) { LEFT_BEHIND } else { "" };
         return format!("{} {left}", essence(last));
     }
-    let verified = proxy_init(&lab, &["verify"], &flags);
-    if !verified.status.success() {
-        return format!(
-            "installed, but {}",
-            String::from_utf8_lossy(&verified.stdout).replace('\n', "; ")
-        );
+    // Another list, and the same flags once more: sets and rules go and come.
+    let other = [&flags[..], &["--inbound-ports-to-ignore", "90"]].concat();
+    for (index, flags) in [&flags, &other, &flags].into_iter().enumerate() {
+        let changed = (index > 0).then(|| proxy_init(&lab, &[], flags));
+        let verified = proxy_init(&lab, &["verify"], flags);
+        let failed = changed.filter(|output| !output.status.success());
+        let failed = failed.or_else(|| (!verified.status.success()).then_some(verified));
+        if let Some(failed) = failed {
+            let said = String::from_utf8_lossy(&failed.stdout).replace('\n', "; ");
+            return format!("installed {} times, but {said}", index + 1);
+        }
     }
     if families() < 2
         && !log
