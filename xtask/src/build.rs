@@ -11,6 +11,7 @@ use std::process::Command;
 use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, root, target};
 
+use crate::rust::Rust;
 use crate::setup;
 
 /// The flags for a static binary. Not position-independent: nothing to relocate at start-up.
@@ -85,15 +86,7 @@ impl Architecture {
             self.name()
         );
         setup::programs(&[(&self.linker(), &packages)])?;
-        let triple = self.triple();
-        let libraries = Command::new("rustc")
-            .args(["--print", "target-libdir", "--target", &triple])
-            .read()?;
-        if Path::new(libraries.trim()).exists() {
-            return Ok(());
-        }
-        let added = Command::new("rustup").args(["target", "add", &triple]).run();
-        added.map_err(|error| format!("Rust's standard library for {triple} is missing: {error}").into())
+        Rust::of(self).map(|_| ())
     }
 
     /// The folder of cargo's for this target. A build script of nftnl is linked with libnftnl too, so that builds for two
@@ -102,17 +95,26 @@ impl Architecture {
         target(if self.is_here() { "" } else { self.name() })
     }
 
-    /// Tells cargo the linker.
-    fn link(self, build: &mut Command) -> &mut Command {
+    /// Tells cargo the compiler and the linker.
+    fn compile(self, build: &mut Command) -> Result<&mut Command> {
         if !self.is_here() {
             let linker = format!("CARGO_TARGET_{}_LINKER", self.triple().to_uppercase().replace('-', "_"));
             build.env(linker, self.linker());
+            Rust::of(self)?.compile(build);
         }
-        build
+        Ok(build)
     }
 
     fn linker(self) -> String {
         format!("{}-linux-gnu-gcc", self.machine())
+    }
+
+    /// The file that loads dynamic programs.
+    pub(crate) fn loader(self) -> &'static str {
+        match self {
+            Self::Amd64 => "ld-linux-x86-64.so.2",
+            Self::Arm64 => "ld-linux-aarch64.so.1",
+        }
     }
 }
 
@@ -170,7 +172,7 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
         &Libraries::of(architecture)?,
     )?;
     architecture
-        .link(&mut build)
+        .compile(&mut build)?
         .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
         .run()?;
     Ok(built)
@@ -196,7 +198,7 @@ pub(crate) fn for_target(triple: &str) -> Result<PathBuf> {
 pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
     architecture.set_up()?;
     let (mut build, built) = compile("xtask", program, &architecture.triple(), &target("guest"), STATIC);
-    architecture.link(&mut build).run()?;
+    architecture.compile(&mut build)?.run()?;
     Ok(built)
 }
 

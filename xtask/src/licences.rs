@@ -12,6 +12,7 @@ use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, root};
 
 use crate::build::{self, Architecture};
+use crate::rust::Rust;
 
 /// The static libraries, and their licences in SPDX's words: those of the notices in their sources, which Debian's
 /// copyright files repeat.
@@ -68,7 +69,7 @@ impl Component {
 /// Everything that is linked into a program: crates, Rust's standard library and C's libraries.
 pub(crate) fn components(program: &str, architecture: Architecture) -> Result<Vec<Component>> {
     let mut components = crates(program, architecture)?;
-    components.push(standard_library()?);
+    components.push(standard_library(architecture)?);
     components.extend(libraries(architecture)?);
     Ok(components)
 }
@@ -203,14 +204,18 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-fn standard_library() -> Result<Component> {
+fn standard_library(architecture: Architecture) -> Result<Component> {
+    let (name, licence) = ("rust-std", "MIT OR Apache-2.0");
+    if let Rust::Debian { library, .. } = Rust::of(architecture)? {
+        return of_debian(name, licence, &library);
+    }
     let version = Command::new("rustc").arg("--version").read()?;
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).read()?;
     let documents = Path::new(sysroot.trim()).join("share/doc/rust");
     Ok(Component {
-        name: "rust-std".to_owned(),
+        name: name.to_owned(),
         version: version.split(' ').nth(1).unwrap_or_default().to_owned(),
-        licence: "MIT OR Apache-2.0".to_owned(),
+        licence: licence.to_owned(),
         texts: ["COPYRIGHT-library.html", "licenses/MIT.txt", "licenses/Apache-2.0.txt"]
             .map(|text| documents.join(text))
             .into(),
@@ -220,18 +225,23 @@ fn standard_library() -> Result<Component> {
 
 fn libraries(architecture: Architecture) -> Result<Vec<Component>> {
     let files = build::static_libraries(architecture)?;
-    let component = |((name, licence), file): ((&str, &str), PathBuf)| -> Result<Component> {
-        let (package, version, copyright) = package_of(&file)?;
-        Ok(Component {
-            name: name.to_owned(),
-            // 1.0.5-3 is libmnl 1.0.5.
-            version: version.split('-').next().unwrap_or_default().to_owned(),
-            licence: licence.to_owned(),
-            texts: vec![copyright],
-            origin: Origin::Debian(package, version),
-        })
-    };
-    LIBRARIES.into_iter().zip(files).map(component).collect()
+    let libraries = LIBRARIES.into_iter().zip(files);
+    libraries
+        .map(|((name, licence), file)| of_debian(name, licence, &file))
+        .collect()
+}
+
+/// A component by this name, which is in this file or folder of a package.
+fn of_debian(name: &str, licence: &str, file: &Path) -> Result<Component> {
+    let (package, version, copyright) = package_of(file)?;
+    Ok(Component {
+        name: name.to_owned(),
+        // 1.0.5-3 is libmnl 1.0.5, 1.97.1+dfsg1-1 is Rust 1.97.1.
+        version: version.split(['-', '+']).next().unwrap_or_default().to_owned(),
+        licence: licence.to_owned(),
+        texts: vec![copyright],
+        origin: Origin::Debian(package, version),
+    })
 }
 
 /// The package of Debian's that a file is from, its version and its copyright file.

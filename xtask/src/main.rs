@@ -13,6 +13,7 @@ mod mutants;
 mod pods;
 mod release;
 mod rootfs;
+mod rust;
 mod setup;
 
 use build::Architecture;
