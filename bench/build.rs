@@ -42,6 +42,11 @@ fn compile(program: &str, to: &Path) -> Result<(), Box<dyn Error>> {
         .args(["-O2", "-Wall", "-static", "-s", "-o"])
         .arg(to)
         .arg(&source);
+    // The C library that the rest of the program is linked with, if that isn't the compiler's own.
+    println!("cargo::rerun-if-env-changed=LIBC_LIB_DIR");
+    if let Some(folder) = env::var_os("LIBC_LIB_DIR") {
+        command.arg("-L").arg(folder);
+    }
     let status = command.status().map_err(|error| format!("{compiler}: {error}"))?;
     if status.success() {
         return Ok(());

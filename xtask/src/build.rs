@@ -217,6 +217,13 @@ fn statically(name: &str, triple: &str, folder: &Path, libraries: &Libraries) ->
         flags += &format!(" -L native={}", folder.display());
     }
     let (mut build, built) = compile(name, name, triple, folder, &flags);
+    // For the C programs that the benchmark carries.
+    build.envs(
+        libraries
+            .libc
+            .iter()
+            .filter_map(|libc| Some(("LIBC_LIB_DIR", libc.file.parent()?))),
+    );
     build
         .env("LIBMNL_LIB_DIR", &libraries.folder)
         .env("LIBNFTNL_LIB_DIR", &libraries.folder)
