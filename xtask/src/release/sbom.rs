@@ -107,7 +107,15 @@ fn entry(component: &Component, architecture: Architecture) -> Option<Value> {
     let reference = match &component.origin {
         Origin::Crate => return None,
         Origin::Debian(package, version) => {
-            format!("pkg:deb/debian/{package}@{version}?arch={}", architecture.name())
+            // The cross compiler's libraries are of no architecture, for apt.
+            let architecture = if package.ends_with("-cross") {
+                "all"
+            } else {
+                architecture.name()
+            };
+            // A package URL has these in the version encoded: 2:2.36-9+deb12u14.
+            let version = version.replace(':', "%3A").replace('+', "%2B");
+            format!("pkg:deb/debian/{package}@{version}?arch={architecture}")
         }
         Origin::RustToolchain => format!("pkg:generic/{name}@{version}"),
     };
