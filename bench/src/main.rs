@@ -79,7 +79,7 @@ impl Options {
                     return Ok(None);
                 }
                 "--version" | "-V" => {
-                    println!("proxy-init-bench {}", env!("CARGO_PKG_VERSION"));
+                    println!("proxy-init-bench {}", proxy_init::BUILD);
                     return Ok(None);
                 }
                 _ => return Err(format!("unknown argument: {argument}\n\n{HELP}").into()),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use linkerd_cni::configuration::LogLevel;
 use linkerd_cni::log::Log;
-use linkerd_cni::plugin;
+use linkerd_cni::plugin::{self, Outcome};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -16,7 +16,18 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 const LONGEST: u64 = 16 << 20;
 
 fn main() -> ExitCode {
-    let outcome = plugin::run(&|name| std::env::var_os(name), stdin);
+    // For people: a runtime gives no arguments.
+    let outcome = if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == "--version")
+    {
+        Outcome {
+            stdout: format!("linkerd-cni {}", proxy_init::BUILD),
+            code: 0,
+        }
+    } else {
+        plugin::run(&|name| std::env::var_os(name), stdin)
+    };
     if !outcome.stdout.is_empty()
         && let Err(error) = print(&outcome.stdout)
     {

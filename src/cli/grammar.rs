@@ -8,22 +8,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
 use super::flags::{FLAGS, Flag, Given, Value};
 use super::subcommand::Subcommand;
+use crate::BUILD;
 use crate::rules::walk::Direction;
-
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (commit ",
-    env!("PROXY_INIT_COMMIT"),
-    ", for ",
-    env!("PROXY_INIT_TARGET"),
-    ", by ",
-    env!("PROXY_INIT_COMPILER"),
-    ", libnftnl ",
-    env!("PROXY_INIT_LIBNFTNL_VERSION"),
-    ", libmnl ",
-    env!("PROXY_INIT_LIBMNL_VERSION"),
-    ")"
-);
 
 /// The positional argument of `explain`, `help`, `man` and `completions`.
 pub(super) const SUBJECT: &str = "subject";
@@ -46,7 +32,7 @@ fn command(subcommand: Subcommand) -> Command {
         .after_help(after_help(subcommand))
         .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(argument));
     match subcommand {
-        Subcommand::Install | Subcommand::Validate => command.version(VERSION),
+        Subcommand::Install | Subcommand::Validate => command.version(BUILD),
         Subcommand::Show | Subcommand::Verify | Subcommand::Uninstall | Subcommand::Detect => command,
         Subcommand::Explain => command.arg(
             Arg::new(SUBJECT)

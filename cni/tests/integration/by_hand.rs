@@ -1,10 +1,12 @@
 //! Every verb in every version of the specification.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
-use crate::support::{Folder, Run, assert_untouched, by_annotations, linkerds, meshed, saved};
+use crate::support::{Finished, Folder, PLUGIN, Run, assert_untouched, by_annotations, linkerds, meshed, saved};
 
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -58,6 +60,17 @@ fn every_version_has_its_verbs() {
         assert_eq!(supported, json!({"cniVersion": version, "supportedVersions": VERSIONS}));
     }
     assert_untouched(&node);
+}
+
+#[test]
+fn the_program_names_its_version_and_libraries() {
+    let output = Command::new(PLUGIN).arg("--version").output().unwrap();
+    let said = Finished(output).success();
+    assert!(
+        said.starts_with(concat!("linkerd-cni ", env!("CARGO_PKG_VERSION"), " (commit "))
+            && said.contains("libnftnl 1."),
+        "{said}"
+    );
 }
 
 #[test]
