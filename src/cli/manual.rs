@@ -1,5 +1,6 @@
 //! Help, man pages and completions, made from clap's view of the program.
 
+use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -95,13 +96,42 @@ pub(super) fn completions(shell: Shell) -> String {
     let mut program = grammar::program();
     if shell != Shell::Bash {
         clap_complete::generate(shell, &mut program, Subcommand::Install.name(), &mut script);
-        return String::from_utf8_lossy(&script).into_owned();
+        let script = String::from_utf8_lossy(&script).into_owned();
+        return if shell == Shell::Fish {
+            complete_fish(&script, &program)
+        } else {
+            script
+        };
     }
     // A boolean's value is behind "=", where bash has a word of its own and the script would offer it behind a blank.
     program = without_values_of_switches(program).mut_subcommands(without_values_of_switches);
     // In clap_complete 4.6 the labels of subcommands don't match where the program's name has a dash.
     clap_complete::generate(shell, &mut program, BASH_NAME, &mut script);
     String::from_utf8_lossy(&script).replace(&format!(" {BASH_NAME}\n"), " proxy-init\n")
+}
+
+/// What clap_complete 4.6 leaves out of the script for fish: the words of a flag before any subcommand, where the flag that
+/// still lacks its value is an error to argparse, and the words of positional arguments.
+fn complete_fish(script: &str, program: &Command) -> String {
+    let parse = "    argparse -s (__fish_proxy_init_global_optspecs) -- $cmd 2>/dev/null\n";
+    let parse_rest = parse
+        .replace("    argparse", "    or argparse")
+        .replace("$cmd", "$cmd[1..-2]");
+    let mut script = script.replacen(parse, &format!("{parse}{parse_rest}"), 1);
+    for subcommand in program.get_subcommands() {
+        for argument in subcommand.get_positionals() {
+            let words = argument.get_possible_values();
+            let words: Vec<&str> = words.iter().map(PossibleValue::get_name).collect();
+            if !words.is_empty() {
+                script += &format!(
+                    "complete -c proxy-init -n \"__fish_proxy_init_using_subcommand {}\" -f -a \"{}\"\n",
+                    subcommand.get_name(),
+                    words.join(" ")
+                );
+            }
+        }
+    }
+    script
 }
 
 /// The program's name as a bash function may have it.

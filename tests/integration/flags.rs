@@ -484,6 +484,14 @@ fn other_shells_know_the_flags_and_words_too() {
         }
     }
     assert!(stdout(&["completions", "zsh"]).contains(":MODE:(legacy nft native auto plain)"));
+    // What the generator leaves out for fish.
+    let fish = stdout(&["completions", "fish"]);
+    for line in [
+        "    or argparse -s (__fish_proxy_init_global_optspecs) -- $cmd[1..-2] 2>/dev/null\n    or return\n",
+        "complete -c proxy-init -n \"__fish_proxy_init_using_subcommand explain\" -f -a \"inbound outbound\"\n",
+    ] {
+        assert_eq!(fish.matches(line).count(), 1, "{line}");
+    }
 }
 
 #[test]
