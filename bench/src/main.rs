@@ -5,6 +5,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -75,11 +76,11 @@ impl Options {
                 "--output" => options.output = value()?.into(),
                 "--proxy-init" => options.proxy_init = Some(value()?.into()),
                 "--help" | "-h" => {
-                    println!("{HELP}");
+                    print(HELP)?;
                     return Ok(None);
                 }
                 "--version" | "-V" => {
-                    println!("proxy-init-bench {}", proxy_init::BUILD);
+                    print(&format!("proxy-init-bench {}", proxy_init::BUILD))?;
                     return Ok(None);
                 }
                 _ => return Err(format!("unknown argument: {argument}\n\n{HELP}").into()),
@@ -132,7 +133,17 @@ fn run(options: &Options) -> Result<()> {
     let tools = Tools::unpack(options.proxy_init.clone())?;
     let mut report = Report::new(&tools)?;
     let mut install = None;
-    for group in groups::all(&tools)? {
+    let groups = groups::all(&tools)?;
+    let titles: Vec<&str> = groups
+        .iter()
+        .map(|group| group.title)
+        .chain([BY_PORTS, STORM])
+        .collect();
+    if !titles.iter().any(|title| options.wants(title)) {
+        let (words, titles) = (options.only.join(", "), titles.join("\n  "));
+        return Err(format!("--only: no table has {words} in its heading; there are\n\n  {titles}").into());
+    }
+    for group in groups {
         if !options.wants(group.title) {
             continue;
         }
@@ -160,7 +171,6 @@ fn run(options: &Options) -> Result<()> {
     if let Some(install) = &install {
         report.size(&tools, install)?;
     }
-    println!("{}", report.text());
     let write = |name: &str, text: &str| {
         let path = options.output.join(name);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
@@ -177,7 +187,12 @@ fn run(options: &Options) -> Result<()> {
         start.elapsed().as_secs_f64(),
         options.output.display()
     );
-    Ok(())
+    print(report.text())
+}
+
+/// Writes a line to standard output, which may be closed.
+fn print(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").map_err(|error| format!("stdout: {error}").into())
 }
 
 fn measure(group: Group, tools: &Tools, options: &Options) -> Result<Measured> {
