@@ -107,18 +107,24 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the commands that publish a release, which this program runs none of.
-pub(super) fn print_how_to_push(folder: &Path) {
+/// Prints the commands that publish a release, which this program runs none of. What is signed is named by its digest: a tag may
+/// name something else by then.
+pub(super) fn print_how_to_push(folder: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     println!(
         "\nTo push the images, and sign them and the checksums:\n\n  cd {}",
         folder.display()
     );
     for Stage { image, .. } in &STAGES {
+        let top: Value = serde_json::from_slice(&fs::read(folder.join(FOLDER).join(image).join("index.json"))?)?;
+        let digest = top["manifests"][0]["digest"]
+            .as_str()
+            .ok_or("a layout without an index")?;
         println!(
-            "  skopeo copy --all oci:{FOLDER}/{image}:{version} docker://REGISTRY/{image}:{version}\n  \
-             cosign sign --recursive REGISTRY/{image}:{version}"
+            "  skopeo copy --all --preserve-digests oci:{FOLDER}/{image}:{version} docker://REGISTRY/{image}:{version}\n  \
+             cosign sign --recursive REGISTRY/{image}@{digest}"
         );
     }
     println!("  cosign sign-blob --bundle SHA256SUMS.sigstore.json SHA256SUMS\n");
+    Ok(())
 }

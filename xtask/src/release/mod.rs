@@ -36,8 +36,7 @@ pub(crate) fn layout(image: &str) -> PathBuf {
 pub(crate) fn run() -> Result<()> {
     let folder = make()?;
     files::print(&folder)?;
-    images::print_how_to_push(&folder);
-    Ok(())
+    images::print_how_to_push(&folder)
 }
 
 /// Makes it anew and returns its folder.
