@@ -55,7 +55,7 @@ const INSIDE: [Inside; 4] = [
 /// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
 /// criterion. Without any, everything is measured, and docs/ is made of it.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    need_root("cargo xtask bench")?;
+    need_root("cargo xtask bench", "to make network namespaces")?;
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => whole(),

@@ -22,7 +22,7 @@ const EXTRA: [&str; 2] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
-    need_root("cargo xtask demo")?;
+    need_root("cargo xtask demo", "to make network namespaces")?;
     println!("Building proxy-init ...");
     let binary = build::run()?;
     let lab = Lab::new();

@@ -139,7 +139,7 @@ pub(crate) fn labels(
 
 /// Builds the image, and runs it in every mode and with too few capabilities.
 pub(crate) fn run() -> Result<()> {
-    need_root("cargo xtask image")?;
+    need_root("cargo xtask image", "to make network namespaces")?;
     setup::programs(&[("buildah", "buildah"), ("runc", "runc")])?;
     let folder = target("image");
     if folder.exists() {

@@ -47,7 +47,7 @@ Commands:
   mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
   release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
-          completions, licences, SBOMs, checksums and notes; --check makes it twice and compares
+          completions, licences, SBOMs, checksums and notes (needs root); --check makes it twice and compares
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
 
 Example: cargo xtask demo";
@@ -115,7 +115,7 @@ fn build_all() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    shell::need_root("cargo xtask test")?;
+    shell::need_root("cargo xtask test", "to make network namespaces")?;
     cargo(&["fmt", "--all", "--check"]).run()?;
     // The library as programs embed it, as it is by default, and with everything.
     for features in ["--no-default-features", "--features=default", "--all-features"] {

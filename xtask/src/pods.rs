@@ -61,7 +61,7 @@ pub(crate) fn check() -> Result<Outcome> {
 /// Runs the scenarios whose names have all of these words, with the image of this OCI layout if there is one, then sees that
 /// nothing is left, also after a kill -9.
 fn try_with(layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
-    need_root("cargo xtask pods")?;
+    need_root("cargo xtask pods", "to make network namespaces")?;
     if NEEDS.iter().any(|(program, _)| setup::find(program).is_none())
         && let Err(error) = apt::mirror()
     {

@@ -58,10 +58,10 @@ impl Run for Command {
 }
 
 /// Fails unless we are root.
-pub fn need_root(what: &str) -> Result<()> {
+pub fn need_root(what: &str, purpose: &str) -> Result<()> {
     if Uid::effective().is_root() {
         Ok(())
     } else {
-        Err(format!("{what} needs root, to make network namespaces: run it with sudo -E env PATH=\"$PATH\"").into())
+        Err(format!("{what} needs root, {purpose}: run it with sudo -E env PATH=\"$PATH\"").into())
     }
 }

@@ -11,7 +11,7 @@ mod sbom;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::shell::{Result, target};
+use xtask::shell::{Result, need_root, target};
 
 use crate::build::{self, Architecture};
 use crate::commit::Commit;
@@ -41,6 +41,11 @@ pub(crate) fn run() -> Result<()> {
 
 /// Makes it anew and returns its folder.
 fn make() -> Result<PathBuf> {
+    // Before minutes of compiling.
+    need_root(
+        "cargo xtask release",
+        "to give the images' program its file capabilities",
+    )?;
     let version = env!("CARGO_PKG_VERSION");
     let commit = Commit::of_checkout()?;
     if commit.is_modified {
