@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use xtask::shell::{Result, Run as _, cargo, target};
 
@@ -22,15 +23,20 @@ pub(crate) fn check() -> Result<()> {
     // Downloads are the same for all.
     fs::create_dir_all(clone.join("target"))?;
     std::os::unix::fs::symlink(target("apt"), clone.join("target/apt"))?;
-    cargo(&["xtask", "release"]).current_dir(&clone).run()?;
+    // What it prints is of a folder that will be gone.
+    cargo(&["xtask", "release"])
+        .current_dir(&clone)
+        .stdout(Stdio::null())
+        .run()?;
     let there = clone
         .join("target")
         .join(here.file_name().ok_or("a release without a name")?);
     let different = differences(&here, &there)?;
     let number = files::all(&here)?.len();
     if different.is_empty() {
-        println!("\nThe same bytes, built twice in two folders: {number} files");
         fs::remove_dir_all(clone)?;
+        super::print(&here)?;
+        println!("The same bytes, built twice in two folders: {number} files");
         return Ok(());
     }
     Err(format!("not the same bytes in {}:\n{}", there.display(), different.join("\n")).into())

@@ -34,9 +34,13 @@ pub(crate) fn layout(image: &str) -> PathBuf {
 
 /// `cargo xtask release`.
 pub(crate) fn run() -> Result<()> {
-    let folder = make()?;
-    files::print(&folder)?;
-    images::print_how_to_push(&folder)
+    print(&make()?)
+}
+
+/// What it consists of, and how to publish it.
+fn print(folder: &Path) -> Result<()> {
+    files::print(folder)?;
+    images::print_how_to_push(folder)
 }
 
 /// Makes it anew and returns its folder.
