@@ -19,7 +19,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::{TimeSpec, TimeValLike as _};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
@@ -338,15 +338,6 @@ fn spawn(commands: Vec<Command>) -> io::Result<Vec<Running>> {
 /// process lacks, a command may still have as a file capability.
 fn confine() -> io::Result<()> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
-    if geteuid().is_root() {
-        // What root executes gets all of the bounding set. Narrowing that takes CAP_SETPCAP; without it, whoever
-        // started this process has narrowed it already.
-        for capability in caps::all() {
-            if !NEEDED.contains(&capability) {
-                let _ = caps::drop(None, CapSet::Bounding, capability);
-            }
-        }
-    }
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
     let kept: HashSet<Capability> = NEEDED.into_iter().filter(|needed| permitted.contains(needed)).collect();
     // In this order: what is effective must be permitted, what becomes ambient must be permitted and inheritable.
@@ -357,6 +348,8 @@ fn confine() -> io::Result<()> {
     for capability in kept {
         let _ = caps::raise(None, CapSet::Ambient, capability);
     }
+    // Without it, what root executes would get all of the bounding set; with it, no more than is permitted now
+    // (`cap_bprm_creds_from_file` in security/commoncap.c).
     set_no_new_privs()?;
     Ok(())
 }
