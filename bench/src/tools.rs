@@ -91,6 +91,11 @@ impl Tools {
                 tools.scratch.display()
             )
         })?;
+        // Whatever ends with 0 could be measured.
+        let said = tools.read(&tools.proxy_init(["--version"]))?;
+        if !said.starts_with("proxy-init ") {
+            return Err(format!("{} is not proxy-init", tools.proxy_init.display()).into());
+        }
         Ok(tools)
     }
 
