@@ -13,6 +13,7 @@ use crate::namespace;
 use crate::operate::words;
 use crate::rules::explain::{self, Answer, Connection, Verdict};
 use crate::rules::found::{Found, Subsystem};
+use crate::rules::hook::Hook;
 use crate::rules::mode::Mode;
 use crate::rules::walk::{self, Direction, Matched};
 
@@ -47,8 +48,14 @@ pub struct Decider {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step<'a> {
-    /// The step on the way.
-    pub step: walk::Step<'a>,
+    /// The hook at which that was.
+    pub hook: Hook,
+    /// How many jumps lead to the chain from its base chain.
+    pub depth: usize,
+    /// The rule or the policy.
+    pub at: walk::Place<'a>,
+    /// Whether the connection matches, and why not.
+    pub matched: Matched<'a>,
     /// What becomes of the connection by it, if it decides that.
     pub verdict: Option<Verdict>,
 }
@@ -56,13 +63,13 @@ pub struct Step<'a> {
 impl Step<'_> {
     /// Which connections the rule matches, in words.
     pub fn matches(&self) -> String {
-        let walk::Place { table, rule, .. } = self.step.at;
+        let walk::Place { table, rule, .. } = self.at;
         rule.map_or_else(|| "policy".to_owned(), |rule| words::matches(table, rule))
     }
 
     /// Whether the connection matches; none: that isn't known.
-    pub fn matched(&self) -> Option<bool> {
-        match self.step.matched {
+    pub fn is_match(&self) -> Option<bool> {
+        match self.matched {
             Matched::Yes(_) => Some(true),
             Matched::No(_) => Some(false),
             Matched::Perhaps(..) => None,
@@ -71,10 +78,10 @@ impl Step<'_> {
 
     /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
     pub fn why(&self) -> String {
-        match (&self.step.matched, &self.verdict) {
+        match (&self.matched, &self.verdict) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
             (Matched::Yes(action), None) => words::action(action),
-            (Matched::No(reason), _) => words::why_not(self.step.at.table, reason),
+            (Matched::No(reason), _) => words::why_not(self.at.table, reason),
             (Matched::Perhaps(reason, _), _) => words::why_not_known(reason),
         }
     }
@@ -136,7 +143,19 @@ impl<'a> Explained<'a> {
                 Some(port) => Some(Verdict::Proxy(port)),
                 None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
             };
-            Step { step, verdict }
+            let walk::Step {
+                hook,
+                depth,
+                at,
+                matched,
+            } = step;
+            Step {
+                hook,
+                depth,
+                at,
+                matched,
+                verdict,
+            }
         });
         Self {
             steps: steps.collect(),

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{Explained, Step};
 use crate::operate::json::object;
 use crate::rules::explain::Verdict;
-use crate::rules::walk;
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -56,7 +55,7 @@ impl Explained<'_> {
         while let Some((step, behind)) = rest.split_first() {
             rest = behind;
             let is_same_chain = before.is_some_and(|before| before.is_in_chain_of(step));
-            in_a_row = match (is_same_chain, step.matched()) {
+            in_a_row = match (is_same_chain, step.is_match()) {
                 (true, Some(false)) => in_a_row + 1,
                 _ => 0,
             };
@@ -83,14 +82,14 @@ impl Explained<'_> {
 
 /// Whether two jumps lead to the same chain, and the same comes of it.
 fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
-    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.step.depth);
+    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.depth);
     let (one_top, other_top) = (top(one), top(other));
     let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
-        let place = |step: &Step<'_>, top| (step.step.hook, step.step.depth.checked_sub(top));
+        let place = |step: &Step<'_>, top| (step.hook, step.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
             && one.is_in_same_chain(other)
-            && one.step.at.line() == other.step.at.line()
-            && one.matched() == other.matched()
+            && one.at.line() == other.at.line()
+            && one.is_match() == other.is_match()
             && one.why() == other.why()
     };
     one.len() == other.len() && one.iter().zip(other).all(is_same)
@@ -106,37 +105,37 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
 
 impl Step<'_> {
     fn is_in_same_chain(&self, other: &Self) -> bool {
-        let (one, other) = (self.step.at, other.step.at);
+        let (one, other) = (self.at, other.at);
         ptr::eq(one.table, other.table) && ptr::eq(one.chain, other.chain)
     }
 
     fn is_in_chain_of(&self, other: &Self) -> bool {
-        let visit = |step: &Self| (step.step.hook, step.step.depth);
+        let visit = |step: &Self| (step.hook, step.depth);
         visit(self) == visit(other) && self.is_in_same_chain(other)
     }
 
     /// How many of the steps behind it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, behind: &[Self]) -> usize {
-        let is_inside = |other: &&Self| other.step.hook == self.step.hook && other.step.depth > self.step.depth;
+        let is_inside = |other: &&Self| other.hook == self.hook && other.depth > self.depth;
         behind.iter().take_while(is_inside).count()
     }
 
     fn indent(&self) -> usize {
-        4 + 4 * self.step.depth
+        4 + 4 * self.depth
     }
 
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
-        let walk::Step { hook, depth, at, .. } = &self.step;
-        let is_same_hook = before.is_some_and(|before| before.step.hook == *hook);
+        let Self { hook, depth, at, .. } = self;
+        let is_same_hook = before.is_some_and(|before| before.hook == *hook);
         if !is_same_hook {
             *text += &format!("\n{hook}\n");
         }
         let is_new = match before {
             Some(before) if is_same_hook => {
-                *depth > before.step.depth
-                    || (!self.is_in_chain_of(before) && *depth == before.step.depth)
-                    || (*depth == 0 && !ptr::eq(before.step.at.table, at.table))
+                *depth > before.depth
+                    || (!self.is_in_chain_of(before) && *depth == before.depth)
+                    || (*depth == 0 && !ptr::eq(before.at.table, at.table))
             }
             _ => true,
         };
@@ -153,7 +152,7 @@ impl Step<'_> {
         }
         let number = at.line().and_then(|line| line.number());
         let number = number.map_or("-".to_owned(), |number| number.to_string());
-        let matched = match self.matched() {
+        let matched = match self.is_match() {
             Some(true) => "yes",
             Some(false) => "no",
             None => "?",
@@ -168,7 +167,7 @@ impl Step<'_> {
 }
 
 fn step(step: &Step<'_>) -> Value {
-    let walk::Step { hook, depth, at, .. } = &step.step;
+    let Step { hook, depth, at, .. } = step;
     let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
     let value = vec![
         ("hook", hook.to_string().into()),
@@ -176,7 +175,7 @@ fn step(step: &Step<'_>) -> Value {
         ("chain", at.chain.name.to_string().into()),
         ("depth", (*depth).into()),
         ("rule", rule.into()),
-        ("matched", step.matched().into()),
+        ("matched", step.is_match().into()),
         ("why", step.why().into()),
     ];
     object(value)
