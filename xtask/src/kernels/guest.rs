@@ -60,12 +60,15 @@ pub(crate) fn run() {
     for module in ["ip_tables", "ip6_tables"] {
         let _ = Command::new("/sbin/modprobe").arg(module).output();
     }
-    if let Err(error) = use_slow_modprobe() {
+    // Here legacy mode is the first to need xt extensions; elsewhere it would only take longer.
+    if variant.modules == ["nft_compat"]
+        && let Err(error) = use_slow_modprobe()
+    {
         println!("{RESULT} cannot set the kernel's modprobe: {error}");
     }
     let (unloaded, _) = verify(&Namespace::new());
     for mode in MODES {
-        println!("{RESULT} {}", try_mode(mode));
+        println!("{RESULT} {}", try_mode(mode, variant.modules.is_empty()));
     }
     println!(
         "{RESULT} {}",
@@ -102,8 +105,9 @@ fn proxy_init(lab: &Lab, before: &[&str], arguments: &[&str]) -> Output {
     lab.pod.output(&mut command)
 }
 
-/// `ok`, or the mode that was taken if it is another than this; else what the error says.
-fn try_mode(mode: &str) -> String {
+/// `ok`, or the mode that was taken if it is another than this; else what the error says. On a whole kernel, other flags are
+/// tried too.
+fn try_mode(mode: &str, is_whole: bool) -> String {
     let lab = Lab::new();
     let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
     let output = proxy_init(&lab, &[], &flags);
@@ -115,7 +119,8 @@ fn try_mode(mode: &str) -> String {
     }
     // Another list, and the same flags once more: sets and rules go and come.
     let other = [&flags[..], &["--inbound-ports-to-ignore", "90"]].concat();
-    for (index, flags) in [&flags, &other, &flags].into_iter().enumerate() {
+    let runs = if is_whole { 3 } else { 1 };
+    for (index, flags) in [&flags, &other, &flags].into_iter().take(runs).enumerate() {
         let changed = (index > 0).then(|| proxy_init(&lab, &[], flags));
         let verified = proxy_init(&lab, &["verify"], flags);
         let failed = changed.filter(|output| !output.status.success());
