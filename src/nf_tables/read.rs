@@ -182,6 +182,7 @@ fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
                     bits: bytes.saturating_mul(8),
                     elements: None,
                     verdicts: Vec::new(),
+                    expires: false,
                 });
             }
             Ok(())
@@ -210,6 +211,7 @@ fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
         let is_table = |found: &&mut Table| found.family == family && found.name == table;
         let found = tables.iter_mut().find(is_table);
         if let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) {
+            set.expires = elements.expires;
             (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
         }
     }

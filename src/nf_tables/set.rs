@@ -5,7 +5,7 @@ use super::expression::Verdict;
 use super::header;
 use super::rule::action;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32};
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
 use crate::netlink::{Batch, Change};
 use crate::rules::expected::Shape;
 use crate::rules::found::{Action, Name};
@@ -118,6 +118,8 @@ pub(crate) struct Elements {
     everything_else: Option<Option<Action>>,
     /// Something isn't understood.
     unknown: bool,
+    /// Whether elements go after some time.
+    pub(crate) expires: bool,
 }
 
 impl Elements {
@@ -138,6 +140,14 @@ impl Elements {
             if flags & NFT_SET_ELEM_CATCHALL != 0 {
                 self.everything_else = Some(verdict);
                 continue;
+            }
+            self.expires |= element.find(NFTA_SET_ELEM_EXPIRATION)?.is_some();
+            // A limit or a quota, for example, decides anew for each packet whether the element matches.
+            let one = element.find(NFTA_SET_ELEM_EXPR)?.map(Ok);
+            let list = Attributes(element.find(NFTA_SET_ELEM_EXPRESSIONS)?.unwrap_or_default());
+            for expression in one.into_iter().chain(list.map(|entry| Ok(entry?.1))) {
+                let name = string(Attributes(expression?).get(NFTA_EXPR_NAME)?)?;
+                self.unknown |= !matches!(name, b"counter" | b"last");
             }
             if element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
                 self.unknown = true; // a range in a set whose elements have several fields

@@ -124,7 +124,10 @@ pub(crate) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(crate) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(crate) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(crate) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(crate) const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
+pub(crate) const NFTA_SET_ELEM_EXPR: u16 = 7;
 pub(crate) const NFTA_SET_ELEM_KEY_END: u16 = 10;
+pub(crate) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
 pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 2;
 

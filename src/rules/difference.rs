@@ -288,6 +288,14 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
         let problem = Problem::Unexpected("the set".to_owned());
         findings.push(finding(expected, &place(set), problem));
     }
+    for set in held
+        .sets
+        .iter()
+        .filter(|set| set.expires && expected.set(&set.name).is_some())
+    {
+        let problem = Problem::Unexpected("elements that expire".to_owned());
+        findings.push(finding(expected, &place(set), problem));
+    }
     for set in &expected.sets {
         let lines = |set: &Set| -> Vec<Comparable<'_>> {
             let intervals = set.elements.as_ref().map(|elements| elements.as_slice());

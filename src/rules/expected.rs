@@ -614,6 +614,7 @@ mod tests {
                 (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
                 (Intervals::one(3), to),
             ],
+            expires: false,
             ..examples::ports(name, &[])
         };
         table.sets = vec![

@@ -497,6 +497,7 @@ mod tests {
                 (Intervals::one(80), Action::Jump(Name::from("of80"))),
                 (Intervals::one(81), Action::Drop),
             ],
+            expires: false,
         };
         let mapped = || rule([], Action::Map(Field::DestinationPort, Name::from("map")));
         let rules = vec![

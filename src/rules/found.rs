@@ -255,6 +255,8 @@ pub struct Set {
     pub elements: Option<Intervals>,
     /// For a verdict map: which numbers get which verdict.
     pub verdicts: Vec<(Intervals, Action)>,
+    /// Whether elements go after some time.
+    pub expires: bool,
 }
 
 /// A rule: its action is taken for packets that meet every condition.
@@ -593,6 +595,7 @@ pub(in crate::rules) mod examples {
             bits: 16,
             elements: Some(Intervals::new(elements.iter().copied())),
             verdicts: Vec::new(),
+            expires: false,
         }
     }
 }

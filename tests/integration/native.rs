@@ -207,29 +207,68 @@ fn other_flags_replace_only_the_rules_and_sets_that_differ() {
     }
 }
 
-/// What others have put into the table, which is native mode's alone, goes with any change.
+/// What others have put into the table, which is native mode's alone, goes with the next run, whatever its flags are.
 #[test]
 fn what_does_not_belong_into_the_table_goes() {
     for more in [
         "nft add set inet proxy-init other { type mark ; }",
         "nft add chain inet proxy-init other",
+        "nft add chain inet proxy-init other { type filter hook input priority 0 ; policy drop ; }",
+        "nft add chain inet proxy-init PREROUTING { type nat hook prerouting priority -100 ; policy drop ; }",
         "nft add counter inet proxy-init other",
         "nft add rule inet proxy-init OUTPUT tcp dport { 1, 2 } accept",
         "nft add rule inet proxy-init OUTPUT tcp dport vmap { 1 : accept }",
         "nft add map inet proxy-init other { type mark : verdict ; }",
-        "nft delete chain inet proxy-init PREROUTING",
         "nft insert rule inet proxy-init PROXY_INIT_REDIRECT drop",
     ] {
-        let namespace = Namespace::new();
-        install(&namespace, &chart());
-        let before = json(&namespace);
-        namespace.sh(more);
-        assert_ne!(json(&namespace), before, "{more}");
-        for flags in [format!("{} -r 80", chart()), chart()] {
-            install(&namespace, &flags);
+        for flags in [None, Some("-r 80")] {
+            let namespace = Namespace::new();
+            install(&namespace, &chart());
+            let before = json(&namespace);
+            namespace.sh(more);
+            assert_ne!(json(&namespace), before, "{more}");
+            if let Some(flags) = flags {
+                install(&namespace, &format!("{} {flags}", chart()));
+            }
+            install(&namespace, &chart());
+            assert_eq!(json(&namespace), before, "{more}, {flags:?}");
         }
-        assert_eq!(json(&namespace), before, "{more}");
     }
+}
+
+/// Elements that go by themselves, or that match only sometimes, are not what native mode makes.
+#[test]
+fn sets_that_do_not_last_are_reported_and_replaced() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart());
+    let listed = namespace.sh("nft list ruleset");
+    let (set, before) = ("type inet_service\n\t\telements = { 4190, 4191", sorted(&namespace));
+    for other in [
+        "type inet_service; timeout 1h\nelements = { 4190, 4191",
+        "type inet_service; flags timeout\nelements = { 4190, 4191 timeout 1h",
+        "type inet_service; limit rate 1/hour burst 1 packets\nelements = { 4190, 4191",
+        "type inet_service; quota over 100 bytes\nelements = { 4190, 4191",
+    ] {
+        assert!(listed.contains(set), "{listed}");
+        let changed = format!("flush ruleset\n{}", listed.replace(set, other));
+        for flags in [String::new(), " --outbound-ports-to-ignore 443".to_owned()] {
+            feed(&namespace, "nft -f -", &changed).success();
+            let verified = Run::new(&format!("verify {}", chart())).output(&namespace);
+            assert_eq!(verified.code(), Some(3), "{other}: {}", verified.stdout());
+            assert!(
+                verified.stdout().contains("set inbound-ports: "),
+                "{}",
+                verified.stdout()
+            );
+            install(&namespace, &(chart() + &flags));
+            install(&namespace, &chart());
+            assert_eq!(sorted(&namespace), before, "{other}, {flags}");
+        }
+    }
+    // Counters of elements change nothing.
+    let counted = listed.replace("type inet_service\n", "type inet_service; counter\n");
+    feed(&namespace, "nft -f -", &format!("flush ruleset\n{counted}")).success();
+    install(&namespace, &format!("verify {}", chart()));
 }
 
 #[test]

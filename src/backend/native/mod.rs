@@ -87,10 +87,11 @@ pub(super) fn install_steps<'a>(tables: &[Table], wanted: &'a Table) -> Result<V
                 table: TABLE.to_string(),
             });
         }
-        if differences_of(wanted, held).is_empty() {
+        let can_change = can_change(held, wanted);
+        if can_change && differences_of(wanted, held).is_empty() {
             return Ok(steps);
         }
-        if can_change(held, wanted) {
+        if can_change {
             change_table(held, wanted, &mut steps);
             refuse_unmapped(&steps)?;
             return Ok(steps);

@@ -234,6 +234,7 @@ impl Sets {
             bits: set.field.bits(),
             elements: Some(Intervals::new(set.numbers)),
             verdicts: Vec::new(),
+            expires: false,
         };
         self.0.into_iter().map(set).collect()
     }
