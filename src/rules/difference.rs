@@ -3,6 +3,7 @@
 //! It compares proxy-init's chains rule by rule, and then asks the [walk](crate::rules::walk) whether anything that runs
 //! before them, or instead of them, takes connections away.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use crate::rules::config::Family;
@@ -14,7 +15,7 @@ use crate::rules::ruleset::ChainName;
 use crate::rules::walk::{Connections, Decision, Direction, Fate, Goal, walk};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Finding {
     /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
     pub family: String,
@@ -25,7 +26,7 @@ pub struct Finding {
 }
 
 /// What is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Problem {
     /// The chain, or native mode's table, was not found.
@@ -488,13 +489,10 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
             problem,
         })
     };
-    let mut findings: Vec<Finding> = Vec::new();
-    for finding in walked.decisions.iter().filter_map(report) {
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
-    }
-    findings
+    // A rule that several ways lead to decides several times. There may be thousands of rules.
+    let mut seen = HashSet::new();
+    let findings = walked.decisions.iter().filter_map(report);
+    findings.filter(|finding| seen.insert(finding.clone())).collect()
 }
 
 #[cfg(test)]

@@ -233,7 +233,7 @@ impl fmt::Display for Place<'_> {
 }
 
 /// What a rule or a policy does to connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It ends the base chain, or proxy-init's chain, before the rules behind it are asked.
     Accepted,
