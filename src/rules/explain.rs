@@ -272,7 +272,11 @@ fn why(steps: &[Step<'_>], ends: &[End<'_>], verdicts: &[Option<Verdict>]) -> St
         .map(|(end, _)| end)
         && let Some(at) = end.at
     {
-        return format!("{} does something that is not understood", at);
+        let leads_on = |rule: &Rule| matches!(rule.action, Action::Jump(_) | Action::Goto(_));
+        return match at.rule {
+            Some(rule) if leads_on(rule) => format!("{at} leads to more rules than were followed"),
+            _ => format!("{at} does something that is not understood"),
+        };
     }
     let asked: Vec<usize> = ends.iter().flat_map(|end| end.questions.iter().copied()).collect();
     let doubts = steps.iter().filter_map(|step| match &step.matched {
@@ -612,6 +616,11 @@ mod tests {
         assert_eq!(
             said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
             "not known: `queue to 1` in inet mine, chain mine does something that is not understood"
+        );
+        let endless = filter(Hook::Output, vec![rule([], Action::Jump(Name::from("mine")))]);
+        assert_eq!(
+            said(&beside(vec![endless]), &outbound("10.0.0.1:80")),
+            "not known: `jump mine` in inet mine, chain mine leads to more rules than were followed"
         );
     }
 
