@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::rules::config::{Family, OwnerId};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
+use crate::rules::family::Family;
+use crate::wanted::config::OwnerId;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
 /// Operation not permitted`.

@@ -5,6 +5,11 @@ use std::net::SocketAddr;
 
 use crate::backend::legacy;
 use crate::backend::nft;
+use crate::findings::difference::differences;
+use crate::findings::explain::Connection;
+use crate::found::Found;
+use crate::found::expected::xtables;
+use crate::found::line::Line;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::route;
 use crate::netlink::socket;
@@ -13,15 +18,12 @@ use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{rule, table, user_data};
 use crate::operate::explain::Explained;
-use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
-use crate::rules::difference::differences;
-use crate::rules::expected::xtables;
-use crate::rules::explain::Connection;
-use crate::rules::found::{Found, Table, TableFamily};
-use crate::rules::line::Line;
-use crate::rules::mode::Mode;
-use crate::rules::plan::plan;
-use crate::rules::walk::Direction;
+use crate::rules::family::Family;
+use crate::rules::table::{Table, TableFamily};
+use crate::wanted::config::{Config, Port, PortRange, Subnet};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::plan::plan;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {

@@ -72,6 +72,8 @@ pub mod backend;
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
+pub mod findings;
+pub mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 #[doc(hidden)]
@@ -87,6 +89,8 @@ pub mod rules;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod start_up;
+pub mod walk;
+pub mod wanted;
 mod xt;
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.
@@ -113,7 +117,8 @@ pub use operate::install::{Install, Installed};
 pub use operate::notice::{Notice, Warning};
 pub use operate::uninstall::{Uninstall, Uninstalled};
 pub use operate::verify::Verdict;
-pub use rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
-pub use rules::mode::{Choice, Mode};
-pub use rules::plan::plan;
-pub use rules::ruleset::Ruleset;
+pub use rules::family::Family;
+pub use wanted::config::{Config, OwnerId, Port, PortRange, Subnet};
+pub use wanted::mode::{Choice, Mode};
+pub use wanted::plan::plan;
+pub use wanted::ruleset::Ruleset;

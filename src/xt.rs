@@ -7,9 +7,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::netlink::message::{Malformed, string, u16_at, u32_at};
-use crate::rules::config::{Family, OwnerId, Port};
-use crate::rules::found::{Action, Condition, Field, Name, Values};
-use crate::rules::ruleset::{Match, Multiport, Rule, Target};
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Field, Values};
+use crate::wanted::config::{OwnerId, Port};
+use crate::wanted::ruleset::{Match, Multiport, Rule, Target};
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

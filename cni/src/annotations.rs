@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use proxy_init::rules::config::Invalid;
+use proxy_init::wanted::config::Invalid;
 use proxy_init::{Config, PortRange};
 
 use crate::configuration::Owner;

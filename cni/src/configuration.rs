@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use proxy_init::rules::config::Invalid;
+use proxy_init::wanted::config::Invalid;
 use proxy_init::{Choice, Config, Install, OwnerId, Port, PortRange, Subnet};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};

@@ -7,14 +7,15 @@ use super::legacy::{self, Commands, Legacy};
 use super::native::{self, Native};
 use super::nft::{self, Nft};
 use crate::error::Error;
+use crate::found::expected::xtables;
+use crate::found::{Found, NotKnown};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, commit_fresh, transact};
 use crate::nf_tables::read;
 use crate::nf_tables::step::Step;
-use crate::rules::expected::xtables;
-use crate::rules::found::{Found, NotKnown, Subsystem, Table};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::Ruleset;
+use crate::rules::table::{Subsystem, Table};
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::Ruleset;
 
 /// The backend of a mode.
 pub(crate) fn backend(mode: Mode, folder: Option<PathBuf>, wait: bool) -> Box<dyn Backend> {
@@ -102,9 +103,9 @@ fn nf_tables() -> Result<Found, Error> {
         Err(Errno::EPROTONOSUPPORT) => return Ok(Found::default()),
         Err(errno) => return Ok(not_known(errno)),
     };
-    match read::picture(&socket) {
-        Ok(picture) => Ok(Found {
-            tables: picture.tables,
+    match read::snapshot(&socket) {
+        Ok(snapshot) => Ok(Found {
+            tables: snapshot.tables,
             not_known: Vec::new(),
         }),
         // The kernel has nfnetlink, but no nf_tables (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use crate::nf_tables::TableId;
 use crate::nf_tables::step::{Body, Step};
-use crate::rules::found::{Name, Rule};
-use crate::rules::ruleset::ChainName;
+use crate::rules::name::Name;
+use crate::rules::rule::Rule;
+use crate::wanted::ruleset::ChainName;
 
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
@@ -31,7 +32,7 @@ pub(super) fn change<'a>(
         .map(|wanted| {
             let index = rest
                 .iter()
-                .position(|held| wanted.may_stay && wanted.rule.does_as(held))?;
+                .position(|held| wanted.may_stay && wanted.rule.same_rule(held))?;
             let (stays, after) = rest.get(index..)?.split_first()?;
             rest = after;
             Some(stays.handle)

@@ -7,9 +7,9 @@ pub mod native;
 pub mod nft;
 
 use crate::error::Error;
-use crate::rules::found::Table;
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::Ruleset;
+use crate::rules::table::Table;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::Ruleset;
 
 /// A way to hold rules in the kernel.
 pub trait Backend: Send {

@@ -10,10 +10,10 @@ use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
-use crate::rules::config::{OwnerId, Port, PortRange, Subnet};
-use crate::rules::flags;
-use crate::rules::found::Name;
-use crate::rules::mode::Choice;
+use crate::rules::name::Name;
+use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+use crate::wanted::flags;
+use crate::wanted::mode::Choice;
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]

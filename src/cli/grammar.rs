@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use super::flags::{FLAGS, Flag, Given, Value};
 use super::subcommand::Subcommand;
 use crate::BUILD;
-use crate::rules::walk::Direction;
+use crate::wanted::direction::Direction;
 
 /// The positional argument of `explain`, `help`, `man` and `completions`.
 pub(super) const SUBJECT: &str = "subject";

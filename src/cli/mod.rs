@@ -17,15 +17,16 @@ pub use self::exit::Exit;
 use self::flags::{FLAGS, Settings};
 use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
+use crate::findings::explain::Connection;
 use crate::log::Log;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
-use crate::rules::config::{Config, Family, Port};
-use crate::rules::explain::Connection;
-use crate::rules::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
-use crate::rules::mode::{Choice, Mode};
-use crate::rules::walk::Direction;
+use crate::rules::family::Family;
+use crate::wanted::config::{Config, Port};
+use crate::wanted::direction::Direction;
+use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
+use crate::wanted::mode::{Choice, Mode};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -371,7 +372,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::flags::arguments;
+    use crate::wanted::flags::arguments;
 
     fn read_back(arguments: Vec<String>) -> (Config, Choice) {
         let all = std::iter::once("proxy-init".to_owned()).chain(arguments);

@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::findings::explain::Verdict;
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
-use crate::rules::config::{Family, Invalid, OwnerId, Port};
-use crate::rules::explain::Verdict;
-use crate::rules::found::Name;
-use crate::rules::mode::Choice;
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::wanted::config::{Invalid, OwnerId, Port};
+use crate::wanted::mode::Choice;
 
 /// Whom the output is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::message::u32_at;
-use crate::rules::config::Family;
+use crate::rules::family::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
 const GET_INFO: libc::c_int = 64;

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use nix::errno::Errno;
 
-use super::read::{self, Picture, back_off};
+use super::read::{self, Snapshot, back_off};
 use super::refusal;
 use super::step::{self, Step};
 use crate::error::{self, Error};
 use crate::netlink::{CommitError, Generation, ReadError, Socket};
-use crate::rules::found::Table;
-use crate::rules::mode::Mode;
+use crate::rules::table::Table;
+use crate::wanted::mode::Mode;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.
@@ -33,8 +33,8 @@ pub(crate) fn open(mode: Mode) -> Result<Socket, Error> {
 }
 
 /// Reads what nf_tables holds.
-pub(crate) fn picture(mode: Mode, socket: &Socket) -> Result<Picture, Error> {
-    read::picture(socket).map_err(|error| refusal::unreadable(mode, error))
+pub(crate) fn snapshot(mode: Mode, socket: &Socket) -> Result<Snapshot, Error> {
+    read::snapshot(socket).map_err(|error| refusal::unreadable(mode, error))
 }
 
 /// Commits the steps if the ruleset is at this generation.
@@ -113,16 +113,16 @@ pub(crate) fn transact<'a>(
         back_off(attempt);
         // A new socket for each attempt: answers that an earlier one has not received are gone with it.
         let socket = open(mode)?;
-        let picture = match (picture(mode, &socket), unanswered) {
-            (Ok(picture), _) => picture,
+        let snapshot = match (snapshot(mode, &socket), unanswered) {
+            (Ok(snapshot), _) => snapshot,
             (Err(error), None) => return Err(error),
             (Err(_), Some((_, errno))) => return Err(not_known(mode, errno)),
         };
-        let steps = plan(&picture.tables)?;
+        let steps = plan(&snapshot.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
             _ if steps.is_empty() => return Ok(unanswered.is_some()),
-            Some((generation, errno)) if generation == picture.generation => {
+            Some((generation, errno)) if generation == snapshot.generation => {
                 return Err(Error::Netlink {
                     mode,
                     call: "recv",
@@ -132,10 +132,10 @@ pub(crate) fn transact<'a>(
             Some((_, errno)) => return Err(not_known(mode, errno)),
             None => {}
         }
-        match commit(mode, &socket, &steps, picture.generation)? {
+        match commit(mode, &socket, &steps, snapshot.generation)? {
             Outcome::Committed => return Ok(true),
             Outcome::OtherGeneration => {}
-            Outcome::Unanswered(errno) => unanswered = Some((picture.generation, errno)),
+            Outcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
         }
     }
     Err(Error::Contended { tries: TRIES })

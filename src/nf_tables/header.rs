@@ -3,9 +3,10 @@
 
 use nftnl::ProtoFamily;
 
-use crate::rules::config::Family;
-use crate::rules::found::{Field, TableFamily};
+use crate::rules::family::Family;
 use crate::rules::hook::Hook;
+use crate::rules::rule::Field;
+use crate::rules::table::TableFamily;
 
 /// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes.
 ///

@@ -12,10 +12,10 @@ use super::read;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{ReadError, Socket};
-use crate::rules::config::Family;
-use crate::rules::expected::NAT;
-use crate::rules::found::{Kind, TableFamily};
+use crate::rules::family::Family;
 use crate::rules::hook::{Hook, NAT_PRIORITY};
+use crate::rules::table::{Kind, TableFamily};
+use crate::wanted::mode::NAT;
 
 /// The legacy tables that a family has in the socket's network namespace; none where it cannot be told. Asking makes no
 /// table. With `may_have_nat` false, it is known already that nat isn't among them.
@@ -41,8 +41,8 @@ pub(crate) fn legacy_tables(
 
 /// Whether nf_tables has a nat chain for packets of this family, hooked or in a dormant table.
 fn has_nat_chain(socket: &Socket, family: Family) -> Result<bool, ReadError> {
-    let tables = match read::picture(socket) {
-        Ok(picture) => picture.tables,
+    let tables = match read::snapshot(socket) {
+        Ok(snapshot) => snapshot.tables,
         // The kernel has no nf_tables (nfnetlink_rcv_msg).
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Vec::new(),
         Err(error) => return Err(error),

@@ -1,5 +1,5 @@
 //! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
-//! how to read all of them as one consistent picture, how to commit a change to exactly that picture, and what a
+//! how to read all of them as one consistent snapshot, how to commit a change to exactly that snapshot, and what a
 //! refusal by the kernel means.
 
 pub(crate) mod commit;
@@ -15,7 +15,7 @@ pub(crate) mod table;
 pub(crate) mod uapi;
 pub(crate) mod user_data;
 
-use crate::rules::found::TableFamily;
+use crate::rules::table::TableFamily;
 
 /// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

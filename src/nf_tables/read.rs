@@ -11,7 +11,9 @@ use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{Generation, ReadError, Socket};
-use crate::rules::found::{Name, Set, Table, TableFamily};
+use crate::rules::name::Name;
+use crate::rules::set::Set;
+use crate::rules::table::{Table, TableFamily};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.
@@ -19,27 +21,27 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What nf_tables holds, and at which generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Picture {
+pub(crate) struct Snapshot {
     pub(crate) generation: Generation,
     /// In the order in which they were made.
     pub(crate) tables: Vec<Table>,
 }
 
-/// Reads everything. The dumps of tables, chains and rules are separate requests, so the picture is consistent only if
+/// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
 /// the generation was the same before and after; otherwise everything is read again.
-pub(crate) fn picture(socket: &Socket) -> Result<Picture, ReadError> {
+pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
         let generation = generation(socket)?;
         if generation == Generation::FRESH {
-            return Ok(Picture {
+            return Ok(Snapshot {
                 generation,
                 tables: Vec::new(),
             });
         }
         match tables(socket) {
-            Ok(tables) if self::generation(socket)? == generation => return Ok(Picture { generation, tables }),
+            Ok(tables) if self::generation(socket)? == generation => return Ok(Snapshot { generation, tables }),
             Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_))) if !is_passing(&error) => return Err(error),
             _ if start.elapsed() > PATIENCE => break,
             _ => {}

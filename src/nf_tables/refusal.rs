@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use super::step::Step;
 use crate::error::{self, Error};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
-use crate::rules::config::OwnerId;
-use crate::rules::found::TableFamily;
-use crate::rules::mode::Mode;
+use crate::rules::table::TableFamily;
+use crate::wanted::config::OwnerId;
+use crate::wanted::mode::Mode;
 
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
@@ -138,7 +138,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         (Step::AddRule(_, base, ..), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => {
             Error::ChainNameTaken {
                 family,
-                chain: base.other_end(),
+                chain: base.counterpart(),
                 errno: kept,
             }
         }
@@ -211,8 +211,8 @@ mod tests {
     use crate::netlink::message::Malformed;
     use crate::nf_tables::TableId;
     use crate::nf_tables::step::trial;
-    use crate::rules::config::Family;
-    use crate::rules::ruleset::ChainName;
+    use crate::rules::family::Family;
+    use crate::wanted::ruleset::ChainName;
 
     fn explained(steps: &[Step<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();

@@ -10,10 +10,13 @@ use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS}
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be64};
 use crate::netlink::{Batch, Change};
-use crate::rules::config::Family;
-use crate::rules::found::{Action, Condition, Field, Name, Rule, Set, TableFamily, Values, interface};
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
 use crate::rules::nftables::nfproto;
+use crate::rules::rule::{Action, Condition, Field, Rule, Values, interface};
+use crate::rules::set::Set;
+use crate::rules::table::TableFamily;
 use crate::xt;
 
 /// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).

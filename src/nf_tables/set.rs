@@ -7,9 +7,10 @@ use super::rule::action;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
 use crate::netlink::{Batch, Change};
-use crate::rules::expected::Shape;
-use crate::rules::found::{Action, Name};
 use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
+use crate::rules::rule::Action;
+use crate::rules::set::Shape;
 
 /// A set, to be made.
 pub(crate) struct NewSet {

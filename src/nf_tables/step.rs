@@ -8,10 +8,12 @@ use super::rule::{self, AddRule};
 use super::set::{self, Element, NewSet};
 use crate::netlink::message::Writer;
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
-use crate::rules::config::{Family, OwnerId};
-use crate::rules::found::{Name, TableFamily};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::rules::table::TableFamily;
+use crate::wanted::config::OwnerId;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// One change.
 pub(crate) enum Step<'a> {

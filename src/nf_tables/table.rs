@@ -6,8 +6,9 @@ use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be32, string};
 use crate::netlink::{Batch, Change};
-use crate::rules::found::{Base, Chain, Kind, Name, Policy, Subsystem, Table, TableFamily};
 use crate::rules::hook::{Hook, NAT_PRIORITY};
+use crate::rules::name::Name;
+use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 
 /// The comment that proxy-init puts on the tables and chains that it makes, so that uninstalling removes only those.
 /// nft shows it.

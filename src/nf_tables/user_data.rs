@@ -6,7 +6,7 @@
 //! `NFTNL_UDATA_TABLE_COMMENT`).
 
 use crate::netlink::message::string;
-use crate::rules::found::Name;
+use crate::rules::name::Name;
 
 const COMMENT: u8 = 0;
 

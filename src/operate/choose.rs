@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::backend::all::{self, Over, must_see};
 use crate::error::Error;
-use crate::rules::found::{Found, Subsystem};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::Ruleset;
+use crate::found::Found;
+use crate::rules::table::Subsystem;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::Ruleset;
 
 /// Why a mode was chosen.
 #[derive(Debug)]
@@ -106,10 +107,13 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
 mod tests {
     use super::*;
     use crate::error::Errno;
-    use crate::rules::config::Family;
+    use crate::rules::family::Family;
 
-    use crate::rules::expected::{NAT, NATIVE};
-    use crate::rules::found::{Action, Chain, Name, NotKnown, Rule, Table, TableFamily};
+    use crate::found::NotKnown;
+    use crate::rules::name::Name;
+    use crate::rules::rule::{Action, Rule};
+    use crate::rules::table::{Chain, Table, TableFamily};
+    use crate::wanted::mode::{NAT, NATIVE};
 
     /// A table with one chain of as many rules.
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {

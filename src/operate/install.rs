@@ -11,18 +11,20 @@ use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
 use crate::error::Error;
+use crate::found::NotKnown;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
-use crate::rules::config::{Config, Family};
-use crate::rules::found::{NotKnown, Subsystem, Table};
-use crate::rules::mode::{Choice, Mode};
+use crate::rules::family::Family;
 use crate::rules::nftables;
-use crate::rules::plan::plan;
-use crate::rules::ruleset::Ruleset;
-use crate::rules::warnings::warnings;
-use crate::rules::xtables;
+use crate::rules::table::{Subsystem, Table};
+use crate::wanted::config::Config;
+use crate::wanted::mode::{Choice, Mode};
+use crate::wanted::plan::plan;
+use crate::wanted::restore;
+use crate::wanted::ruleset::Ruleset;
+use crate::wanted::warnings::warnings;
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]
@@ -143,7 +145,7 @@ impl Install {
                 if let Simulate::Only(family) = simulate {
                     rulesets.retain(|ruleset| ruleset.family == family);
                 }
-                xtables::simulation(&rulesets)
+                restore::simulation(&rulesets)
             }
         }
     }

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use crate::error::Error;
+use crate::found::NotKnown;
 use crate::operate::choose::Reason;
-use crate::rules::found::NotKnown;
-use crate::rules::mode::Mode;
-use crate::rules::warnings;
+use crate::wanted::mode::Mode;
+use crate::wanted::warnings;
 
 /// Something that happened and that the caller may want to log.
 #[derive(Debug)]

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
+use crate::findings::difference::{Finding, Problem, differences};
+use crate::findings::recognize::{NoConfig, config};
+use crate::found::Found;
 use crate::namespace;
 use crate::operate::verify::{Verdict, verdict};
-use crate::rules::config::Config;
-use crate::rules::difference::{Finding, Problem, differences};
-use crate::rules::flags::{self, arguments};
-use crate::rules::found::{Found, Subsystem};
-use crate::rules::installed::{NoConfig, config};
-use crate::rules::mode::{Choice, Mode};
-use crate::rules::plan::plan;
+use crate::rules::table::Subsystem;
+use crate::wanted::config::Config;
+use crate::wanted::flags::{self, arguments};
+use crate::wanted::mode::{Choice, Mode};
+use crate::wanted::plan::plan;
 
 /// What a verification found that was not told what had been installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,9 +132,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::config::{OwnerId, Port, PortRange, Subnet};
-    use crate::rules::found::{Name, Table};
-    use crate::rules::walk::Direction;
+    use crate::rules::name::Name;
+    use crate::rules::table::Table;
+    use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+    use crate::wanted::direction::Direction;
 
     fn port() -> impl Strategy<Value = Port> {
         prop_oneof![1..20u16, Just(u16::MAX), 1..=u16::MAX].prop_map(|port| Port::new(port).unwrap())
@@ -282,7 +284,7 @@ mod tests {
     }
 
     /// A set that no rule uses is left over.
-    fn removed_set(rule: &crate::rules::found::Rule) -> bool {
+    fn removed_set(rule: &crate::rules::rule::Rule) -> bool {
         rule.comment
             .clone()
             .unwrap_or_default()

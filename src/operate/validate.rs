@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::backend::all;
 use crate::error::Errno;
-use crate::rules::obstacle::{Attempt, Obstacle, why};
+use crate::findings::obstacle::{Attempt, Obstacle, why};
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its own
 /// answer.

@@ -7,16 +7,17 @@ use serde_json::{Value, json};
 use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
+use crate::findings::difference::{Finding, Problem, differences};
+use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::{Install, families};
-use crate::rules::config::Family;
-use crate::rules::difference::{Finding, Problem, differences};
-use crate::rules::expected::NAT;
-use crate::rules::found::{Found, Subsystem, TableFamily};
-use crate::rules::mode::{Choice, Mode};
-use crate::rules::plan::plan;
-use crate::rules::ruleset::Ruleset;
+use crate::rules::family::Family;
+use crate::rules::table::{Subsystem, TableFamily};
+use crate::wanted::mode::NAT;
+use crate::wanted::mode::{Choice, Mode};
+use crate::wanted::plan::plan;
+use crate::wanted::ruleset::Ruleset;
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]

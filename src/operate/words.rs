@@ -1,10 +1,11 @@
 //! A rule in words.
 
-use crate::rules::found::{Action, Condition, Field, Rule, TCP, Table, Values};
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::ruleset::{Multiport, Purpose};
-use crate::rules::walk::Reason;
+use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
+use crate::rules::table::Table;
+use crate::walk::Reason;
+use crate::wanted::ruleset::{Multiport, Purpose};
 
 /// A list is cut off where it would be longer than this.
 const LONGEST: usize = 32;

@@ -1,25 +1,15 @@
-//! Pure data and pure functions: the configuration, the rules that it leads to, and what the kernel holds.
+//! What rules are made of, as plain data: tables, chains, conditions and actions, and nft's words for them.
 //!
-//! Nothing here does I/O, and nothing imports any other module of the crate, so all of it can be tested without root.
+//! What is [wanted](crate::wanted) and what was [found](crate::found) is said in this vocabulary.
 
-pub mod config;
-pub mod difference;
-pub mod expected;
-pub mod explain;
-pub mod flags;
-pub mod found;
+#[cfg(test)]
+pub(crate) mod examples;
+pub mod family;
 pub mod hook;
-pub mod installed;
 pub mod intervals;
-pub mod line;
-pub mod lists;
-pub mod mode;
+pub mod name;
 pub mod nftables;
-pub mod obstacle;
-pub mod plan;
-pub mod ruleset;
-#[cfg(feature = "serde")]
-mod serialize;
-pub mod walk;
-pub mod warnings;
-pub mod xtables;
+pub mod rule;
+pub mod set;
+pub mod subnet;
+pub mod table;

@@ -3,9 +3,12 @@
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::rules::config::Family;
-use crate::rules::expected::{Shape, set_elements, set_field, subnet};
-use crate::rules::found::{Action, Chain, Condition, Field, Kind, Policy, Rule, Set, TCP, Table, Values};
+use crate::rules::family::Family;
+use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
+use crate::rules::set::Set;
+use crate::rules::set::{Shape, set_elements, set_field};
+use crate::rules::subnet::subnet;
+use crate::rules::table::{Chain, Kind, Policy, Table};
 
 /// A rule in nft's language. Its counter is written without numbers.
 pub struct NftRule<'a>(pub &'a Rule);
@@ -131,7 +134,7 @@ pub fn interface_name(first: u128, last: u128) -> String {
     let bytes = first.to_be_bytes();
     let name: Vec<u8> = bytes.into_iter().take_while(|&byte| byte != 0).collect();
     let end = if first == last { "" } else { "*" };
-    format!("{}{end}", crate::rules::found::Name::from(&name))
+    format!("{}{end}", crate::rules::name::Name::from(&name))
 }
 
 struct NftAction<'a>(&'a Action);
@@ -249,9 +252,13 @@ fn chain_script(chain: &Chain) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::found::examples::{base, chain, commented, not, ports, rule, table, to_port};
-    use crate::rules::found::{Counters, Name, interface};
     use crate::rules::hook::Hook;
+    use crate::rules::name::Name;
+    use crate::rules::rule::{Counters, interface};
+    use crate::rules::{
+        examples::base, examples::chain, examples::commented, examples::not, examples::ports, examples::rule,
+        examples::table, examples::to_port,
+    };
 
     const TEN: (u128, u128) = (0x0a00_0000, 0x0aff_ffff);
     const TEST_NET: u128 = 0xc000_0200;

@@ -14,10 +14,10 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
+use proxy_init::findings::explain::{Connection, Verdict};
 use proxy_init::operate::explain::explain;
-use proxy_init::rules::explain::{Connection, Verdict};
-use proxy_init::rules::found::Name;
-use proxy_init::rules::walk::Direction;
+use proxy_init::rules::name::Name;
+use proxy_init::wanted::direction::Direction;
 use serde_json::Value;
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
 

@@ -44,7 +44,7 @@ Commands:
           --release takes the image from the OCI layout of cargo xtask release
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
           10 minutes or for --seconds N (needs a nightly toolchain)
-  mutants Make deliberate mistakes in src/rules, or in the FILES named, one at a time, and fail where the tests
+  mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
   release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
           completions, licences, SBOMs, checksums and notes (needs root); --check makes it twice and compares

@@ -20,15 +20,16 @@ use self::child::{Ended, Failure, Restore};
 use self::read::Held;
 use super::{Backend, Removed};
 use crate::error::{Error, chain};
+use crate::found::expected::found;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::nf_tables::refusal::unmapped;
-use crate::rules::config::Family;
-use crate::rules::expected::found;
-use crate::rules::found::{Chain, Condition, Rule as FoundRule, Table, Values};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::{ChainName, Rule, Ruleset};
-use crate::rules::xtables::Input;
+use crate::rules::family::Family;
+use crate::rules::rule::{Condition, Rule as FoundRule, Values};
+use crate::rules::table::{Chain, Table};
+use crate::wanted::mode::Mode;
+use crate::wanted::restore::Input;
+use crate::wanted::ruleset::{ChainName, Rule, Ruleset};
 use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.
@@ -265,7 +266,7 @@ fn take_back(changes: &[Change], index: usize, failure: Failure) -> Error {
 fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
     let mut input = Input::new();
     let held = |name: ChainName| table.and_then(|table| table.chains.iter().find(|chain| chain.name == *name.as_str()));
-    let is = |wanted: &Rule, held: &FoundRule| as_legacy(found(wanted)).does_as(held);
+    let is = |wanted: &Rule, held: &FoundRule| as_legacy(found(wanted)).same_rule(held);
     let mut refilled = Vec::new();
     for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
         let same = held(chain.name).is_some_and(|held| {

@@ -8,15 +8,16 @@ use nix::unistd::{getpid, gettid};
 
 use super::unlisted;
 use crate::error::{Errno, Error};
+use crate::found::{Found, NotKnown};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, entries, has_sockets, replace};
-use crate::rules::config::Family;
-use crate::rules::expected::{NAT, subnet};
-use crate::rules::found::{
-    Action, Base, Chain, Condition, Counters, Field, Found, Kind, Name, NotKnown, Policy, Rule, Subsystem, Table,
-    TableFamily, interface,
-};
+use crate::rules::family::Family;
 use crate::rules::hook::{Hook, nat_priority};
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface};
+use crate::rules::subnet::subnet;
+use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+use crate::wanted::mode::NAT;
 use crate::xt;
 
 /// All names of legacy tables (net/ipv4/netfilter/iptable_*.c).

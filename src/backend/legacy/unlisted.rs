@@ -6,8 +6,8 @@ use nix::sys::utsname::uname;
 
 use crate::netlink::Socket;
 use crate::nf_tables::hooks;
-use crate::rules::config::Family;
-use crate::rules::expected::NAT;
+use crate::rules::family::Family;
+use crate::wanted::mode::NAT;
 
 /// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes no
 /// table.

@@ -8,9 +8,10 @@ use crate::netlink::message::Writer;
 use crate::nf_tables::expression::{Expression, REGISTER, Verdict};
 use crate::nf_tables::header::{META_FIELDS, place};
 use crate::nf_tables::step::Body;
-use crate::rules::config::OwnerId;
-use crate::rules::found::{Action, Condition, Field, Name, Rule, Values};
+use crate::rules::name::Name;
 use crate::rules::nftables::NftRule;
+use crate::rules::rule::{Action, Condition, Field, Rule, Values};
+use crate::wanted::config::OwnerId;
 
 /// A rule of native mode's table.
 pub(super) struct NativeRule<'a>(pub(super) &'a Rule);

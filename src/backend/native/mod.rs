@@ -14,17 +14,19 @@ use self::table::{TABLE, kind};
 use super::change::{Wanted, change};
 use super::{Backend, Removed};
 use crate::error::Error;
+use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::commit::transact;
 use crate::nf_tables::refusal::unmapped;
 use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, Step};
-use crate::rules::difference::differences_of;
-use crate::rules::expected::{Shape, set_elements};
-use crate::rules::found::{Chain, Condition, Rule, Set, Subsystem, Table, Values};
-use crate::rules::mode::Mode;
 use crate::rules::nftables::{self, datatype};
-use crate::rules::ruleset::{ChainName, Ruleset};
+use crate::rules::rule::{Condition, Rule, Values};
+use crate::rules::set::Set;
+use crate::rules::set::{Shape, set_elements};
+use crate::rules::table::{Chain, Subsystem, Table};
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::{ChainName, Ruleset};
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;

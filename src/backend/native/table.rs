@@ -3,15 +3,21 @@
 
 use std::fmt::Display;
 
+use crate::findings::lists;
+use crate::found::expected::{self, action, condition, ports_of};
 use crate::nf_tables::TableId;
 use crate::nf_tables::rule::COMMENT;
-use crate::rules::config::Family;
-use crate::rules::expected::{self, NATIVE, action, addresses, condition, ports_of, set_field};
-use crate::rules::found::{Chain, Condition, Counters, Field, Name, Rule, Set, Subsystem, Table, TableFamily, Values};
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
-use crate::rules::lists;
+use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::ruleset::{ChainName, Match, Purpose, Rule as Planned, Ruleset, Target};
+use crate::rules::rule::{Condition, Counters, Field, Rule, Values};
+use crate::rules::set::Set;
+use crate::rules::set::set_field;
+use crate::rules::subnet::addresses;
+use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
+use crate::wanted::mode::NATIVE;
+use crate::wanted::ruleset::{ChainName, Match, Purpose, Rule as Planned, Ruleset, Target};
 
 /// Native mode's table.
 pub(super) const TABLE: TableId = TableId {
@@ -134,7 +140,7 @@ impl Merged {
 
     /// The comment: that of the purpose or, if several rules became one, a comment that lists the ports or subnets of all
     /// of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
-    /// so it depends on nothing but the set, and [`installed`](crate::rules::installed) can recover it.
+    /// so it depends on nothing but the set, and [`installed`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &Sets) -> String {
         let Some(first) = self.purposes.first() else {
             return String::new();
@@ -289,13 +295,13 @@ pub(super) fn kind(set: &Set) -> (Field, u128) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::Config;
-    use crate::rules::found::TCP;
-    use crate::rules::plan::plan;
+    use crate::rules::rule::TCP;
+    use crate::wanted::config::Config;
+    use crate::wanted::plan::plan;
 
     fn config() -> Config {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
-        config.proxy_uid = crate::rules::config::OwnerId::new(2102);
+        config.proxy_uid = crate::wanted::config::OwnerId::new(2102);
         config
     }
 

@@ -13,10 +13,12 @@ use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER, V
 use crate::nf_tables::header::{self, place};
 use crate::nf_tables::step::Body;
 use crate::nf_tables::uapi::*;
-use crate::rules::config::{Family, OwnerId};
-use crate::rules::expected::LOOPBACK;
-use crate::rules::found::{Field, TableFamily};
-use crate::rules::ruleset::{Match, Rule, Target};
+use crate::rules::family::Family;
+use crate::rules::rule::Field;
+use crate::rules::rule::LOOPBACK;
+use crate::rules::table::TableFamily;
+use crate::wanted::config::OwnerId;
+use crate::wanted::ruleset::{Match, Rule, Target};
 use crate::xt::{self, Extension};
 
 /// A rule of a family's nat table.

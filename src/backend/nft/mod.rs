@@ -13,16 +13,19 @@ use self::body::XtRule;
 use super::change::{Wanted, change};
 use super::{Backend, Removed};
 use crate::error::Error;
+use crate::found::expected::{self, found};
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
 use crate::nf_tables::step::{self, Step};
 use crate::nf_tables::table::MARK;
-use crate::rules::config::Family;
-use crate::rules::expected::{self, NAT, found};
-use crate::rules::found::{Base, Chain, Name, Policy, Rule as FoundRule, Subsystem, Table, TableFamily};
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::{ChainName, Rule, Ruleset};
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::rules::rule::Rule as FoundRule;
+use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
+use crate::wanted::mode::Mode;
+use crate::wanted::mode::NAT;
+use crate::wanted::ruleset::{ChainName, Rule, Ruleset};
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +138,7 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
         let held = chain_of(chain.name)
             .map(|chain| chain.rules.as_slice())
             .unwrap_or_default();
-        let is = |wanted: &Rule, held: &FoundRule| found(wanted).does_as(held);
+        let is = |wanted: &Rule, held: &FoundRule| found(wanted).same_rule(held);
         if chain.name.is_ours() {
             let wanted = chain.rules.iter().map(|rule| Wanted {
                 rule: Cow::Owned(found(rule)),

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::all::{self, Over};
 use crate::error::Error;
+use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::rules::config::{Config, OwnerId, Port, PortRange};
-use crate::rules::found::{Found, Subsystem, Table as FoundTable};
-use crate::rules::mode::Mode;
-use crate::rules::plan::plan;
-use crate::rules::ruleset::{Match, Rule, Ruleset, Target};
+use crate::rules::table::{Subsystem, Table as FoundTable};
+use crate::wanted::config::{Config, OwnerId, Port, PortRange};
+use crate::wanted::mode::Mode;
+use crate::wanted::plan::plan;
+use crate::wanted::ruleset::{Match, Rule, Ruleset, Target};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
 /// [`Report::json`] for machines.

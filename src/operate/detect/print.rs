@@ -137,8 +137,8 @@ mod tests {
     use crate::error::Error;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
-    use crate::rules::found::Subsystem;
-    use crate::rules::mode::Mode;
+    use crate::rules::table::Subsystem;
+    use crate::wanted::mode::Mode;
 
     fn feature(name: &str, works: bool) -> Feature {
         Feature {

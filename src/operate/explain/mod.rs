@@ -9,13 +9,15 @@ use std::path::Path;
 
 use crate::backend::all;
 use crate::error::Error;
+use crate::findings::explain::{self, Answer, Connection, Verdict};
+use crate::found::Found;
 use crate::namespace;
 use crate::operate::words;
-use crate::rules::explain::{self, Answer, Connection, Verdict};
-use crate::rules::found::{Found, Subsystem};
 use crate::rules::hook::Hook;
-use crate::rules::mode::Mode;
-use crate::rules::walk::{self, Direction, Matched};
+use crate::rules::table::Subsystem;
+use crate::walk::{self, Matched};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
 
 /// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]

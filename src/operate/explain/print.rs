@@ -5,8 +5,8 @@ use std::ptr;
 use serde_json::Value;
 
 use super::{Explained, Step};
+use crate::findings::explain::Verdict;
 use crate::operate::json::object;
-use crate::rules::explain::Verdict;
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;

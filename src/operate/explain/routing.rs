@@ -5,13 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nix::errno::Errno;
 
 use crate::error::{self, Error};
+use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::netlink::ReadError;
 use crate::netlink::route::{Kind, Packet, device, devices_with_addresses_like, route};
-use crate::rules::expected::LOOPBACK;
-use crate::rules::explain::{Answer, Connection, Verdict};
-use crate::rules::found::{Action, Name};
 use crate::rules::hook::Hook;
-use crate::rules::walk::{Direction, Matched};
+use crate::rules::name::Name;
+use crate::rules::rule::Action;
+use crate::rules::rule::LOOPBACK;
+use crate::walk::Matched;
+use crate::wanted::direction::Direction;
 
 /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
 const LOOPBACK_INDEX: u32 = 1;

@@ -7,17 +7,21 @@ use std::path::Path;
 
 use crate::backend::all;
 use crate::error::Error;
+use crate::found::line::Line;
+use crate::found::{Found, NotKnown};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
-use crate::rules::config::Family;
-use crate::rules::found::{self, Action, Base, Found, Name, NotKnown, Policy, Slot, Subsystem, Table, TableFamily};
-use crate::rules::line::Line;
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
-use crate::rules::walk::Direction;
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::rules::rule::{self, Action};
+use crate::rules::table::{self, Base, Policy, Subsystem, Table, TableFamily};
+use crate::walk::order::Slot;
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
 #[derive(Debug)]
@@ -171,7 +175,7 @@ fn proxy_ports(table: &Table) -> Vec<u16> {
     let rules = table.chains.iter().flat_map(|chain| &chain.rules);
     rules
         .filter(|rule| rule.is_ours())
-        .filter_map(found::Rule::redirects_to)
+        .filter_map(rule::Rule::redirects_to)
         .collect()
 }
 
@@ -213,7 +217,7 @@ impl<'a> Way<'a> {
             }
         }
         // Whether or not anything leads there.
-        let names = [own.other_end(), own];
+        let names = [own.counterpart(), own];
         for (name, note) in names.into_iter().zip(["not hooked", "nothing leads here"]) {
             let is_base = name != own;
             if let Some(chain) = self.ours.chain(&Name::from(name.as_str()))
@@ -231,7 +235,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn has(&self, table: &Table, chain: &found::Chain) -> bool {
+    fn has(&self, table: &Table, chain: &table::Chain) -> bool {
         let name = self.name(table, chain, true);
         self.chains
             .iter()
@@ -240,7 +244,7 @@ impl<'a> Way<'a> {
 
     /// The chain's name; if it isn't in the table of proxy-init's rules, behind that of its table, with or without the
     /// family.
-    fn name(&self, table: &Table, chain: &found::Chain, with_family: bool) -> String {
+    fn name(&self, table: &Table, chain: &table::Chain, with_family: bool) -> String {
         if std::ptr::eq(table, self.ours) {
             chain.name.to_string()
         } else if with_family || !matches!(table.family, TableFamily::Ip(_)) {
@@ -256,7 +260,7 @@ impl<'a> Way<'a> {
     }
 
     /// Adds a chain, and after it those to which its rules lead.
-    fn add(&mut self, table: &'a Table, chain: &'a found::Chain, depth: usize, note: Option<&'static str>) {
+    fn add(&mut self, table: &'a Table, chain: &'a table::Chain, depth: usize, note: Option<&'static str>) {
         /// The kernel's limit is 16 (`NFT_JUMP_STACK_SIZE`).
         const DEEPEST: usize = 16;
         if depth > DEEPEST || self.has(table, chain) {
@@ -305,7 +309,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn effect(&self, table: &Table, chain: &found::Chain, rule: &found::Rule) -> Effect {
+    fn effect(&self, table: &Table, chain: &table::Chain, rule: &rule::Rule) -> Effect {
         let is_own_table = std::ptr::eq(table, self.ours);
         // Where a return ends what proxy-init's table does with the connection.
         let is_own_chain =

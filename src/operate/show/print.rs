@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
 use crate::operate::json::object;
-use crate::rules::config::Family;
-use crate::rules::found::TableFamily;
-use crate::rules::walk::Direction;
+use crate::rules::family::Family;
+use crate::rules::table::TableFamily;
+use crate::wanted::direction::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
@@ -377,10 +377,13 @@ mod tests {
 
     use super::*;
     use crate::backend::all;
-    use crate::rules::config::{Config, OwnerId};
-    use crate::rules::found::{self, Action, Condition, Counters, Field, Found, Name};
-    use crate::rules::mode::Mode;
-    use crate::rules::plan::plan;
+    use crate::found::{self, Found};
+    use crate::rules::name::Name;
+    use crate::rules::rule::{self, Action, Condition, Counters, Field};
+    use crate::rules::table::Subsystem;
+    use crate::wanted::config::{Config, OwnerId};
+    use crate::wanted::mode::Mode;
+    use crate::wanted::plan::plan;
 
     fn chart() -> Config {
         let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect();
@@ -478,8 +481,8 @@ PROXY_INIT_REDIRECT
         assert!(text.contains(want), "{text}");
     }
 
-    fn foreign(field: Field, number: u128, action: Action) -> found::Rule {
-        found::Rule {
+    fn foreign(field: Field, number: u128, action: Action) -> rule::Rule {
+        rule::Rule {
             conditions: vec![Condition::is(field, number)],
             action,
             comment: None,
@@ -488,7 +491,7 @@ PROXY_INIT_REDIRECT
         }
     }
 
-    fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<found::Rule> {
+    fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<rule::Rule> {
         let mut chains = found.tables.iter_mut().flat_map(|table| &mut table.chains);
         &mut chains.find(|known| known.name == *chain).unwrap().rules
     }
@@ -609,7 +612,7 @@ PROXY_INIT_REDIRECT
         let found = Found {
             tables: vec![],
             not_known: vec![found::NotKnown {
-                subsystem: found::Subsystem::Legacy,
+                subsystem: Subsystem::Legacy,
                 not_permitted: true,
                 reason: "for a reason".to_owned(),
             }],

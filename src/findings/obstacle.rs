@@ -3,13 +3,17 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::rules::config::Family;
-use crate::rules::expected::LOOPBACK;
-use crate::rules::found::{Action, Condition, Field, Found, Name, NotKnown, Subsystem, address, interface};
+use crate::found::{Found, NotKnown};
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
-use crate::rules::walk::{Connections, Decision, Direction, Fate, Goal, Place, walk};
+use crate::rules::name::Name;
+use crate::rules::rule::LOOPBACK;
+use crate::rules::rule::{Action, Condition, Field, address, interface};
+use crate::rules::table::Subsystem;
+use crate::walk::{Connections, Decision, Fate, Goal, Place, walk};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// A connection that a process of this namespace tried to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,11 +231,12 @@ impl fmt::Display for Ignored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::{Config, OwnerId};
-    use crate::rules::expected::{base, xtables};
-    use crate::rules::found::{Base, Chain, Policy, Rule, Subsystem, Table, TableFamily};
+    use crate::found::expected::{base, xtables};
     use crate::rules::hook::Hook;
-    use crate::rules::plan::plan;
+    use crate::rules::rule::Rule;
+    use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
+    use crate::wanted::config::{Config, OwnerId};
+    use crate::wanted::plan::plan;
 
     /// linkerd-init's rules for user 2102 and group 2103 of the proxy, with some ports and a subnet that bypass it.
     fn installed() -> Found {
@@ -455,7 +460,7 @@ mod tests {
                 ..base(Hook::Output)
             };
             let late = Base {
-                kind: crate::rules::found::Kind::Filter,
+                kind: crate::rules::table::Kind::Filter,
                 ..late
             };
             found.tables.push(other(late, Vec::new()));

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::ptr;
 
-use crate::rules::expected::NAT;
-use crate::rules::found::{Chain, Name, Rule, Table};
+use crate::found::xtables::IptablesRule;
+use crate::rules::name::Name;
 use crate::rules::nftables::NftRule;
-use crate::rules::ruleset::ChainName;
-use crate::rules::xtables::IptablesRule;
+use crate::rules::rule::Rule;
+use crate::rules::table::{Chain, Table};
+use crate::wanted::mode::NAT;
+use crate::wanted::ruleset::ChainName;
 
 /// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
 #[derive(Debug, Clone, Copy)]
@@ -77,8 +79,8 @@ impl fmt::Display for Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::found::Action;
-    use crate::rules::found::examples::{chain, rule, table, to_port};
+    use crate::rules::examples::{chain, rule, table, to_port};
+    use crate::rules::rule::Action;
 
     #[test]
     fn a_rule_is_found_in_its_own_chain_only() {

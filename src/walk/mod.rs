@@ -14,59 +14,26 @@
 //! - A packet that connection tracking is told to ignore passes no nat chain.
 //! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 
+pub mod order;
+
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-use crate::rules::config::Family;
-use crate::rules::expected::LOOPBACK;
-use crate::rules::found::{
-    Action, Chain, Condition, Field, Found, Kind, Name, Policy, Rule, Slot, Subsystem, TCP, Table, TableFamily, Values,
-    interface,
-};
+use crate::found::Found;
+use crate::found::line::Line;
+use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
-use crate::rules::line::Line;
+use crate::rules::name::Name;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::ruleset::ChainName;
-
-/// Which way connections go, seen from the pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// To the pod.
-    Inbound,
-    /// From the pod.
-    Outbound,
-}
+use crate::rules::rule::{Action, Condition, Field, LOOPBACK, Rule, TCP, Values, interface};
+use crate::rules::table::{Chain, Kind, Policy, Subsystem, Table, TableFamily};
+use crate::walk::order::Slot;
+use crate::wanted::direction::Direction;
+use crate::wanted::ruleset::ChainName;
 
 impl Direction {
-    /// Both directions.
-    pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::Inbound => "inbound",
-            Direction::Outbound => "outbound",
-        }
-    }
-
-    /// The hook at which connections are redirected.
-    pub fn hook(self) -> Hook {
-        match self {
-            Direction::Inbound => Hook::Prerouting,
-            Direction::Outbound => Hook::Output,
-        }
-    }
-
-    /// The chain that redirects them.
-    pub fn chain(self) -> ChainName {
-        match self {
-            Direction::Inbound => ChainName::ProxyInitRedirect,
-            Direction::Outbound => ChainName::ProxyInitOutput,
-        }
-    }
-
     /// The hooks that a connection's first packet passes up to and including that one, in order.
     pub fn hooks(self) -> &'static [Hook] {
         match self {
@@ -96,12 +63,6 @@ impl Direction {
                 Hook::Input,
             ],
         }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -587,7 +548,7 @@ fn last_among_ties<'a>(slots: &mut Vec<Slot<'a>>, goal: Goal<'_>) -> Vec<Slot<'a
 
 /// Whether it is the base chain of the goal's table that jumps to the goal.
 fn leads_to_goal(slot: &Slot<'_>, goal: Goal<'_>) -> bool {
-    goal.is_table(slot.table) && slot.chain.name == *goal.chain.other_end().as_str()
+    goal.is_table(slot.table) && slot.chain.name == *goal.chain.counterpart().as_str()
 }
 
 /// Connections on their way.
@@ -1265,8 +1226,13 @@ fn hull(intervals: Intervals) -> Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::found::examples::{base, chain, not, ports, rule, table, to_port};
-    use crate::rules::found::{Name, Set, interface};
+    use crate::rules::name::Name;
+    use crate::rules::rule::interface;
+    use crate::rules::set::Set;
+    use crate::rules::{
+        examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
+        examples::to_port,
+    };
 
     const REDIRECT: &str = "PROXY_INIT_REDIRECT";
 
@@ -1390,18 +1356,6 @@ mod tests {
             false => said.extend([about.to_owned(), redirected]),
         }
         said
-    }
-
-    #[test]
-    fn directions_have_their_hooks_and_chains() {
-        let [inbound, outbound] = Direction::ALL;
-        assert_eq!(
-            (inbound.to_string(), outbound.to_string()),
-            ("inbound".into(), "outbound".into())
-        );
-        assert_eq!((inbound.hook(), outbound.hook()), (Hook::Prerouting, Hook::Output));
-        assert_eq!(inbound.chain().as_str(), "PROXY_INIT_REDIRECT");
-        assert_eq!(outbound.chain().as_str(), "PROXY_INIT_OUTPUT");
     }
 
     #[test]

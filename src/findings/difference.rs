@@ -1,18 +1,22 @@
 //! Compares what is expected with what was found: a pure function, the same for every mode.
 //!
-//! It compares proxy-init's chains rule by rule, and then asks the [walk](crate::rules::walk) whether anything that runs
+//! It compares proxy-init's chains rule by rule, and then asks the [walk](crate::walk) whether anything that runs
 //! before them, or instead of them, takes connections away.
 
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::rules::config::Family;
-use crate::rules::found::{Chain, Found, Rule, Set, Subsystem, Table, TableFamily};
-use crate::rules::line::Line;
-use crate::rules::mode::Mode;
+use crate::found::Found;
+use crate::found::line::Line;
+use crate::rules::family::Family;
 use crate::rules::nftables::set_element;
-use crate::rules::ruleset::ChainName;
-use crate::rules::walk::{Connections, Decision, Direction, Fate, Goal, walk};
+use crate::rules::rule::Rule;
+use crate::rules::set::Set;
+use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
+use crate::walk::{Connections, Decision, Fate, Goal, walk};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -191,7 +195,7 @@ fn sees(table: &Table, family: Family) -> bool {
 /// What differs in a family's nat table.
 fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Found) -> Vec<Finding> {
     let table_family = TableFamily::Ip(family);
-    let held = found.table(subsystem, table_family, super::expected::NAT);
+    let held = found.table(subsystem, table_family, crate::wanted::mode::NAT);
     let Some(expected) = expected.iter().find(|table| table.family == table_family) else {
         return held.map(leftovers).unwrap_or_default();
     };
@@ -300,7 +304,7 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     for set in &expected.sets {
         let lines = |set: &Set| -> Vec<Comparable<'_>> {
             let intervals = set.elements.as_ref().map(|elements| elements.as_slice());
-            let field = super::expected::set_field(set);
+            let field = crate::rules::set::set_field(set);
             let texts = intervals
                 .unwrap_or_default()
                 .iter()
@@ -344,7 +348,7 @@ impl Comparable<'_> {
     /// understood.
     fn is(&self, other: &Self) -> bool {
         match (self.rule, other.rule) {
-            (Some(rule), Some(other)) => rule.does_as(other),
+            (Some(rule), Some(other)) => rule.same_rule(other),
             _ => self.text == other.text,
         }
     }
@@ -430,7 +434,7 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
     let base = expected
         .chains
         .iter()
-        .find(|chain| chain.name == *goal.chain.other_end().as_str());
+        .find(|chain| chain.name == *goal.chain.counterpart().as_str());
     let jump = base
         .and_then(|chain| lines(expected, chain).into_iter().next())
         .map(|line| line.text);
@@ -498,14 +502,19 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::{Config, OwnerId, Port};
-    use crate::rules::expected;
-    use crate::rules::found::examples::{base, chain, commented, ports, rule, table, to_port};
-    use crate::rules::found::{Action, Condition, Field, Kind, Name, Policy, TCP, Values};
+    use crate::found::expected;
     use crate::rules::hook::Hook;
     use crate::rules::intervals::Intervals;
+    use crate::rules::name::Name;
     use crate::rules::nftables::is_of;
-    use crate::rules::plan::plan;
+    use crate::rules::rule::{Action, Condition, Field, TCP, Values};
+    use crate::rules::table::{Kind, Policy};
+    use crate::rules::{
+        examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
+        examples::to_port,
+    };
+    use crate::wanted::config::{Config, OwnerId, Port};
+    use crate::wanted::plan::plan;
 
     const JUMP_IN: &str =
         "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT";

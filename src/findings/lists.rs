@@ -2,10 +2,11 @@
 
 use ipnet::IpNet;
 
-use crate::rules::config::{Family, Port, PortRange};
-use crate::rules::expected::subnet;
-use crate::rules::found::Field;
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
+use crate::rules::rule::Field;
+use crate::rules::subnet::subnet;
+use crate::wanted::config::{Port, PortRange};
 
 /// The ports as ranges. Numbers that are no ports are left out.
 pub fn ranges(numbers: &Intervals) -> Vec<PortRange> {
@@ -47,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::expected::addresses;
+    use crate::rules::subnet::addresses;
 
     #[test]
     fn ports_are_listed_one_by_one_or_as_ranges() {

@@ -1,7 +1,7 @@
 //! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
 
 use proxy_init::backend::{native, nft};
-use proxy_init::rules::xtables;
+use proxy_init::wanted::restore;
 use proxy_init::{Config, OwnerId, Port, PortRange, Ruleset, plan};
 use xtask::linkerd;
 
@@ -96,7 +96,7 @@ impl Rules {
         let inputs = self.rulesets()?;
         let inputs = inputs
             .iter()
-            .map(|ruleset| xtables::simulation(std::slice::from_ref(ruleset)));
+            .map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
         restore_each(tools, mode, &self.label, inputs)
     }
 
@@ -106,7 +106,7 @@ impl Rules {
     /// The host lacks it, or the rules differ otherwise.
     pub(crate) fn change(&self, other: &Self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
         let (old, new) = (self.rulesets()?, other.rulesets()?);
-        let text = |ruleset: &Ruleset| xtables::simulation(std::slice::from_ref(ruleset));
+        let text = |ruleset: &Ruleset| restore::simulation(std::slice::from_ref(ruleset));
         let inputs = old
             .iter()
             .zip(&new)

@@ -1,55 +1,9 @@
-//! Rules as text in iptables' syntax: written as `iptables-restore` reads it, and as iptables-save prints it.
+//! Rules as iptables-save prints them.
 
 use std::fmt;
-use std::io::Write as _;
 
-use crate::rules::config::Family;
-use crate::rules::found::{Action, Condition, Field, Name, Rule as FoundRule, TCP, Values};
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::ruleset::{ChainName, Match, Rule, Ruleset, Target};
-
-/// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
-/// comment unquoted.
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for condition in &self.matches {
-            write!(f, "{condition} ")?;
-        }
-        // A subnet as the user wrote it is the only foreign text in a comment, and it holds no quote, space or
-        // backslash: it was read as an address.
-        let quote = if f.alternate() { "" } else { "\"" };
-        write!(
-            f,
-            "-m comment --comment {quote}{}{quote} -j {}",
-            self.purpose, self.target
-        )
-    }
-}
-
-impl fmt::Display for Match {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Match::Tcp => f.write_str("-p tcp"),
-            Match::DestinationPort(port) => write!(f, "-m tcp --dport {port}"),
-            Match::DestinationPorts(ports) => write!(f, "-m multiport --dports {ports}"),
-            Match::Source(net) => write!(f, "-s {net}"),
-            Match::Destination(net) => write!(f, "-d {net}"),
-            Match::OutLoopback => f.write_str("-o lo"),
-            Match::UidOwner(id) => write!(f, "-m owner --uid-owner {id}"),
-            Match::GidOwner(id) => write!(f, "-m owner --gid-owner {id}"),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Return => f.write_str("RETURN"),
-            Target::Redirect(port) => write!(f, "REDIRECT --to-ports {port}"),
-            Target::Jump(chain) => chain.fmt(f),
-        }
-    }
-}
+use crate::rules::rule::{Action, Condition, Field, Rule as FoundRule, TCP, Values};
 
 /// A rule that was found, without its chain, in iptables' syntax. What isn't understood is in brackets.
 pub struct IptablesRule<'a>(pub &'a FoundRule);
@@ -138,108 +92,15 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
     }
 }
 
-/// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
-/// bytes, so it need not be UTF-8.
-pub(crate) struct Input(Vec<u8>);
-
-impl Input {
-    /// The transaction's first line.
-    pub(crate) fn new() -> Self {
-        Self(b"*nat\n".to_vec())
-    }
-
-    /// Whether there is nothing to do.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == Self::new().0
-    }
-
-    /// Makes a chain, or deletes its rules if it is there.
-    pub(crate) fn make_or_flush(&mut self, chain: ChainName) {
-        self.line(format_args!(":{chain} - [0:0]"));
-    }
-
-    /// Adds a rule behind a chain's last one.
-    pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
-        self.line(format_args!("-A {chain} {rule}"));
-    }
-
-    /// Deletes the rule with this index. Of several in a chain, the last must go first: those behind move up.
-    pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
-        // Quoted as iptables-restore reads it (add_param_to_argv in iptables' xshared.c).
-        self.0.extend(b"-D \"");
-        for &byte in chain.as_bytes() {
-            if matches!(byte, b'"' | b'\\') {
-                self.0.push(b'\\');
-            }
-            self.0.push(byte);
-        }
-        self.line(format_args!("\" {}", index + 1));
-    }
-
-    /// Deletes an empty chain.
-    pub(crate) fn delete_chain(&mut self, chain: ChainName) {
-        self.line(format_args!("-X {chain}"));
-    }
-
-    /// The input without its last line, `COMMIT`.
-    pub(crate) fn uncommitted(self) -> Vec<u8> {
-        self.0
-    }
-
-    fn line(&mut self, line: fmt::Arguments<'_>) {
-        // Writing to a Vec can't fail.
-        let _ = writeln!(self.0, "{line}");
-    }
-}
-
-/// Lines at which iptables-restore and ip6tables-restore stop with an error before they have committed anything.
-/// Without them, one command would accept the text of both families, and the second part would flush the chains of the
-/// first and double its jumps.
-///
-/// The invalid line stands inside a table because `--table` makes some versions skip what is outside.
-const NOT_FOR_ONE_COMMAND: &str = "\
-*nat
-text-of-both-families: for a restore command, ask for one with --simulate=ipv4 or --simulate=ipv6
-
-";
-
-/// What `--simulate` prints: for each family a comment that names its restore command, followed by that command's
-/// input. The text of one family can be restored as it is; restore commands refuse the text of several.
-pub fn simulation(rulesets: &[Ruleset]) -> String {
-    let mut text = String::new();
-    if rulesets.len() > 1 {
-        text += NOT_FOR_ONE_COMMAND;
-    }
-    for ruleset in rulesets {
-        let command = match ruleset.family {
-            Family::V4 => "iptables-restore",
-            Family::V6 => "ip6tables-restore",
-        };
-        let mut input = Input::new();
-        for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
-            input.make_or_flush(chain.name);
-        }
-        for (chain, rule) in ruleset.rules() {
-            input.append(chain, rule);
-        }
-        let lines = input.uncommitted();
-        text += &format!(
-            "# {}: {command} --noflush\n{}COMMIT\n",
-            ruleset.family,
-            String::from_utf8_lossy(&lines)
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::{Config, Port};
-    use crate::rules::found::examples::{commented, not, rule, to_port};
-    use crate::rules::found::{Name, interface};
-    use crate::rules::plan::plan;
-    use crate::rules::ruleset::Purpose;
+    use crate::rules::examples::{commented, not, rule, to_port};
+    use crate::rules::family::Family;
+    use crate::rules::name::Name;
+    use crate::rules::rule::interface;
+    use crate::wanted::config::{Config, Port};
+    use crate::wanted::plan::plan;
 
     fn written(rule: &FoundRule) -> String {
         IptablesRule(rule).to_string()
@@ -399,43 +260,8 @@ mod tests {
             for (_, rule) in ruleset.rules() {
                 let text = rule.to_string();
                 assert_eq!(format!("{rule:#}"), text.replace('"', ""));
-                assert_eq!(written(&crate::rules::expected::found(rule)), text);
+                assert_eq!(written(&crate::found::expected::found(rule)), text);
             }
         }
-    }
-
-    #[test]
-    fn what_a_restore_command_is_fed() {
-        let port = |number| Port::new(number).unwrap();
-        let jump = Rule {
-            matches: vec![],
-            target: Target::Jump(ChainName::ProxyInitOutput),
-            purpose: Purpose::LookAtOutbound,
-        };
-        let mut input = Input::new();
-        input.make_or_flush(ChainName::ProxyInitOutput);
-        input.append(ChainName::Output, &jump);
-        input.delete(&Name::from("a \\ \"b\""), 2);
-        input.delete_chain(ChainName::ProxyInitRedirect);
-        assert_eq!(
-            String::from_utf8(input.uncommitted()).unwrap(),
-            "*nat\n:PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j \
-             PROXY_INIT_OUTPUT\n-D \"a \\\\ \\\"b\\\"\" 3\n-X PROXY_INIT_REDIRECT\n"
-        );
-
-        let mut config = Config::new(port(4143), port(4140));
-        config.ipv6 = false;
-        let restore = "*nat\n:PROXY_INIT_REDIRECT - [0:0]\n:PROXY_INIT_OUTPUT - [0:0]\n\
-            -A PROXY_INIT_REDIRECT -p tcp -m comment --comment \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143\n\
-            -A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT\n\
-            -A PROXY_INIT_OUTPUT -o lo -m comment --comment \"proxy-init/ignore-loopback\" -j RETURN\n\
-            -A PROXY_INIT_OUTPUT -p tcp -m comment --comment \"proxy-init/redirect-all-outgoing-to-proxy-port\" -j REDIRECT --to-ports 4140\n\
-            -A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT\nCOMMIT\n";
-        let v4 = format!("# IPv4: iptables-restore --noflush\n{restore}");
-        assert_eq!(simulation(&plan(&config)), v4);
-        config.ipv6 = true;
-        let both = simulation(&plan(&config));
-        let rest = both.strip_prefix(NOT_FOR_ONE_COMMAND).unwrap();
-        assert_eq!(rest, format!("{v4}# IPv6: ip6tables-restore --noflush\n{restore}"));
     }
 }

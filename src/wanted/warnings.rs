@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::rules::config::{Config, Port, Subnet};
-use crate::rules::flags::{INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID};
+use crate::wanted::config::{Config, Port, Subnet};
+use crate::wanted::flags::{INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID};
 
 /// Something in a [`Config`] that its user should know before connections show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn warnings(config: &Config) -> Vec<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::OwnerId;
+    use crate::wanted::config::OwnerId;
 
     #[test]
     fn what_is_doubtful_is_named_and_nothing_else() {

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::rules::config::Family;
-use crate::rules::expected::LOOPBACK;
-use crate::rules::found::{Action, Condition, Field, Found, Name, Rule, Values, address, interface};
+use crate::found::Found;
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::ChainName;
-use crate::rules::walk::{Connections, Direction, End, Fate, Followed, Matched, Place, Reason, Step, follow, orders};
+use crate::rules::name::Name;
+use crate::rules::rule::LOOPBACK;
+use crate::rules::rule::{Action, Condition, Field, Rule, Values, address, interface};
+use crate::walk::{Connections, End, Fate, Followed, Matched, Place, Reason, Step, follow, orders};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::ChainName;
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -348,12 +351,16 @@ fn depends_on(field: Field, at: Place<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::{Config, OwnerId};
-    use crate::rules::expected::xtables;
-    use crate::rules::found::examples::{base, chain, not, rule, table, to_port};
-    use crate::rules::found::{Kind, NotKnown, Policy, Set, Subsystem, Table};
+    use crate::found::NotKnown;
+    use crate::found::expected::xtables;
     use crate::rules::hook::Hook;
-    use crate::rules::plan::plan;
+    use crate::rules::set::Set;
+    use crate::rules::table::{Kind, Policy, Subsystem, Table};
+    use crate::rules::{
+        examples::base, examples::chain, examples::not, examples::rule, examples::table, examples::to_port,
+    };
+    use crate::wanted::config::{Config, OwnerId};
+    use crate::wanted::plan::plan;
 
     /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
     fn installed(mode: Mode) -> Vec<Table> {

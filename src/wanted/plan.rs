@@ -2,8 +2,9 @@
 
 use ipnet::IpNet;
 
-use crate::rules::config::{Config, Family, Port, PortRange, Subnet};
-use crate::rules::ruleset::{Chain, ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
+use crate::rules::family::Family;
+use crate::wanted::config::{Config, Port, PortRange, Subnet};
+use crate::wanted::ruleset::{Chain, ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
 pub fn plan(config: &Config) -> Vec<Ruleset> {
@@ -130,7 +131,7 @@ fn jump(to: ChainName, purpose: Purpose) -> Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::OwnerId;
+    use crate::wanted::config::OwnerId;
 
     #[test]
     fn a_subnet_goes_to_its_own_family() {

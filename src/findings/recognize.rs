@@ -3,15 +3,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::config::{Config, Family, OwnerId, Port, PortRange, Subnet};
-use crate::rules::expected::{addresses, ports_of};
-use crate::rules::found::{Condition, Field, Found, Name, Rule as FoundRule, Table, Values};
+use crate::findings::lists;
+use crate::found::Found;
+use crate::found::expected::ports_of;
+use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
-use crate::rules::lists;
-use crate::rules::mode::Mode;
+use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::ruleset::{Match, Purpose, Rule, Target};
-use crate::rules::walk::Direction;
+use crate::rules::rule::{Condition, Field, Rule as FoundRule, Values};
+use crate::rules::subnet::addresses;
+use crate::rules::table::Table;
+use crate::wanted::config::{Config, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::direction::Direction;
+use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::{Match, Purpose, Rule, Target};
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +40,7 @@ impl fmt::Display for NoConfig {
 
 /// The config that comes closest to what was found. Installed in the same mode, it makes exactly that, provided that
 /// what was found is one complete, untouched installation: whether it is,
-/// [`differences`](crate::rules::difference::differences) from what the config would install tell.
+/// [`differences`](crate::findings::difference::differences) from what the config would install tell.
 ///
 /// # Errors
 /// Too little was found.
@@ -153,7 +158,7 @@ fn native(table: &Table) -> Parts {
             chain.map(|chain| chain.rules.as_slice()).unwrap_or_default()
         };
         let only_v4 = is_of(Family::V4);
-        let jumps = rules(direction.chain().other_end().as_str());
+        let jumps = rules(direction.chain().counterpart().as_str());
         parts.ipv6 &= !jumps.iter().any(|jump| jump.conditions.contains(&only_v4));
         for rule in rules(direction.chain().as_str()) {
             native_rule(&mut parts, direction, table, rule);

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::rules::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
-use crate::rules::mode::{Choice, Mode};
+use crate::wanted::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::mode::{Choice, Mode};
 
 /// Reads a number or text by the type's own [`FromStr`].
 struct Parse<T>(PhantomData<T>);
@@ -142,7 +142,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::rules::flags::arguments;
+    use crate::wanted::flags::arguments;
 
     fn read(value: Value) -> Result<Config, String> {
         serde_json::from_value(value).map_err(|error| error.to_string())

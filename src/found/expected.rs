@@ -1,23 +1,18 @@
 //! Translates the rules of a ruleset into the vocabulary of what the kernel holds, and back: what a table looks like
 //! once they are installed.
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
-use crate::rules::config::{Family, OwnerId, Port, PortRange};
-use crate::rules::found::{
-    Action, Base, Chain, Condition, Field, Found, Kind, Name, NotKnown, Policy, Rule as FoundRule, Set, Subsystem, TCP,
-    Table, TableFamily, Values, interface,
-};
+use crate::found::{Found, NotKnown};
+use crate::rules::family::Family;
 use crate::rules::hook::{Hook, NAT_PRIORITY};
-use crate::rules::intervals::Intervals;
-use crate::rules::mode::Mode;
-use crate::rules::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
-
-/// The table in which nft mode and legacy mode keep a family's rules.
-pub const NAT: &str = "nat";
-
-/// The table in which native mode keeps the rules of both families.
-pub const NATIVE: &str = "proxy-init";
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Field, LOOPBACK, Rule as FoundRule, TCP, Values, interface};
+use crate::rules::subnet::{addresses, subnet};
+use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+use crate::wanted::config::{OwnerId, Port, PortRange};
+use crate::wanted::mode::{Mode, NAT};
+use crate::wanted::ruleset::{ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
 
 impl Found {
     /// The table that holds a mode's rules for packets of a family.
@@ -57,35 +52,6 @@ impl Found {
     /// Why a subsystem could not be seen; none if it could.
     pub fn unseen(&self, subsystem: Subsystem) -> Option<&NotKnown> {
         self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
-    }
-}
-
-impl Mode {
-    /// The subsystem that holds the mode's rules.
-    pub fn subsystem(self) -> Subsystem {
-        match self {
-            Mode::Nft | Mode::Native => Subsystem::NfTables,
-            Mode::Legacy => Subsystem::Legacy,
-        }
-    }
-
-    /// The family and the name of the table that holds the mode's rules for packets of a family.
-    pub fn table(self, family: Family) -> (TableFamily, &'static str) {
-        match self {
-            Mode::Native => (TableFamily::Inet, NATIVE),
-            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
-        }
-    }
-
-    /// The mode whose rules a table holds, or would hold if there were any.
-    pub fn of(table: &Table) -> Option<Self> {
-        let is_of = |mode: &Self, family: Family| {
-            let (table_family, name) = mode.table(family);
-            table.subsystem == mode.subsystem() && table.family == table_family && table.name == *name
-        };
-        Mode::ALL
-            .into_iter()
-            .find(|mode| Family::ALL.into_iter().any(|family| is_of(mode, family)))
     }
 }
 
@@ -162,104 +128,9 @@ pub fn condition(of: &Match) -> Condition {
     }
 }
 
-/// The loopback interface's name.
-pub const LOOPBACK: &[u8] = b"lo";
-
-/// The field whose numbers one of native mode's sets holds.
-pub fn set_field(set: &Set) -> Field {
-    match set.bits {
-        16 => Field::DestinationPort,
-        32 => Field::Destination(Family::V4),
-        _ => Field::Destination(Family::V6),
-    }
-}
-
-/// How the kernel keeps a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// As intervals, in a tree that has both ends of each (nft_set_rbtree.c).
-    Intervals,
-    /// As single numbers; 16 bits are looked up in a bitmap (nft_set_bitmap.c).
-    Numbers,
-    /// As single numbers in a hash table (nft_set_hash.c), which the kernel takes for a set whose elements could expire.
-    /// None does. Adding a number to a bitmap's list takes the longer the more there are (`nft_bitmap_insert`); from
-    /// some 300 on, these are faster.
-    Hashed,
-}
-
-impl Shape {
-    /// The fastest shape to fill for the numbers of one of native mode's sets. It doesn't change what the set means, so
-    /// a set of another shape is as good.
-    pub fn of(set: &Set) -> Self {
-        /// Filling a bitmap with more numbers takes longer than a hash table.
-        const BITMAP: u128 = 128;
-        let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-        if set_field(set) != Field::DestinationPort {
-            return Self::Intervals;
-        }
-        let count =
-            |sum: u128, (first, last): &(u128, u128)| sum.saturating_add(last.saturating_sub(*first)).saturating_add(1);
-        let numbers = intervals.iter().fold(0, count);
-        // An interval has two elements.
-        match numbers {
-            _ if numbers > 2 * intervals.len() as u128 => Self::Intervals,
-            ..=BITMAP => Self::Numbers,
-            _ => Self::Hashed,
-        }
-    }
-}
-
-/// The elements that a set of native mode's has in its [`Shape`], each with both of its ends.
-pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
-    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-    match Shape::of(set) {
-        Shape::Intervals => intervals.to_vec(),
-        Shape::Numbers | Shape::Hashed => {
-            let numbers = intervals.iter().flat_map(|&(first, last)| first..=last);
-            numbers.map(|number| (number, number)).collect()
-        }
-    }
-}
-
 /// A range of ports as numbers.
 pub fn ports_of(range: PortRange) -> (u128, u128) {
     (range.first().into(), range.last().into())
-}
-
-fn family(net: IpNet) -> Family {
-    match net {
-        IpNet::V4(_) => Family::V4,
-        IpNet::V6(_) => Family::V6,
-    }
-}
-
-/// A subnet's addresses as numbers.
-pub fn addresses(net: IpNet) -> (u128, u128) {
-    match net {
-        IpNet::V4(net) => (u32::from(net.network()).into(), u32::from(net.broadcast()).into()),
-        IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
-    }
-}
-
-/// The subnet that has exactly these addresses; none if no subnet has.
-pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
-    let hosts = first ^ last;
-    if hosts & hosts.wrapping_add(1) != 0 || first & hosts != 0 {
-        return None;
-    }
-    let host_bits = 128 - hosts.leading_zeros();
-    match family {
-        Family::V4 => {
-            let address = u32::try_from(first).ok()?;
-            let prefix = 32u32.checked_sub(host_bits)?;
-            Ipv4Net::new(address.into(), u8::try_from(prefix).ok()?)
-                .ok()
-                .map(IpNet::V4)
-        }
-        Family::V6 => Ipv6Net::new(first.into(), u8::try_from(128 - host_bits).ok()?)
-            .ok()
-            .map(IpNet::V6),
-    }
 }
 
 impl FoundRule {
@@ -303,7 +174,7 @@ impl FoundRule {
 
     /// Whether, in the chain of this name, it is proxy-init's own jump to `goal`, or linkerd-init's.
     pub(crate) fn is_own_jump(&self, chain: &Name, goal: ChainName) -> bool {
-        *chain == *goal.other_end().as_str()
+        *chain == *goal.counterpart().as_str()
             && self.conditions.is_empty()
             && self.action == action(Target::Jump(goal))
             && self.as_rule().is_some_and(|rule| {
@@ -326,6 +197,13 @@ impl FoundRule {
             }),
             _ => None,
         }
+    }
+}
+
+fn family(net: IpNet) -> Family {
+    match net {
+        IpNet::V4(_) => Family::V4,
+        IpNet::V6(_) => Family::V6,
     }
 }
 
@@ -369,10 +247,11 @@ fn as_match(condition: &Condition, purpose: &Purpose) -> Option<Match> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::Config;
-    use crate::rules::found::examples;
+    use crate::rules::examples;
     use crate::rules::intervals::Intervals;
-    use crate::rules::plan::plan;
+    use crate::rules::set::Set;
+    use crate::wanted::config::Config;
+    use crate::wanted::plan::plan;
 
     #[test]
     fn a_rule_survives_the_way_there_and_back() {
@@ -396,23 +275,6 @@ mod tests {
             }
         }
         assert_eq!(count, 2 * 13);
-    }
-
-    #[test]
-    fn addresses_are_a_subnet_only_if_they_are_all_of_one() {
-        assert_eq!(
-            subnet(Family::V4, (0x0a00_0000, 0x0aff_ffff)).unwrap().to_string(),
-            "10.0.0.0/8"
-        );
-        assert_eq!(
-            subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(),
-            "0.0.0.0/0"
-        );
-        assert_eq!(subnet(Family::V6, (0, u128::MAX)).unwrap().to_string(), "::/0");
-        assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
-        for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {
-            assert_eq!(subnet(Family::V4, interval), None, "{interval:?}");
-        }
     }
 
     #[test]
@@ -508,17 +370,6 @@ mod tests {
             rule.comment,
             Some(Name::from("proxy-init/redirect-all-incoming-to-proxy-port"))
         );
-    }
-
-    #[test]
-    fn native_modes_sets_are_known_by_their_bits() {
-        let of = |bits| Set {
-            bits,
-            ..examples::ports("set", &[])
-        };
-        assert_eq!(set_field(&of(16)), Field::DestinationPort);
-        assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
-        assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::fmt::{self, Write as _};
 
 use ipnet::IpNet;
 
-use crate::rules::config::{Family, OwnerId, Port, PortRange, Subnet};
+use crate::rules::family::Family;
 use crate::rules::hook::Hook;
+use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
 
 /// One family's rules in the nat table, chain by chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl ChainName {
     }
 
     /// The other end of the jump: for a base chain, proxy-init's chain that it jumps to; for that one, the base chain.
-    pub(crate) fn other_end(self) -> Self {
+    pub(crate) fn counterpart(self) -> Self {
         match self {
             Self::Prerouting => Self::ProxyInitRedirect,
             Self::ProxyInitRedirect => Self::Prerouting,
@@ -367,7 +368,7 @@ mod tests {
             ),
             (Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
         ] {
-            assert_eq!((base.other_end(), own.other_end()), (own, base));
+            assert_eq!((base.counterpart(), own.counterpart()), (own, base));
             assert_eq!((base.hook(), own.hook()), (Some(hook), None));
             assert_eq!((base.is_ours(), own.is_ours()), (false, true));
             assert_eq!([base.to_string(), own.to_string()], names);

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use crate::rules::config::{Config, PortRange};
-use crate::rules::mode::Choice;
+use crate::wanted::config::{Config, PortRange};
+use crate::wanted::mode::Choice;
 
 /// [`Config::inbound_port`].
 pub const INCOMING_PROXY_PORT: &str = "incoming-proxy-port";
@@ -92,8 +92,8 @@ fn range(ports: &PortRange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::config::{OwnerId, Port};
-    use crate::rules::mode::Mode;
+    use crate::wanted::config::{OwnerId, Port};
+    use crate::wanted::mode::Mode;
 
     fn config() -> Config {
         let port = |number| Port::new(number).unwrap();

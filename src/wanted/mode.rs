@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::config::{Family, Invalid};
+use crate::rules::family::Family;
+use crate::rules::table::{Subsystem, Table, TableFamily};
+use crate::wanted::config::Invalid;
 
 /// A backend, as `--iptables-mode` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +117,41 @@ impl FromStr for Choice {
             "default" => Ok(Choice::Default),
             name => Choice::from_name(name).ok_or_else(|| Invalid::Choice(name.to_owned())),
         }
+    }
+}
+
+/// The table in which nft mode and legacy mode keep a family's rules.
+pub const NAT: &str = "nat";
+
+/// The table in which native mode keeps the rules of both families.
+pub const NATIVE: &str = "proxy-init";
+
+impl Mode {
+    /// The subsystem that holds the mode's rules.
+    pub fn subsystem(self) -> Subsystem {
+        match self {
+            Mode::Nft | Mode::Native => Subsystem::NfTables,
+            Mode::Legacy => Subsystem::Legacy,
+        }
+    }
+
+    /// The family and the name of the table that holds the mode's rules for packets of a family.
+    pub fn table(self, family: Family) -> (TableFamily, &'static str) {
+        match self {
+            Mode::Native => (TableFamily::Inet, NATIVE),
+            Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
+        }
+    }
+
+    /// The mode whose rules a table holds, or would hold if there were any.
+    pub fn of(table: &Table) -> Option<Self> {
+        let is_of = |mode: &Self, family: Family| {
+            let (table_family, name) = mode.table(family);
+            table.subsystem == mode.subsystem() && table.family == table_family && table.name == *name
+        };
+        Mode::ALL
+            .into_iter()
+            .find(|mode| Family::ALL.into_iter().any(|family| is_of(mode, family)))
     }
 }
 

@@ -1,0 +1,7 @@
+//! What a user is told: how what was found differs from what is wanted, which config made it, and where a connection goes.
+
+pub mod difference;
+pub mod explain;
+pub mod lists;
+pub mod obstacle;
+pub mod recognize;

@@ -1,0 +1,250 @@
+//! Rules: conditions on the fields of a packet, and an action.
+
+use std::net::IpAddr;
+
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+
+/// A rule: its action is taken for packets that meet every condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// What a packet must meet; with no condition, every packet matches.
+    pub conditions: Vec<Condition>,
+    /// What happens to it.
+    pub action: Action,
+    /// Its comment.
+    pub comment: Option<Name>,
+    /// The traffic that it has counted; none if it has no counter.
+    pub counters: Option<Counters>,
+    /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
+    pub handle: u64,
+}
+
+impl Rule {
+    /// Whether the other rule has the same conditions, action and comment; counters and handles don't matter.
+    pub fn same_rule(&self, other: &Self) -> bool {
+        self.conditions == other.conditions && self.action == other.action && self.comment == other.comment
+    }
+}
+
+/// How much traffic a rule has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// How many packets.
+    pub packets: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// A property of a packet that conditions look at, as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Field {
+    /// `NFPROTO_IPV4` (2) or `NFPROTO_IPV6` (10).
+    Family,
+    /// The transport protocol: 6 is TCP.
+    Protocol,
+    /// The source address, in this family's header.
+    Source(Family),
+    /// The destination address, in this family's header.
+    Destination(Family),
+    /// The source port.
+    SourcePort,
+    /// The destination port.
+    DestinationPort,
+    /// The user id of the socket that sends it.
+    Uid,
+    /// The group id of that socket.
+    Gid,
+    /// The name of the device by which it came in, padded with zeros to 16 bytes; all zeros if there is no device.
+    InInterface,
+    /// The name of the device by which it leaves, in the same form.
+    OutInterface,
+}
+
+impl Field {
+    /// How many bits its numbers have.
+    pub fn bits(self) -> u32 {
+        match self {
+            Field::Family | Field::Protocol => 8,
+            Field::SourcePort | Field::DestinationPort => 16,
+            Field::Uid | Field::Gid | Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
+            Field::Source(Family::V6) | Field::Destination(Family::V6) => 128,
+            Field::InInterface | Field::OutInterface => 128,
+        }
+    }
+
+    /// The largest number that it can have.
+    pub fn largest(self) -> u128 {
+        u128::MAX >> (128 - self.bits())
+    }
+}
+
+/// An interface's name as a number; see [`Field::InInterface`]. Bytes after the 16th are ignored: the kernel has no
+/// longer names (`IFNAMSIZ`).
+pub fn interface(name: &[u8]) -> u128 {
+    let mut padded = [0; 16];
+    for (slot, byte) in padded.iter_mut().zip(name) {
+        *slot = *byte;
+    }
+    u128::from_be_bytes(padded)
+}
+
+/// An address as a number.
+pub fn address(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// The protocol's number in IP's header: `IPPROTO_TCP`.
+pub const TCP: u128 = 6;
+
+/// A condition on a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// The field is one of these numbers or, if negated, none of them.
+    In {
+        /// What it looks at.
+        field: Field,
+        /// The numbers.
+        values: Values,
+        /// It holds if the field is none of them.
+        negated: bool,
+    },
+    /// A condition whose outcome is the same for the first packet of every TCP connection: `ct state new`, `--syn`.
+    Fixed {
+        /// How it is written.
+        text: String,
+        /// Whether it holds for such a packet.
+        holds: bool,
+    },
+    /// A condition that isn't understood: it may hold or not.
+    Unknown(String),
+}
+
+impl Condition {
+    /// The field is one of these.
+    pub fn is(field: Field, values: impl Into<Values>) -> Self {
+        Self::In {
+            field,
+            values: values.into(),
+            negated: false,
+        }
+    }
+}
+
+/// The numbers that a condition compares with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Values {
+    /// These intervals, in the order in which they were written.
+    Listed(Vec<(u128, u128)>),
+    /// Those of a set of the table.
+    Set(Name),
+}
+
+impl From<u128> for Values {
+    fn from(number: u128) -> Self {
+        Self::Listed(vec![(number, number)])
+    }
+}
+
+impl From<(u128, u128)> for Values {
+    fn from(interval: (u128, u128)) -> Self {
+        Self::Listed(vec![interval])
+    }
+}
+
+/// What a rule does with a packet that meets its conditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing that affects its way: the next rule is asked. The text says what it does beside counting.
+    Continue(Option<String>),
+    /// It ends the base chain for the packet; the hook's next base chain is asked.
+    Accept,
+    /// The packet is dropped.
+    Drop,
+    /// The packet returns to the chain that jumped here.
+    Return,
+    /// The packet goes through another chain and, at its end, comes back.
+    Jump(Name),
+    /// The packet goes on to another chain and doesn't come back.
+    Goto(Name),
+    /// The connection goes to one of these ports of this host; none: to the port that it was for anyway.
+    Redirect(Option<(u16, u16)>),
+    /// The connection goes elsewhere; the text says where.
+    Nat(String),
+    /// Connection tracking ignores the packet, so it passes no nat chain.
+    Untrack,
+    /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
+    Map(Field, Name),
+    /// Something that isn't understood: it may do anything.
+    Unknown(String),
+}
+
+/// The loopback interface's name.
+pub const LOOPBACK: &[u8] = b"lo";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{commented, rule, to_port};
+
+    #[test]
+    fn rules_do_the_same_whatever_they_have_counted() {
+        let one = commented("mine", rule([to_port(80)], Action::Accept));
+        let counted = Rule {
+            counters: Some(Counters { packets: 1, bytes: 60 }),
+            handle: 7,
+            ..one.clone()
+        };
+        assert!(one.same_rule(&counted));
+        for other in [
+            commented("mine", rule([to_port(81)], Action::Accept)),
+            commented("mine", rule([to_port(80)], Action::Drop)),
+            commented("yours", rule([to_port(80)], Action::Accept)),
+            rule([to_port(80)], Action::Accept),
+        ] {
+            assert!(!one.same_rule(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_as_large_as_their_fields() {
+        for (field, largest) in [
+            (Field::Family, 255),
+            (Field::Protocol, 255),
+            (Field::SourcePort, 65535),
+            (Field::DestinationPort, 65535),
+            (Field::Uid, 4_294_967_295),
+            (Field::Gid, 4_294_967_295),
+            (Field::Source(Family::V4), 4_294_967_295),
+            (Field::Destination(Family::V4), 4_294_967_295),
+            (Field::Source(Family::V6), u128::MAX),
+            (Field::Destination(Family::V6), u128::MAX),
+            (Field::InInterface, u128::MAX),
+            (Field::OutInterface, u128::MAX),
+        ] {
+            assert_eq!(field.largest(), largest, "{field:?}");
+        }
+        assert_eq!((Field::Protocol.bits(), Field::Uid.bits()), (8, 32));
+    }
+
+    #[test]
+    fn an_interfaces_name_is_its_bytes_and_zeros() {
+        assert_eq!(interface(b""), 0);
+        assert_eq!(interface(b"lo"), 0x6c6f_0000_0000_0000_0000_0000_0000_0000);
+        assert_eq!(interface(b"0123456789abcdef"), interface(b"0123456789abcdefgh"));
+    }
+
+    #[test]
+    fn a_condition_is_made_of_a_number_or_an_interval() {
+        let listed = |list| Condition::In {
+            field: Field::Uid,
+            values: Values::Listed(list),
+            negated: false,
+        };
+        assert_eq!(Condition::is(Field::Uid, 7), listed(vec![(7, 7)]));
+        assert_eq!(Condition::is(Field::Uid, (7, 9)), listed(vec![(7, 9)]));
+    }
+}

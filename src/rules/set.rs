@@ -1,0 +1,94 @@
+//! Sets of a table.
+
+use crate::rules::family::Family;
+use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Field};
+
+/// A set, or a map whose values are verdicts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Set {
+    /// Its name.
+    pub name: Name,
+    /// How many bits an element has.
+    pub bits: u32,
+    /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
+    pub elements: Option<Intervals>,
+    /// For a verdict map: which numbers get which verdict.
+    pub verdicts: Vec<(Intervals, Action)>,
+    /// Whether elements go after some time.
+    pub expires: bool,
+}
+
+/// The field whose numbers one of native mode's sets holds.
+pub fn set_field(set: &Set) -> Field {
+    match set.bits {
+        16 => Field::DestinationPort,
+        32 => Field::Destination(Family::V4),
+        _ => Field::Destination(Family::V6),
+    }
+}
+
+/// How the kernel keeps a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// As intervals, in a tree that has both ends of each (nft_set_rbtree.c).
+    Intervals,
+    /// As single numbers; 16 bits are looked up in a bitmap (nft_set_bitmap.c).
+    Numbers,
+    /// As single numbers in a hash table (nft_set_hash.c), which the kernel takes for a set whose elements could expire.
+    /// None does. Adding a number to a bitmap's list takes the longer the more there are (`nft_bitmap_insert`); from
+    /// some 300 on, these are faster.
+    Hashed,
+}
+
+impl Shape {
+    /// The fastest shape to fill for the numbers of one of native mode's sets. It doesn't change what the set means, so
+    /// a set of another shape is as good.
+    pub fn of(set: &Set) -> Self {
+        /// Filling a bitmap with more numbers takes longer than a hash table.
+        const BITMAP: u128 = 128;
+        let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
+        if set_field(set) != Field::DestinationPort {
+            return Self::Intervals;
+        }
+        let count =
+            |sum: u128, (first, last): &(u128, u128)| sum.saturating_add(last.saturating_sub(*first)).saturating_add(1);
+        let numbers = intervals.iter().fold(0, count);
+        // An interval has two elements.
+        match numbers {
+            _ if numbers > 2 * intervals.len() as u128 => Self::Intervals,
+            ..=BITMAP => Self::Numbers,
+            _ => Self::Hashed,
+        }
+    }
+}
+
+/// The elements that a set of native mode's has in its [`Shape`], each with both of its ends.
+pub fn set_elements(set: &Set) -> Vec<(u128, u128)> {
+    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
+    match Shape::of(set) {
+        Shape::Intervals => intervals.to_vec(),
+        Shape::Numbers | Shape::Hashed => {
+            let numbers = intervals.iter().flat_map(|&(first, last)| first..=last);
+            numbers.map(|number| (number, number)).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples;
+
+    #[test]
+    fn native_modes_sets_are_known_by_their_bits() {
+        let of = |bits| Set {
+            bits,
+            ..examples::ports("set", &[])
+        };
+        assert_eq!(set_field(&of(16)), Field::DestinationPort);
+        assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
+        assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
+    }
+}

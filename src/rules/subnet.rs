@@ -1,0 +1,56 @@
+//! Subnets as intervals of addresses.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::rules::family::Family;
+
+/// A subnet's addresses as numbers.
+pub fn addresses(net: IpNet) -> (u128, u128) {
+    match net {
+        IpNet::V4(net) => (u32::from(net.network()).into(), u32::from(net.broadcast()).into()),
+        IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
+    }
+}
+
+/// The subnet that has exactly these addresses; none if no subnet has.
+pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
+    let hosts = first ^ last;
+    if hosts & hosts.wrapping_add(1) != 0 || first & hosts != 0 {
+        return None;
+    }
+    let host_bits = 128 - hosts.leading_zeros();
+    match family {
+        Family::V4 => {
+            let address = u32::try_from(first).ok()?;
+            let prefix = 32u32.checked_sub(host_bits)?;
+            Ipv4Net::new(address.into(), u8::try_from(prefix).ok()?)
+                .ok()
+                .map(IpNet::V4)
+        }
+        Family::V6 => Ipv6Net::new(first.into(), u8::try_from(128 - host_bits).ok()?)
+            .ok()
+            .map(IpNet::V6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_a_subnet_only_if_they_are_all_of_one() {
+        assert_eq!(
+            subnet(Family::V4, (0x0a00_0000, 0x0aff_ffff)).unwrap().to_string(),
+            "10.0.0.0/8"
+        );
+        assert_eq!(
+            subnet(Family::V4, (0, u128::from(u32::MAX))).unwrap().to_string(),
+            "0.0.0.0/0"
+        );
+        assert_eq!(subnet(Family::V6, (0, u128::MAX)).unwrap().to_string(), "::/0");
+        assert_eq!(subnet(Family::V6, (1, 1)).unwrap().to_string(), "::1/128");
+        for interval in [(1, 2), (3, 1), (0, 2), (1, 3)] {
+            assert_eq!(subnet(Family::V4, interval), None, "{interval:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Which base chains run when.
+
+use crate::found::Found;
+use crate::rules::family::Family;
+use crate::rules::hook::{Hook, nat_priority};
+use crate::rules::table::{Base, Chain, Kind, Table};
+
+impl Found {
+    /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
+    /// dormant tables aren't among them.
+    ///
+    /// nat chains run together, whatever their priorities, where netfilter's own NAT hook is ([`nat_priority`]): their
+    /// priorities order them among themselves (`nf_nat_register_fn` in net/netfilter/nf_nat_core.c). Of chains with
+    /// equal priorities, the one that was hooked last runs first (`nf_hook_entries_grow` in net/netfilter/core.c;
+    /// measured on Linux 6.18). When chains of different tables were hooked isn't recorded, so that between tables
+    /// their order here is that of the tables, and may be wrong: see [`Slot::ties_with`].
+    pub fn chains_at(&self, family: Family, hook: Hook) -> Vec<Slot<'_>> {
+        let mut slots: Vec<Slot<'_>> = self
+            .tables
+            .iter()
+            .rev()
+            .filter(|table| !table.dormant && table.family.sees(family))
+            .flat_map(|table| table.chains.iter().rev().map(move |chain| (table, chain)))
+            .filter_map(|(table, chain)| {
+                let base = chain.base.filter(|base| base.hook == hook)?;
+                Some(Slot { table, chain, base })
+            })
+            .collect();
+        slots.sort_by_key(Slot::order);
+        slots
+    }
+}
+
+/// A base chain in the order of its hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot<'a> {
+    /// Whose chain it is.
+    pub table: &'a Table,
+    /// The chain.
+    pub chain: &'a Chain,
+    /// Where it is hooked.
+    pub base: Base,
+}
+
+impl Slot<'_> {
+    /// What the kernel orders a hook's chains by.
+    pub(crate) fn order(&self) -> (i32, i32) {
+        match self.base.kind {
+            Kind::Nat => (nat_priority(self.base.hook), self.base.priority),
+            Kind::Filter => (self.base.priority, self.base.priority),
+        }
+    }
+
+    /// Whether it isn't known which of the two runs first.
+    pub fn ties_with(&self, other: &Self) -> bool {
+        let same_table = std::ptr::eq(self.table, other.table);
+        self.order() == other.order() && !same_table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{base, chain, table};
+
+    /// The chains at a hook, as `table/chain`.
+    fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
+        let found = Found {
+            tables: tables.to_vec(),
+            not_known: vec![],
+        };
+        let slots = found.chains_at(family, hook);
+        slots
+            .iter()
+            .map(|slot| format!("{}/{}", slot.table, slot.chain.name))
+            .collect()
+    }
+
+    #[test]
+    fn chains_run_by_their_priorities_and_nat_chains_together() {
+        let prerouting = |name, kind, priority| base(name, kind, Hook::Prerouting, priority, vec![]);
+        let tables = [
+            table(
+                "inet mine",
+                vec![
+                    prerouting("late", Kind::Filter, -99),
+                    // Where its priority says nothing against filter chains, but against nat chains.
+                    prerouting("nat-last", Kind::Nat, 300),
+                    prerouting("nat-first", Kind::Nat, -300),
+                    prerouting("early", Kind::Filter, -101),
+                    chain("regular", vec![]),
+                    base("out", Kind::Filter, Hook::Output, 0, vec![]),
+                ],
+            ),
+            table("ip nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+            table("ip6 nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(
+            order(&tables, Family::V6, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip6 nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(order(&tables, Family::V4, Hook::Output), ["inet mine/out"]);
+        assert!(order(&tables, Family::V4, Hook::Forward).is_empty());
+        let mut tables = tables;
+        tables[0].dormant = true;
+        assert_eq!(order(&tables, Family::V4, Hook::Prerouting), ["ip nat/PREROUTING"]);
+    }
+
+    /// Source NAT has a place of its own (100), behind filter chains at 0.
+    #[test]
+    fn chains_of_source_nat_run_at_100() {
+        let chains = |hook| {
+            vec![
+                base("nat", Kind::Nat, hook, -300, vec![]),
+                base("at-99", Kind::Filter, hook, 99, vec![]),
+                base("at-101", Kind::Filter, hook, 101, vec![]),
+            ]
+        };
+        for hook in [Hook::Input, Hook::Postrouting] {
+            let tables = [table("ip mine", chains(hook))];
+            let want = ["ip mine/at-99", "ip mine/nat", "ip mine/at-101"];
+            assert_eq!(order(&tables, Family::V4, hook), want, "{hook}");
+        }
+    }
+
+    #[test]
+    fn of_equal_priorities_the_later_chain_runs_first() {
+        let at_0 = |name| base(name, Kind::Filter, Hook::Output, 0, vec![]);
+        let tables = [
+            table("inet one", vec![at_0("a"), at_0("b")]),
+            table("inet two", vec![at_0("c")]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Output),
+            ["inet two/c", "inet one/b", "inet one/a"]
+        );
+    }
+
+    #[test]
+    fn the_order_is_unknown_only_between_tables() {
+        let output = |name, kind, priority| base(name, kind, Hook::Output, priority, vec![]);
+        let found = Found {
+            tables: vec![
+                table(
+                    "inet one",
+                    vec![
+                        output("a", Kind::Filter, 0),
+                        output("b", Kind::Filter, 0),
+                        output("nat", Kind::Nat, 0),
+                    ],
+                ),
+                table(
+                    "inet two",
+                    vec![
+                        output("c", Kind::Filter, 0),
+                        output("d", Kind::Filter, 1),
+                        output("other-nat", Kind::Nat, 0),
+                    ],
+                ),
+            ],
+            not_known: vec![],
+        };
+        let slots = found.chains_at(Family::V4, Hook::Output);
+        let ties = |one: &str, other: &str| {
+            let slot = |name: &str| slots.iter().find(|slot| slot.chain.name == *name).unwrap();
+            slot(one).ties_with(slot(other))
+        };
+        assert!(ties("a", "c") && ties("c", "b") && ties("nat", "other-nat"));
+        assert!(!ties("a", "b"), "within a table it is known");
+        assert!(!ties("a", "d"), "other priorities");
+        assert!(!ties("a", "other-nat"), "a nat chain at 0 runs at -100");
+    }
+}

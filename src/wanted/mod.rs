@@ -1,0 +1,12 @@
+//! What is asked for: the configuration, and the rules that it leads to.
+
+pub mod config;
+pub mod direction;
+pub mod flags;
+pub mod mode;
+pub mod plan;
+pub mod restore;
+pub mod ruleset;
+#[cfg(feature = "serde")]
+mod serialize;
+pub mod warnings;
