@@ -36,7 +36,7 @@ COPY --from=build /out/legacy/ /
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]
 
-# The CNI plugin, for an image that is built on top of Linkerd's cni-plugin image (README.md, "CNI").
+# The CNI plugin, for an image that is built on top of Linkerd's cni-plugin image (docs/cni.md, "Install").
 FROM scratch AS cni
 ARG VERSION
 ARG REVISION
