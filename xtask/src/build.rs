@@ -11,112 +11,12 @@ use std::process::Command;
 use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, root, target};
 
+use crate::architecture::Architecture;
 use crate::rust::Rust;
 use crate::setup;
 
 /// The flags for a static binary. Not position-independent: nothing to relocate at start-up.
 const STATIC: &str = "-C target-feature=+crt-static -C relocation-model=static";
-
-/// What a binary is built for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Architecture {
-    Amd64,
-    Arm64,
-}
-
-impl Architecture {
-    pub(crate) const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
-
-    /// This machine's.
-    pub(crate) fn here() -> Result<Self> {
-        let known = Self::ALL
-            .into_iter()
-            .find(|architecture| architecture.machine() == env::consts::ARCH);
-        known.ok_or_else(|| format!("{} is not an architecture that is built for", env::consts::ARCH).into())
-    }
-
-    /// By its [name](Self::name).
-    pub(crate) fn named(name: &str) -> Result<Self> {
-        let known = Self::ALL.into_iter().find(|architecture| architecture.name() == name);
-        known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())
-    }
-
-    fn is_here(self) -> bool {
-        self.machine() == env::consts::ARCH
-    }
-
-    /// Debian's name for it, which is also that of OCI images.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Amd64 => "amd64",
-            Self::Arm64 => "arm64",
-        }
-    }
-
-    /// The kernel's name for it, which is also that of qemu and of compilers.
-    pub(crate) fn machine(self) -> &'static str {
-        match self {
-            Self::Amd64 => "x86_64",
-            Self::Arm64 => "aarch64",
-        }
-    }
-
-    /// Rust's target.
-    pub(crate) fn triple(self) -> String {
-        format!("{}-unknown-linux-gnu", self.machine())
-    }
-
-    /// A package as apt names it on this machine.
-    pub(crate) fn package(self, name: &str) -> String {
-        if self.is_here() {
-            name.to_owned()
-        } else {
-            format!("{name}:{}", self.name())
-        }
-    }
-
-    /// Installs what compiling for it takes, beside what [`setup::for_build`] does.
-    pub(crate) fn set_up(self) -> Result<()> {
-        if self.is_here() {
-            return Ok(());
-        }
-        let packages = format!(
-            "gcc-{}-linux-gnu libc6-dev-{}-cross",
-            self.machine().replace('_', "-"),
-            self.name()
-        );
-        setup::programs(&[(&self.linker(), &packages)])?;
-        Rust::of(self).map(|_| ())
-    }
-
-    /// The folder of cargo's for this target. A build script of nftnl is linked with libnftnl too, so that builds for two
-    /// architectures in one folder would undo each other's.
-    fn folder(self) -> PathBuf {
-        target(if self.is_here() { "" } else { self.name() })
-    }
-
-    /// Tells cargo the compiler and the linker.
-    fn compile(self, build: &mut Command) -> Result<&mut Command> {
-        if !self.is_here() {
-            let linker = format!("CARGO_TARGET_{}_LINKER", self.triple().to_uppercase().replace('-', "_"));
-            build.env(linker, self.linker());
-            Rust::of(self)?.compile(build);
-        }
-        Ok(build)
-    }
-
-    fn linker(self) -> String {
-        format!("{}-linux-gnu-gcc", self.machine())
-    }
-
-    /// The file that loads dynamic programs.
-    pub(crate) fn loader(self) -> &'static str {
-        match self {
-            Self::Amd64 => "ld-linux-x86-64.so.2",
-            Self::Arm64 => "ld-linux-aarch64.so.1",
-        }
-    }
-}
 
 /// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
@@ -147,7 +47,7 @@ fn for_here(name: &str, carried: Option<&Path>) -> Result<PathBuf> {
     let binary = dist.join(name);
     let here = Architecture::here()?;
     let (mut build, built) = match Libraries::of(here) {
-        Ok(libraries) => statically(name, &here.triple(), &here.folder(), &libraries)?,
+        Ok(libraries) => statically(name, &here.triple(), &folder(here), &libraries)?,
         Err(reason) => {
             eprintln!("xtask: no static libraries ({reason}); building a dynamic binary, which starts more slowly");
             dynamically(name)
@@ -163,16 +63,15 @@ fn for_here(name: &str, carried: Option<&Path>) -> Result<PathBuf> {
 
 /// Builds the program of a package of this name, static, and returns where it is.
 pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf> {
-    architecture.set_up()?;
+    set_up(architecture)?;
     let carried = carried_by(name).map(|carried| program(carried, architecture));
     let (mut build, built) = statically(
         name,
         &architecture.triple(),
-        &architecture.folder(),
+        &folder(architecture),
         &Libraries::of(architecture)?,
     )?;
-    architecture
-        .compile(&mut build)?
+    tell(&mut build, architecture)?
         .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
         .run()?;
     Ok(built)
@@ -196,10 +95,52 @@ pub(crate) fn for_target(triple: &str) -> Result<PathBuf> {
 
 /// Builds a program of xtask's for where there are no libraries, guests and containers, and returns where it is.
 pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
-    architecture.set_up()?;
+    set_up(architecture)?;
     let (mut build, built) = compile("xtask", program, &architecture.triple(), &target("guest"), STATIC);
-    architecture.compile(&mut build)?.run()?;
+    tell(&mut build, architecture)?.run()?;
     Ok(built)
+}
+
+/// Installs what compiling for an architecture takes, beside what [`setup::for_build`] does.
+pub(crate) fn set_up(architecture: Architecture) -> Result<()> {
+    if architecture.is_here() {
+        return Ok(());
+    }
+    let packages = format!(
+        "gcc-{}-linux-gnu libc6-dev-{}-cross",
+        architecture.machine().replace('_', "-"),
+        architecture.name()
+    );
+    setup::programs(&[(&linker(architecture), &packages)])?;
+    Rust::of(architecture).map(|_| ())
+}
+
+/// The folder of cargo's for an architecture. A build script of nftnl is linked with libnftnl too, so that builds for two
+/// architectures in one folder would undo each other's.
+fn folder(architecture: Architecture) -> PathBuf {
+    target(if architecture.is_here() {
+        ""
+    } else {
+        architecture.name()
+    })
+}
+
+/// Tells cargo the compiler and the linker for an architecture.
+fn tell(build: &mut Command, architecture: Architecture) -> Result<&mut Command> {
+    if !architecture.is_here() {
+        let triple = architecture.triple().to_uppercase().replace('-', "_");
+        build.env(format!("CARGO_TARGET_{triple}_LINKER"), linker(architecture));
+        Rust::of(architecture)?.compile(build);
+    }
+    Ok(build)
+}
+
+/// The compiler of C, which links too.
+fn linker(architecture: Architecture) -> String {
+    if architecture.is_here() {
+        return "cc".to_owned();
+    }
+    format!("{}-linux-gnu-gcc", architecture.machine())
 }
 
 /// How a static program is compiled, and where it will be.
@@ -341,13 +282,9 @@ impl Library {
 
 /// Where the static libraries come from that are linked in: libnftnl's, libmnl's, libc's and libgcc's.
 pub(crate) fn static_libraries(architecture: Architecture) -> Result<[PathBuf; 4]> {
-    architecture.set_up()?;
+    set_up(architecture)?;
     let Libraries { nftnl, mnl, libc, .. } = Libraries::of(architecture)?;
-    let linker = if architecture.is_here() {
-        "cc".to_owned()
-    } else {
-        architecture.linker()
-    };
+    let linker = linker(architecture);
     let of_linker = |name: &str| -> Result<PathBuf> {
         let path = Command::new(&linker).arg(format!("-print-file-name={name}")).read()?;
         Ok(fs::canonicalize(path.trim()).map_err(|error| format!("{linker} has no {name}: {error}"))?)

@@ -12,7 +12,8 @@ use xtask::lab::Namespace;
 use xtask::linkerd;
 use xtask::shell::{Result, Run as _, need_root, root, target};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::commit::Commit;
 use crate::rootfs::Origin;
 use crate::{licences, setup};

@@ -11,7 +11,8 @@ use spdx::{Expression, Licensee, ParseMode};
 use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, root};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::rust::Rust;
 
 /// The static libraries, and their licences in SPDX's words: those of the notices in their sources, which Debian's

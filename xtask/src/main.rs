@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod architecture;
 mod bench;
 mod build;
 mod commit;
@@ -16,7 +17,7 @@ mod rootfs;
 mod rust;
 mod setup;
 
-use build::Architecture;
+use architecture::Architecture;
 use xtask::shell::{self, Result, Run as _, cargo};
 
 const HELP: &str = "\

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, need_root, target};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::rootfs::Origin;
 use crate::{image, release, setup};
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use xtask::shell::{Result, Run as _};
 
-use crate::build::Architecture;
+use crate::architecture::Architecture;
 
 /// What programs are copied from.
 pub(crate) struct Origin {

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use xtask::apt;
 use xtask::shell::{Result, Run as _};
 
-use crate::build::Architecture;
+use crate::architecture::Architecture;
 
 /// The release of Debian that always has a Rust of this year. It has one package of each version, so what it builds today
 /// may differ from what it builds next month.

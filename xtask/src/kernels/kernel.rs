@@ -10,7 +10,7 @@ use xtask::apt;
 use xtask::shell::{Result, Run as _, target};
 
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
-use crate::build::Architecture;
+use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 
 /// Modules that the modes may ask for; those that they depend on come with them.

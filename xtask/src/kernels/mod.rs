@@ -16,7 +16,7 @@ use std::thread;
 use xtask::apt;
 use xtask::shell::{Result, root};
 
-use crate::build::Architecture;
+use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 use crate::{build, setup};
 use kernel::{Guest, Kernel};
@@ -71,7 +71,7 @@ pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Re
             "the kernels are Debian's packages, and {error}"
         )));
     }
-    if let Err(error) = architecture.set_up() {
+    if let Err(error) = build::set_up(architecture) {
         return Ok(Outcome::Skipped(format!("there is no compiler for them: {error}")));
     }
     let qemu = match architecture {

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use xtask::shell::{Result, Run as _, root};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::commit::git;
 
 /// A manual page for the program and for each subcommand, in man/man1, where man(1) expects them.

@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use xtask::shell::{Result, Run as _, target};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::commit::Commit;
 use crate::image::{self, STAGES, Stage, buildah};
 use crate::setup;

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use xtask::shell::{Result, need_root, target};
 
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::commit::Commit;
 use crate::licences;
 

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use xtask::shell::{Result, Run as _, cargo, root};
 
 use super::files;
-use crate::build::{self, Architecture};
+use crate::architecture::Architecture;
+use crate::build;
 use crate::commit::Commit;
 use crate::licences::{self, Component, Origin};
 use crate::setup;

@@ -1,0 +1,73 @@
+//! The architectures that programs are built for, and what everybody calls them.
+
+use std::env;
+
+use xtask::shell::Result;
+
+/// What a binary is built for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Architecture {
+    Amd64,
+    Arm64,
+}
+
+impl Architecture {
+    pub(crate) const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
+    /// This machine's.
+    pub(crate) fn here() -> Result<Self> {
+        let known = Self::ALL
+            .into_iter()
+            .find(|architecture| architecture.machine() == env::consts::ARCH);
+        known.ok_or_else(|| format!("{} is not an architecture that is built for", env::consts::ARCH).into())
+    }
+
+    /// By its [name](Self::name).
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|architecture| architecture.name() == name);
+        known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())
+    }
+
+    /// Whether it is this machine's.
+    pub(crate) fn is_here(self) -> bool {
+        self.machine() == env::consts::ARCH
+    }
+
+    /// Debian's name for it, which is also that of OCI images.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The kernel's name for it, which is also that of qemu and of compilers.
+    pub(crate) fn machine(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64",
+            Self::Arm64 => "aarch64",
+        }
+    }
+
+    /// Rust's target.
+    pub(crate) fn triple(self) -> String {
+        format!("{}-unknown-linux-gnu", self.machine())
+    }
+
+    /// A package as apt names it on this machine.
+    pub(crate) fn package(self, name: &str) -> String {
+        if self.is_here() {
+            name.to_owned()
+        } else {
+            format!("{name}:{}", self.name())
+        }
+    }
+
+    /// The file that loads dynamic programs.
+    pub(crate) fn loader(self) -> &'static str {
+        match self {
+            Self::Amd64 => "ld-linux-x86-64.so.2",
+            Self::Arm64 => "ld-linux-aarch64.so.1",
+        }
+    }
+}
