@@ -14,7 +14,7 @@ const WIDTH: f64 = 860.0;
 /// Where the bars begin, and how long the longest may be: the numbers stand behind it.
 const LEFT: f64 = 290.0;
 const LONGEST: f64 = 390.0;
-const TOP: f64 = 66.0;
+const TOP: f64 = 86.0;
 const BAR: f64 = 18.0;
 const GAP: f64 = 10.0;
 
@@ -37,7 +37,7 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
         .fold(0.0, f64::max);
     let (step, unit) = (step(most), Unit::of(most));
     let place = |microseconds: f64| LEFT + LONGEST * microseconds / most;
-    let mut drawn = String::new();
+    let mut drawn = legend(rows);
     let mut y = TOP;
     for row in rows {
         let height = BAR * row.bars.len() as f64;
@@ -48,11 +48,7 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
             y + height / 2.0 + 4.5,
             escaped(&row.name)
         );
-        let class = match row.name.as_str() {
-            name if name.starts_with("proxy-init") => "ours",
-            name if name.starts_with("an empty") => "floor",
-            _ => "others",
-        };
+        let class = Kind::of(row).class();
         for (index, (microseconds, behind)) in row.bars.iter().enumerate() {
             let top = y + BAR * index as f64;
             let _ = write!(
@@ -95,6 +91,64 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
         escaped(title),
         escaped(subtitle)
     )
+}
+
+/// Whose bar it is, which its colour says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    ProxyInit,
+    Others,
+    Floor,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::ProxyInit, Self::Others, Self::Floor];
+
+    fn of(row: &Row) -> Self {
+        match row.name.as_str() {
+            name if name.starts_with("proxy-init") => Self::ProxyInit,
+            name if name.starts_with("an empty") => Self::Floor,
+            _ => Self::Others,
+        }
+    }
+
+    fn class(self) -> &'static str {
+        match self {
+            Self::ProxyInit => "ours",
+            Self::Others => "others",
+            Self::Floor => "floor",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::ProxyInit => "proxy-init",
+            Self::Others => "iptables and nft",
+            Self::Floor => "an empty program: the lower bound",
+        }
+    }
+}
+
+/// What the colours of these rows mean.
+fn legend(rows: &[Row]) -> String {
+    /// Room for the longest words, and for the square before them.
+    const COLUMN: f64 = 130.0;
+    let kinds = Kind::ALL
+        .into_iter()
+        .filter(|kind| rows.iter().any(|row| Kind::of(row) == *kind));
+    let mut drawn = String::new();
+    for (index, kind) in kinds.enumerate() {
+        let x = LEFT + COLUMN * index as f64;
+        let _ = write!(
+            drawn,
+            "<rect class=\"{}\" x=\"{x}\" y=\"60\" width=\"11\" height=\"11\" rx=\"1.5\"/>\
+             <text class=\"quiet\" x=\"{}\" y=\"70\">{}</text>",
+            kind.class(),
+            x + 17.0,
+            kind.words()
+        );
+    }
+    drawn
 }
 
 /// The distance between two lines of the axis: 1, 2 or 5 times a power of ten, so that there are three to seven.
@@ -159,6 +213,17 @@ mod tests {
         ] {
             assert_eq!(step(most), expected, "{most}");
         }
+    }
+
+    #[test]
+    fn a_legend_names_the_colours_that_are_there() {
+        let row = |name: &str| Row {
+            name: name.to_owned(),
+            bars: vec![(1.0, String::new())],
+        };
+        let chart = bars("", "", &[row("proxy-init, nft mode"), row("2 × iptables-nft-restore")]);
+        assert!(chart.contains(">proxy-init</text>") && chart.contains(">iptables and nft</text>"), "{chart}");
+        assert!(!chart.contains("an empty program"), "{chart}");
     }
 
     #[test]

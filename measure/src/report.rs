@@ -144,7 +144,7 @@ pub(crate) fn install_chart(install: &Measured) -> String {
         .collect();
     chart::bars(
         "How long a pod waits for its rules",
-        "From the start of the first process to the end of the last; IPv4 and IPv6, Linkerd's default rules; median",
+        "Median from the first process' start to the last one's end; IPv4 and IPv6; ×: times as long as nft mode",
         &rows,
     )
 }
