@@ -17,6 +17,7 @@ mod modes;
 mod native;
 mod nft;
 mod operate;
+mod readme;
 mod rollout;
 mod show;
 mod support;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use xtask::linkerd;
+use xtask::recording;
 
 use crate::build;
-use xtask::shell::{Result, need_root};
+use xtask::shell::{Result, need_root, target};
 
 const INBOUND: u16 = 4143;
 const OUTBOUND: u16 = 4140;
@@ -79,6 +80,9 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     times(&binary);
+    let file = target("recording.svg");
+    std::fs::write(&file, recording::record(&binary))?;
+    println!("\nThe recording that the README shows, made now: {}", file.display());
     Ok(())
 }
 

@@ -6,5 +6,6 @@
 pub mod apt;
 pub mod lab;
 pub mod linkerd;
+pub mod recording;
 pub mod samples;
 pub mod shell;

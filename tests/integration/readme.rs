@@ -1,0 +1,19 @@
+//! What the README shows.
+
+use std::fs;
+use std::path::Path;
+
+use xtask::recording::{FILE, record};
+use xtask::shell::target;
+
+/// The recording is what the program prints today.
+#[test]
+fn the_recording_is_of_this_program() {
+    let recorded = record(Path::new(env!("CARGO_BIN_EXE_proxy-init")));
+    let shown = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap_or_default();
+    if recorded != shown {
+        let made = target("recording.svg");
+        fs::write(&made, recorded).unwrap();
+        panic!("{FILE} is out of date: cp {} {FILE}", made.display());
+    }
+}
