@@ -1,9 +1,11 @@
 # The init container's image: the static binary, its licences, and nothing else. Target `legacy` has iptables-legacy too;
 # target `cni` has the CNI plugin.
 #
-#   docker buildx build --platform linux/amd64,linux/arm64 -t proxy-init .
-#   docker buildx build --target legacy -t proxy-init:legacy .
-#   docker buildx build --target cni -t proxy-init-cni .
+#   docker buildx build --build-arg REVISION=$(git rev-parse HEAD) --platform linux/amd64,linux/arm64 -t proxy-init .
+#   docker buildx build --build-arg REVISION=$(git rev-parse HEAD) --target legacy -t proxy-init:legacy .
+#   docker buildx build --build-arg REVISION=$(git rev-parse HEAD) --target cni -t proxy-init-cni .
+#
+# REVISION is the commit, which --version names and NOTICE's offer of the source rests on.
 #
 # `cargo xtask release` builds the stages that need no pulled base, with the arguments that the labels are made of.
 #
@@ -15,6 +17,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends libcap2-bin 
 WORKDIR /src
 COPY . .
 ARG REVISION
+RUN test -n "$REVISION" || { echo 'say which commit this is: --build-arg REVISION=$(git rev-parse HEAD)' >&2; exit 1; }
 ENV PROXY_INIT_COMMIT=$REVISION
 # The binary at the two paths that Linkerd's charts have used, with the file capabilities that its modes need.
 RUN cargo xtask image --layout /out
