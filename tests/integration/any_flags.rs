@@ -1,7 +1,8 @@
 //! Flags that a user might give, at random.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use xtask::lab::seed;
 use xtask::linkerd::Flags;
 
 fn any_flags() -> impl Strategy<Value = Flags> {
@@ -55,6 +56,7 @@ pub(crate) fn for_any_flags(cases: u32, check: impl Fn(&Flags)) {
         // A case takes dozens of processes.
         max_shrink_iters: 20,
         failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed()),
         ..Config::default()
     });
     let checked = runner.run(&any_flags(), |flags| {

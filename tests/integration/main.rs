@@ -10,6 +10,7 @@ mod errors;
 mod explain;
 mod flags;
 mod foreign;
+mod judge;
 mod legacy;
 mod legacy_locks;
 mod library;
@@ -26,5 +27,4 @@ mod truth;
 mod valgrind;
 mod validate;
 mod versions;
-
 mod xtables;

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -25,6 +26,23 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 /// How long a connection may take before it counts as lost; connections here take microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The seed of a random test: the one that PROPTEST_RNG_SEED names, as for tests with `proptest!`, or any. It is printed, so
+/// that what failed can be done again.
+///
+/// # Panics
+/// When PROPTEST_RNG_SEED is not a number.
+pub fn seed() -> u64 {
+    const NAME: &str = "PROPTEST_RNG_SEED";
+    let seed = match std::env::var(NAME) {
+        Ok(given) => given
+            .parse()
+            .unwrap_or_else(|_| panic!("{NAME}={given} is not a number")),
+        Err(_) => RandomState::new().build_hasher().finish(),
+    };
+    println!("{NAME}={seed}");
+    seed
+}
 
 /// A network namespace of its own, with the loopback interface up.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
+use xtask::lab::{Namespace, seed};
 
 use crate::support::{PLUGIN, Run, by_annotations, saved};
 
@@ -189,6 +189,7 @@ fn any_configuration_installs_what_the_init_program_installs() {
         // A case takes several processes.
         max_shrink_iters: 20,
         failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed()),
         ..Config::default()
     });
     let checked = runner.run(&any_case(), |case| {
