@@ -235,10 +235,12 @@ pub enum Error {
 
     /// Another program kept changing the rules.
     #[error(
-        "nft mode: nothing was changed: another program changed this namespace's rules during each of {tries} tries \
+        "{mode} mode: nothing was changed: another program changed this namespace's rules during each of {tries} tries \
          (ERESTART): find it with `nft monitor`, and run proxy-init again"
     )]
     Contended {
+        /// The mode in use.
+        mode: Mode,
         /// How often it was tried.
         tries: u32,
     },
@@ -412,7 +414,7 @@ pub enum Error {
          connections twice, so those of {mode} mode {}: run one proxy-init at a time, or with one --iptables-mode",
         match not_removed {
             None => "were removed again".to_owned(),
-            Some(error) => format!("should be removed again, but could NOT be ({})", chain(error)),
+            Some(error) => format!("should be removed again, but could NOT be ({})", reason(error)),
         }
     )]
     InstalledMeanwhile {
@@ -422,6 +424,44 @@ pub enum Error {
         other: Mode,
         /// Why the rules of the mode that was asked for are still there; none if they are not.
         not_removed: Option<Box<Error>>,
+    },
+
+    /// The rules are installed, but whether they are alone could not be seen.
+    #[error(
+        "{mode} mode: the rules are installed, but it is not known whether another mode holds proxy-init's rules too, so \
+         that connections are redirected twice: check with `proxy-init verify`"
+    )]
+    InstalledUnchecked {
+        /// The mode in use.
+        mode: Mode,
+        /// Why.
+        #[source]
+        error: Box<Error>,
+    },
+
+    /// Some of proxy-init's rules were removed, and then something failed.
+    #[error("the rules of {} mode were removed, but others may be left", list(removed))]
+    PartlyUninstalled {
+        /// The modes whose rules were removed.
+        removed: Vec<Mode>,
+        /// Why not everything was.
+        #[source]
+        error: Box<Error>,
+    },
+
+    /// This mode's rules replaced another's, another run's replaced them, and installing them again failed.
+    #[error(
+        "{mode} mode: the rules of {other} mode were replaced, but another proxy-init may have replaced the new ones at the \
+         same time, and installing those again failed, so none may be left: run one proxy-init at a time"
+    )]
+    ReplacedEachOther {
+        /// The mode that was asked for.
+        mode: Mode,
+        /// The other one.
+        other: Mode,
+        /// How it failed.
+        #[source]
+        error: Box<Error>,
     },
 
     /// The rules are installed, but those that they replace could not be removed.
@@ -501,6 +541,19 @@ pub enum Error {
         stderr: String,
     },
 
+    /// An iptables command reported success without having done its work.
+    #[error(
+        "legacy mode: nothing was changed: {command} ended without an error, but afterwards the {family} nat table is not as \
+         it should be: check that it is iptables' own, or use --iptables-mode nft",
+        command = command.display()
+    )]
+    NoEffect {
+        /// The command.
+        command: PathBuf,
+        /// The family of the table.
+        family: Family,
+    },
+
     /// Another program is changing legacy rules.
     #[error(
         "legacy mode: nothing was changed: another program holds the xtables lock: add -w to wait for it, or find it \
@@ -547,7 +600,7 @@ pub enum Error {
 
     /// One family's change failed after the other's had been made.
     #[error("legacy mode: the {second} rules failed after the {first} ones were changed, and those were rolled back")]
-    TakenBack {
+    RolledBack {
         /// The family that was changed.
         first: Family,
         /// The one that failed.
@@ -557,27 +610,49 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// Something failed, and what had been changed until then could not be put back.
+    /// Something failed, and what had been changed until then could not be rolled back.
     #[error(
-        "legacy mode: the {family} rules may be left changed: {cause}; afterwards the {family} nat table could NOT be rolled \
-         back ({}): check with `proxy-init verify`, and run proxy-init again",
-        chain(error)
+        "legacy mode: the {families} rules may be left changed: {}; afterwards they could NOT be rolled back ({}): check \
+         with `proxy-init verify`, and run proxy-init again",
+        reason(cause).trim_start_matches("legacy mode: "),
+        reason(error).trim_start_matches("legacy mode: "),
+        families = list(families)
     )]
-    NotTakenBack {
-        /// The family whose table is not known to be as it was.
-        family: Family,
+    NotRolledBack {
+        /// The families whose tables are not known to be as they were.
+        families: Vec<Family>,
         /// What failed first.
-        cause: String,
-        /// Why the table could not be put back.
+        cause: Box<Error>,
+        /// Why the first of them could not be rolled back.
         error: Box<Error>,
     },
 
-    /// The kernel's legacy tables cannot be read.
+    /// The rules were changed back, but not what the kernel counts of each rule.
     #[error(
-        "legacy mode: cannot read the {family} legacy nat table: {errno}: run as root or with CAP_NET_ADMIN; in a pod, \
-         add NET_ADMIN to securityContext.capabilities"
+        "legacy mode: all rules were rolled back, but the counters of the {family} rules start again at 0 ({errno})"
     )]
+    CountersLost {
+        /// The family of the rules.
+        family: Family,
+        /// Why the counters could not be set.
+        errno: Errno,
+        /// What failed first.
+        #[source]
+        error: Box<Error>,
+    },
+
+    /// A legacy table cannot be read.
+    #[error("legacy mode: cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
     LegacyUnreadable {
+        /// The family of the table.
+        family: Family,
+        /// How it failed.
+        errno: Errno,
+    },
+
+    /// A legacy table cannot be written back as it was.
+    #[error("legacy mode: cannot write the {family} legacy nat table: {errno}: {}", advice(*errno))]
+    LegacyUnwritable {
         /// The family of the table.
         family: Family,
         /// How it failed.
@@ -595,9 +670,39 @@ impl Error {
     }
 }
 
-/// Writes an error and everything that caused it on one line, a colon before each cause.
+/// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
+/// whether anything was changed.
 pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
     Chain(error)
+}
+
+/// An error as the reason for another one, which says itself what was changed.
+fn reason(error: &Error) -> String {
+    chain(error).to_string().replace(UNCHANGED, "")
+}
+
+/// How errors say that nothing was changed.
+const UNCHANGED: &str = "nothing was changed: ";
+
+/// What to do about a system call that failed with this number.
+fn advice(errno: Errno) -> &'static str {
+    match errno.raw() {
+        libc::EPERM | libc::EACCES => PRIVILEGE,
+        libc::ENOMEM | libc::ENOBUFS => {
+            "give the process more memory (in a pod, raise resources.limits.memory), and run proxy-init again"
+        }
+        libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n), and run proxy-init again",
+        _ => "please report this line with the kernel's version (uname -r)",
+    }
+}
+
+/// Who may read and change rules.
+pub(crate) const PRIVILEGE: &str =
+    "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";
+
+fn list(items: &[impl fmt::Display]) -> String {
+    let names: Vec<String> = items.iter().map(ToString::to_string).collect();
+    names.join(" and ")
 }
 
 /// Where a connection comes from, if that was given.
@@ -619,7 +724,7 @@ impl fmt::Display for Chain<'_> {
         write!(f, "{}", self.0)?;
         let mut source = self.0.source();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            write!(f, ": {}", error.to_string().replace(UNCHANGED, ""))?;
             source = error.source();
         }
         Ok(())
@@ -722,7 +827,7 @@ mod tests {
             },
             Error::ForeignOwner { rule },
             Error::BatchTooLarge { mode, bytes: 1 },
-            Error::Contended { tries: 2 },
+            Error::Contended { mode, tries: 2 },
             Error::Refused {
                 mode,
                 what,
@@ -782,16 +887,36 @@ mod tests {
             Error::NoCapability {
                 capability: "CAP_NET_RAW".to_owned(),
             },
-            Error::TakenBack {
+            Error::InstalledUnchecked { mode, error: missing() },
+            Error::ReplacedEachOther {
+                mode,
+                other: Mode::Legacy,
+                error: missing(),
+            },
+            Error::PartlyUninstalled {
+                removed: vec![mode],
+                error: missing(),
+            },
+            Error::NoEffect {
+                command: path.clone(),
+                family,
+            },
+            Error::RolledBack {
                 first: Family::V4,
                 second: Family::V6,
                 error: refused(),
             },
-            Error::NotTakenBack {
-                family,
-                cause: "cause".to_owned(),
+            Error::NotRolledBack {
+                families: Family::ALL.to_vec(),
+                cause: missing(),
                 error: missing(),
             },
+            Error::CountersLost {
+                family,
+                errno,
+                error: missing(),
+            },
+            Error::LegacyUnwritable { family, errno },
             Error::LegacyUnreadable { family, errno },
         ]
     }
@@ -844,6 +969,7 @@ mod tests {
         ] {
             assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
         }
+        assert_eq!(text.matches(UNCHANGED).count(), 1, "{text}");
         assert!(error.source().unwrap().source().unwrap().source().is_none());
     }
 }

@@ -79,13 +79,8 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
     Err(Errno::EAGAIN)
 }
 
-/// Replaces everything that a table holds, in one step. Counters, packets and bytes of each entry, begin at these values.
-pub(crate) fn replace(
-    family: Family,
-    table: &str,
-    entries: &Entries,
-    counters: &[[u8; COUNTERS]],
-) -> Result<(), Errno> {
+/// Replaces everything that a table holds, in one step. The counters begin at 0.
+pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
     /// The number of counters that are handed back must be that of the entries that are replaced.
     const TRIES: usize = 100;
     let (socket, level) = open(family)?;
@@ -120,7 +115,12 @@ pub(crate) fn replace(
             break;
         }
     }
-    result?;
+    result
+}
+
+/// Adds packets and bytes to the counters of a table's entries, in their order.
+pub(crate) fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) -> Result<(), Errno> {
+    let (socket, level) = open(family)?;
     let mut structure = vec![0; ENTRIES];
     if let Some(slot) = structure.get_mut(NAME..NAME + 4) {
         slot.copy_from_slice(&(counters.len() as u32).to_ne_bytes());

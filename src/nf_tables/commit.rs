@@ -138,7 +138,7 @@ pub(crate) fn transact<'a>(
             Outcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
         }
     }
-    Err(Error::Contended { tries: TRIES })
+    Err(Error::Contended { mode, tries: TRIES })
 }
 
 fn not_known(mode: Mode, errno: Errno) -> Error {

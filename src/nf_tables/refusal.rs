@@ -70,7 +70,7 @@ pub(crate) fn explain(
             errno: error::Errno::of(errno),
         },
         CommitError::Malformed(_) => Error::Garbled { mode },
-        CommitError::OtherGeneration => Error::Contended { tries: 1 },
+        CommitError::OtherGeneration => Error::Contended { mode, tries: 1 },
         CommitError::Refused(Errno::EPERM, _) => Error::NotPermitted { mode },
         CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => Error::NoNfTables {
             mode,

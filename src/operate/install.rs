@@ -3,16 +3,18 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend as _;
 use crate::backend::all::{self, Over};
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
+use crate::backend::{Backend as _, Removed};
 use crate::error::Error;
 use crate::found::NotKnown;
 use crate::namespace;
+use crate::nf_tables::read::back_off;
 use crate::operate::choose::{Reason, choose};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::notice::{Notice, Warning};
@@ -101,6 +103,15 @@ impl Installed {
         }
     }
 }
+
+/// How long nft and native mode wait for legacy mode to give way. It looks at nf_tables as soon as its commands have ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to sleep between two looks at whether it has.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often rules are installed again that another run has replaced.
+const TRIES: u32 = 20;
 
 /// Takes each [`Notice`] of a run.
 type Tell<'a> = &'a mut (dyn FnMut(Notice<'_>) + Send);
@@ -249,7 +260,7 @@ impl Work<'_, '_> {
             && let Some((mode, reason)) = self.install_if_untouched()
         {
             (self.tell)(Notice::Chose(mode, &reason));
-            self.look_at_legacy_again(mode)?;
+            self.settle_over_netlink(mode)?;
             return Ok((mode, reason));
         }
         let families = families(&self.rulesets);
@@ -341,6 +352,11 @@ impl Work<'_, '_> {
         }
         // Auto has tried that already.
         let try_fresh = self.install.choice != Choice::Auto && in_legacy != LegacyRules::Some;
+        self.commit(over, try_fresh)?;
+        self.settle_over_netlink(mode)
+    }
+
+    fn commit(&mut self, over: Over, try_fresh: bool) -> Result<(), Error> {
         let plan = over.plan(&self.rulesets);
         let done = plan.install(self.install.replace_other_backend, try_fresh)?;
         self.changed |= done.changed;
@@ -348,7 +364,19 @@ impl Work<'_, '_> {
         if done.replaced {
             self.replaced(over.other().mode());
         }
-        self.look_at_legacy_again(mode)
+        Ok(())
+    }
+
+    fn settle_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
+        let others = |work: &Self| {
+            Ok(match work.legacy_rules()? {
+                LegacyRules::Some => vec![Mode::Legacy],
+                LegacyRules::None | LegacyRules::Unseen(_) => vec![],
+            })
+        };
+        self.settle(mode, others, |work| {
+            Over::of(mode).map_or(Ok(()), |over| work.commit(over, false))
+        })
     }
 
     fn install_legacy(&mut self, commands: Commands) -> Result<(), Error> {
@@ -362,48 +390,96 @@ impl Work<'_, '_> {
             waits: self.install.wait,
         });
         legacy::leave_out_ipv6(mode, &mut self.rulesets);
-        self.changed |= Legacy::new(commands, self.install.wait).install(&self.rulesets)?;
-        // No generation guards what legacy mode commits, so it looks again.
-        all::nf_tables_modes()?
-            .into_iter()
-            .try_for_each(|other| self.replace_or_give_way(mode, other))
+        let legacy = Legacy::new(commands, self.install.wait);
+        let install = |work: &mut Self| {
+            work.changed |= legacy.install(&work.rulesets)?;
+            Ok(())
+        };
+        install(self)?;
+        self.settle(mode, |_| all::nf_tables_modes(), install)
     }
 
-    /// Legacy mode may have been at work between the first look and the commit, for no generation guards its tables.
-    fn look_at_legacy_again(&mut self, mode: Mode) -> Result<(), Error> {
-        match self.legacy_rules()? {
-            LegacyRules::Some => self.replace_or_give_way(mode, Mode::Legacy),
-            LegacyRules::None | LegacyRules::Unseen(_) => Ok(()),
-        }
-    }
-
-    /// Where another mode's rules are found after this one's were installed, they are replaced, if that was asked for;
-    /// otherwise this one's are removed again. Those that were there before stay: the run that installed them may have
-    /// succeeded, and whoever brought the other mode's finds them as it looks again.
-    fn replace_or_give_way(&mut self, mode: Mode, other: Mode) -> Result<(), Error> {
-        let remove = |mode| all::backend(mode, self.install.folder.clone(), self.install.wait).remove();
-        if !self.install.replace_other_backend {
-            if !self.changed {
-                return Err(Error::OtherBackend { mode, other });
-            }
-            return Err(Error::InstalledMeanwhile {
+    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no generation
+    /// guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports success has
+    /// rules.
+    ///
+    /// Those of the others are replaced, if that was asked for. As the other run may have replaced this one's
+    /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits for
+    /// that. If the other run was done before this one committed, it has nothing to give way to, so then this one
+    /// does.
+    fn settle(
+        &mut self,
+        mode: Mode,
+        others: impl Fn(&Self) -> Result<Vec<Mode>, Error>,
+        mut install: impl FnMut(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let others = |work: &Self| {
+            others(work).map_err(|error| Error::InstalledUnchecked {
                 mode,
-                other,
-                not_removed: remove(mode).err().map(Box::new),
-            });
+                error: Box::new(error),
+            })
+        };
+        if !self.install.replace_other_backend {
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                match others(self)?.first() {
+                    None => return Ok(()),
+                    Some(_) if mode != Mode::Legacy && Instant::now() < deadline => sleep(PAUSE),
+                    Some(&other) => return Err(self.give_way(mode, other)),
+                }
+            }
         }
-        remove(other).map_err(|error| Error::NotReplaced {
+        for attempt in 1.. {
+            let others = others(self)?;
+            let Some(&first) = others.first() else {
+                break;
+            };
+            if attempt > TRIES {
+                return Err(self.give_way(mode, first));
+            }
+            for other in others {
+                let removed = self.remove(other).map_err(|error| Error::NotReplaced {
+                    mode,
+                    other,
+                    error: Box::new(error),
+                })?;
+                if removed.any {
+                    self.replaced(other);
+                }
+            }
+            install(self).map_err(|error| Error::ReplacedEachOther {
+                mode,
+                other: first,
+                error: Box::new(error),
+            })?;
+            // Two that remove each other's rules in step would go on for ever.
+            back_off(attempt);
+        }
+        Ok(())
+    }
+
+    /// Removes this mode's rules again, as another mode has some. Those that were there before stay: the run that installed
+    /// them may have succeeded, and whoever brought the other mode's finds them as it looks again.
+    fn give_way(&mut self, mode: Mode, other: Mode) -> Error {
+        if !self.changed {
+            return Error::OtherBackend { mode, other };
+        }
+        Error::InstalledMeanwhile {
             mode,
             other,
-            error: Box::new(error),
-        })?;
-        self.replaced(other);
-        Ok(())
+            not_removed: self.remove(mode).err().map(Box::new),
+        }
+    }
+
+    fn remove(&self, mode: Mode) -> Result<Removed, Error> {
+        all::backend(mode, self.install.folder.clone(), self.install.wait).remove()
     }
 
     fn replaced(&mut self, other: Mode) {
         (self.tell)(Notice::Removed(other));
-        self.replaced.push(other);
+        if !self.replaced.contains(&other) {
+            self.replaced.push(other);
+        }
     }
 
     fn legacy_rules(&self) -> Result<LegacyRules, Error> {

@@ -85,6 +85,13 @@ impl Uninstall {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(Uninstalled { removed, warnings }), Err)
+        match failed {
+            None => Ok(Uninstalled { removed, warnings }),
+            Some(error) if removed.is_empty() => Err(error),
+            Some(error) => Err(Error::PartlyUninstalled {
+                removed,
+                error: Box::new(error),
+            }),
+        }
     }
 }

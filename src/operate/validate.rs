@@ -118,7 +118,7 @@ pub enum NotValidated {
 impl Validate {
     /// Validates the rules of the thread's network namespace, and reports each step.
     ///
-    /// While it runs, SIGTERM and SIGINT are blocked for the calling thread, and end the validation.
+    /// While it runs, SIGTERM, SIGINT and SIGHUP are blocked for the calling thread, and end the validation.
     ///
     /// # Errors
     /// The connection didn't come to this process within the timeout; the error says why.
@@ -334,7 +334,7 @@ fn wait(errno: nix::errno::Errno) -> NotValidated {
     }
 }
 
-/// SIGTERM and SIGINT as a file to read. A blocked signal is kept even for a container's first process, for which the
+/// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process, for which the
 /// kernel drops signals that have no handler (sig_task_ignored in kernel/signal.c).
 struct Signals {
     file: SignalFd,
@@ -343,7 +343,7 @@ struct Signals {
 
 impl Signals {
     fn block() -> nix::Result<Self> {
-        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
         let file = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         Ok(Self { file, before })

@@ -8,7 +8,7 @@ use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
-use crate::found::Found;
+use crate::found::{Found, NotKnown};
 use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::{Install, families};
@@ -29,7 +29,8 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// Other modes that hold rules of proxy-init's: connections are redirected twice.
     pub others: Vec<Mode>,
-    /// What could not be seen, so that it may hold rules of proxy-init's too.
+    /// What could not be seen, so that it may hold rules of proxy-init's too; of the subsystem that was checked, other
+    /// tables than nat, so that their rules may come first.
     pub not_known: Vec<Subsystem>,
 }
 
@@ -96,10 +97,17 @@ impl fmt::Display for Verdict {
             )?;
         }
         for subsystem in &self.not_known {
-            writeln!(
-                f,
-                "not known: whether {subsystem} tables hold rules of proxy-init's too"
-            )?;
+            if *subsystem == self.mode.subsystem() {
+                writeln!(
+                    f,
+                    "not known: what {subsystem} tables other than nat hold, which run before and after it"
+                )?;
+            } else {
+                writeln!(
+                    f,
+                    "not known: whether {subsystem} tables hold rules of proxy-init's too"
+                )?;
+            }
         }
         Ok(())
     }
@@ -130,19 +138,22 @@ impl Install {
                 .chosen(&families(&rulesets), |mode| try_out(mode, &rulesets))
                 .map_or(Mode::Nft, |(mode, ..)| mode),
         };
-        if mode == Mode::Legacy
-            && found
-                .unseen(Subsystem::Legacy)
-                .is_some_and(|unseen| unseen.not_permitted)
-        {
-            // Whoever may not list legacy tables may read those that the flags are about.
-            found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
+        let not_listed = |unseen: &NotKnown| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
+        let mut others_unseen = false;
+        if mode == Mode::Legacy && found.not_known.iter().any(not_listed) {
+            // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays unknown.
+            found.not_known.retain(|unseen| !not_listed(unseen));
+            others_unseen = true;
             let mut unread = Family::ALL.to_vec();
             unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
             found.tables.extend(legacy::read::read_nat(&unread)?.tables);
         }
         legacy::leave_out_ipv6(mode, &mut rulesets);
-        verdict(mode, &rulesets, &found)
+        let mut verdict = verdict(mode, &rulesets, &found)?;
+        if others_unseen {
+            verdict.not_known.push(Subsystem::Legacy);
+        }
+        Ok(verdict)
     }
 }
 

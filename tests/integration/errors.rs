@@ -164,25 +164,28 @@ fn legacy_tables_that_may_be_listed_but_not_read() {
 /// Each try's batch gets another generation on its way to the kernel, as if somebody had committed just before it.
 #[test]
 fn somebody_who_commits_before_every_batch() {
-    let namespace = Namespace::new();
-    let flags = format!("--iptables-mode nft {PORTS} -r");
-    install(&namespace, &format!("{flags} 80"));
-    // The first send is the batch for a fresh namespace. Then comes a try: it reads everything, between two questions for
-    // the generation, and sends a batch; a run without a rival needs just one.
-    let calls = Run::new(&format!("{flags} 81")).calls(&namespace);
-    let sends: Vec<_> = calls.0.lines().filter(|line| line.contains(" sendto(")).collect();
-    let a_try = sends.len() - 1;
-    let before = saved(&namespace, "nft");
-    // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
-    // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
-    let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
-    let line = Run::new(&format!("{flags} 82"))
-        .inject(
-            "sendto",
-            &format!("poke_enter=@arg2={begin}:when={}+{a_try}", sends.len()),
-        )
-        .output(&namespace)
-        .last_line();
-    assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");
-    assert_eq!(saved(&namespace, "nft"), before);
+    for mode in ["nft", "native"] {
+        let namespace = Namespace::new();
+        let flags = format!("--iptables-mode {mode} {PORTS} -r");
+        install(&namespace, &format!("{flags} 80"));
+        // The first send is the batch for a fresh namespace. Then comes a try: it reads everything, between two questions
+        // for the generation, and sends a batch; a run without a rival needs just one.
+        let calls = Run::new(&format!("{flags} 81")).calls(&namespace);
+        let sends: Vec<_> = calls.0.lines().filter(|line| line.contains(" sendto(")).collect();
+        let a_try = sends.len() - 1;
+        let before = namespace.sh("nft list ruleset");
+        // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
+        // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
+        let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
+        let line = Run::new(&format!("{flags} 82"))
+            .inject(
+                "sendto",
+                &format!("poke_enter=@arg2={begin}:when={}+{a_try}", sends.len()),
+            )
+            .output(&namespace)
+            .last_line();
+        assert!(line.contains("ERESTART") && line.contains("1000 tries"), "{line}");
+        assert!(line.contains(&format!("\"{mode} mode: ")), "{line}");
+        assert_eq!(namespace.sh("nft list ruleset"), before);
+    }
 }

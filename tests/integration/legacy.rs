@@ -198,10 +198,10 @@ fn the_child_has_only_what_it_needs() {
     let folder = Folder::new("child");
     let seen = folder.join("seen");
     let spy = format!(
-        "cat >/dev/null; {{ env; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; }} >{}",
+        "{{ env; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; }} >{}; exec REAL \"$@\"",
         seen.display()
     );
-    folder.script("iptables-legacy-restore", &spy);
+    folder.wrap("iptables-legacy-restore", &spy);
     let namespace = Namespace::new();
     Run::new(&format!("{} --ipv6=false", chart()))
         .commands_of(&folder)
@@ -239,7 +239,7 @@ fn a_kernel_without_legacy_tables_is_named() {
 }
 
 #[test]
-fn when_the_second_family_fails_the_first_is_taken_back() {
+fn when_the_second_family_fails_the_first_is_rolled_back() {
     let folder = Folder::new("second");
     folder.script(
         "ip6tables-legacy-restore",
@@ -257,7 +257,7 @@ fn when_the_second_family_fails_the_first_is_taken_back() {
     assert!(line.contains("nothing was changed"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
 
-    // Over an earlier run's rules, it is those that are put back.
+    // Over an earlier run's rules, it is those that are back.
     install(&namespace, &chart());
     namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j PROXY_INIT_OUTPUT");
     let before = saved(&namespace, "legacy");

@@ -11,14 +11,6 @@ fn chart() -> String {
     chart_in("legacy")
 }
 
-/// A link to a real restore command under another name, and a script under its own.
-fn wrapped(name: &str, command: &str, script: &str) -> Folder {
-    let folder = Folder::new(name);
-    folder.link("real", command);
-    folder.script(command, &script.replace("REAL", &format!("{}/real", folder.path())));
-    folder
-}
-
 #[test]
 fn several_at_once_leave_one_jump_each() {
     for trial in 0..25_u32 {
@@ -125,7 +117,8 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
     std::thread::scope(|scope| {
         for (name, command, script) in failures {
             scope.spawn(move || {
-                let folder = wrapped(&format!("half-{name}"), command, script);
+                let folder = Folder::new(&format!("half-{name}"));
+                folder.wrap(command, script);
                 for fresh in [true, false] {
                     let namespace = Namespace::new();
                     if !fresh {

@@ -4,6 +4,7 @@
 //! iptables and nft read back, and real connections.
 
 mod any_flags;
+mod changed;
 mod cli;
 mod deploy;
 mod errors;

@@ -291,6 +291,16 @@ impl Folder {
         }
     }
 
+    /// A shell script instead of one of the machine's commands, in which `REAL` stands for that command.
+    pub(crate) fn wrap(&self, command: &str, script: &str) {
+        // iptables' commands are one program, which goes by the name that it is called by.
+        let real = self.join("real");
+        fs::create_dir_all(&real).unwrap();
+        self.link(&format!("real/{command}"), command);
+        let real = real.join(command);
+        self.script(command, &script.replace("REAL", real.to_str().unwrap()));
+    }
+
     /// A shell script of this name.
     pub(crate) fn script(&self, name: &str, text: &str) {
         let path = self.join(name);

@@ -534,6 +534,26 @@ fn an_unprivileged_user_is_told_what_is_not_known() {
         serde_json::from_str(&nobody(&format!("verify --output json {}", chart_in("nft"))).success()).unwrap();
     assert_eq!(report["not_known"], serde_json::json!(["legacy"]));
     assert_eq!(report["in_place"], true);
+
+    // In legacy mode the nat table can be asked for, and no other.
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("legacy"));
+    namespace.sh("iptables-legacy -t raw -A PREROUTING -p tcp -j DROP");
+    let nobody = |line: &str| {
+        Run::new(line)
+            .after_mounting("mount -t tmpfs tmpfs /sys")
+            .failing("uname", "EPERM")
+            .nobody(&["net_admin", "net_raw"])
+            .output(&namespace)
+    };
+    let text = nobody(&format!("verify {}", chart_in("legacy"))).success();
+    assert!(
+        text.contains("not known: what legacy tables other than nat hold"),
+        "{text}"
+    );
+    let json = nobody(&format!("verify --output json {}", chart_in("legacy"))).success();
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["not_known"], serde_json::json!(["legacy"]), "{report}");
 }
 
 /// After a batch has been sent, an error on receiving says nothing about the commit.

@@ -345,11 +345,11 @@ fn the_timeout_is_kept() {
 
 /// Also as a container's first process, for which the kernel drops signals that nothing waits for.
 #[test]
-fn sigterm_and_sigint_end_it_at_once() {
+fn signals_that_end_a_program_end_it_at_once() {
     let run = Run::new("validate --timeout 5m");
     let first_process = run.clone().under(["unshare", "--pid", "--fork", "--kill-child"]);
     for (run, is_nested) in [(run, false), (first_process, true)] {
-        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             let lab = Lab::new();
             let mut child = lab.pod.run(|| {
                 let mut command = run.command();

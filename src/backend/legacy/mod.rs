@@ -2,7 +2,7 @@
 //!
 //! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables lock:
 //! both families are read, both commands are fed, and when both have taken all but their last line, both are told to
-//! commit. When either fails, both tables are looked at, and whatever has changed is put back.
+//! commit. Then both tables are looked at. When anything fails, whatever has changed is rolled back.
 
 mod child;
 mod lock;
@@ -11,15 +11,15 @@ mod unlisted;
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::child::{Ended, Failure, Restore};
-use self::read::Held;
+use self::read::{Held, Rollback};
 use super::{Backend, Removed};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::found::expected::found;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
@@ -129,11 +129,7 @@ impl Legacy {
         let mut changes = Vec::new();
         for family in Family::ALL {
             let before = read::held(family).map_err(advise)?;
-            let table = before.as_ref().map(|held| &held.table);
-            let input = match rulesets.iter().find(|ruleset| ruleset.family == family) {
-                Some(ruleset) => install_input(ruleset, table),
-                None => remove_input(table),
-            };
+            let input = input(rulesets, family, before.as_ref());
             if !input.is_empty() {
                 let program = self.commands.find(family, "-restore")?;
                 let input = input.uncommitted();
@@ -148,14 +144,13 @@ impl Legacy {
         if let ([_, _], Some(ruleset)) = (changes.as_slice(), rulesets.first()) {
             load_extensions(ruleset);
         }
-        let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
-        match child::restore(&restores, &lock, LIMIT) {
+        match run(&mut changes, &lock.0, rulesets) {
             Ok(()) => Ok(changes
                 .into_iter()
                 .map(|change| change.before.map(|held| held.table))
                 .collect()),
-            Err((index, failure)) => {
-                let error = take_back(&changes, index, failure);
+            Err((at_fault, error)) => {
+                let error = roll_back(&changes, at_fault, error);
                 let mut rules = rulesets.iter().flat_map(Ruleset::rules);
                 let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule.owner(), rule));
                 Err(match (&error, unmapped) {
@@ -166,6 +161,26 @@ impl Legacy {
             }
         }
     }
+}
+
+/// Runs the commands, and looks at what they did. On an error, tells at which family's change.
+fn run(changes: &mut [Change], lock: &File, rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
+    let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
+    if let Err((index, failure)) = child::restore(&restores, lock, LIMIT)
+        && let Some(change) = changes.get(index)
+    {
+        return Err((change.family, failed(&change.program, failure)));
+    }
+    changes.iter().try_for_each(|change| {
+        let Change { family, program, .. } = change;
+        let now = read::held(*family).map_err(|error| (*family, advise(error)))?;
+        if input(rulesets, *family, now.as_ref()).is_empty() {
+            return Ok(());
+        }
+        let command = program.clone();
+        let family = *family;
+        Err((family, Error::NoEffect { command, family }))
+    })
 }
 
 impl Backend for Legacy {
@@ -226,38 +241,61 @@ impl Change {
     }
 }
 
-/// After a command failed, puts both families back as they were, and says what came of it.
-fn take_back(changes: &[Change], index: usize, failure: Failure) -> Error {
-    let Some(at_fault) = changes.get(index) else {
-        // No command was run, so none can have failed.
-        return Error::NotPermitted { mode: Mode::Legacy };
-    };
-    let error = failed(&at_fault.program, failure);
-    let mut taken_back = None;
-    let mut left = None;
-    for change in changes {
-        match read::put_back(change.family, change.before.as_ref()) {
-            Ok(true) if change.family != at_fault.family => taken_back = Some(change.family),
-            Ok(_) => {}
-            Err(error) => left = Some((change.family, error)),
+/// After one family's change failed, rolls both back, and says what came of it.
+fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
+    let (mut rolled_back, mut uncounted, mut left) = (None, None, None);
+    let mut families = Vec::new();
+    for Change { family, before, .. } in changes {
+        match read::roll_back(*family, before.as_ref()) {
+            Ok(Rollback::Unneeded) => {}
+            Ok(done) => {
+                if *family != at_fault {
+                    rolled_back = Some(*family);
+                }
+                if let Rollback::WithoutCounters(errno) = done {
+                    uncounted = Some((*family, errno));
+                }
+            }
+            Err(error) => {
+                families.push(*family);
+                left = left.or(Some(error));
+            }
         }
     }
-    match (left, taken_back) {
+    let error = match (left, rolled_back) {
         // A failure that is the same for reading as for changing has changed nothing.
         (Some(_), None) if matches!(error, Error::NoCapability { .. } | Error::NotPermitted { .. }) => error,
-        (Some((family, left)), _) => Error::NotTakenBack {
-            family,
-            cause: chain(&error)
-                .to_string()
-                .replace("legacy mode: nothing was changed: ", ""),
-            error: Box::new(left),
-        },
-        (None, Some(first)) => Error::TakenBack {
+        (Some(left), _) => {
+            return Error::NotRolledBack {
+                families,
+                cause: Box::new(error),
+                error: Box::new(left),
+            };
+        }
+        (None, Some(first)) => Error::RolledBack {
             first,
-            second: at_fault.family,
+            second: at_fault,
             error: Box::new(error),
         },
         (None, None) => error,
+    };
+    match uncounted {
+        Some((family, errno)) => Error::CountersLost {
+            family,
+            errno,
+            error: Box::new(error),
+        },
+        None => error,
+    }
+}
+
+/// What takes a family from what its table holds to its ruleset, or to no rules of proxy-init's; empty if nothing has to
+/// be done.
+fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
+    let table = held.map(|held| &held.table);
+    match rulesets.iter().find(|ruleset| ruleset.family == family) {
+        Some(ruleset) => install_input(ruleset, table),
+        None => remove_input(table),
     }
 }
 

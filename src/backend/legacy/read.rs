@@ -10,14 +10,14 @@ use super::unlisted;
 use crate::error::{Errno, Error};
 use crate::found::{Found, NotKnown};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
-use crate::netlink::sockopt::{Entries, entries, has_sockets, replace};
+use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface};
 use crate::rules::subnet::subnet;
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
-use crate::wanted::mode::NAT;
+use crate::wanted::mode::{Mode, NAT};
 use crate::xt;
 
 /// All names of legacy tables (net/ipv4/netfilter/iptable_*.c).
@@ -137,17 +137,14 @@ fn read_table(family: Family, name: &str) -> Result<Table, Error> {
         family,
         errno: Errno::of(errno),
     })?;
-    table(family, name, &entries).map_err(|Malformed| garbled(family))
+    table(family, name, &entries).map_err(|Malformed| garbled())
 }
 
-fn garbled(family: Family) -> Error {
-    Error::LegacyUnreadable {
-        family,
-        errno: Errno::from_raw(libc::EBADMSG),
-    }
+fn garbled() -> Error {
+    Error::GarbledDump { mode: Mode::Legacy }
 }
 
-/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, which can be put back.
+/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, to which it can be rolled back.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) table: Table,
@@ -164,7 +161,7 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
     match entries(family, NAT) {
         Ok(entries) => {
-            let table = table(family, NAT, &entries).map_err(|Malformed| garbled(family))?;
+            let table = table(family, NAT, &entries).map_err(|Malformed| garbled())?;
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.
@@ -176,14 +173,25 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
 }
 
-/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. Tells whether anything
-/// else than counters had changed. What it holds is looked at, not guessed.
-pub(super) fn put_back(family: Family, before: Option<&Held>) -> Result<bool, Error> {
+/// What rolling a table back took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rollback {
+    /// Nothing: it had not changed.
+    Unneeded,
+    /// Everything is as it was, counters included.
+    Done,
+    /// The rules are as they were, but their counters begin at 0, because they could not be set.
+    WithoutCounters(Errno),
+}
+
+/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. What the table holds
+/// now is looked at, not guessed.
+pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
     let Some(now) = held(family)? else {
-        return Ok(false);
+        return Ok(Rollback::Unneeded);
     };
     let layout = Layout::of(family);
-    let malformed = |Malformed| garbled(family);
+    let malformed = |Malformed| garbled();
     let before = match before {
         Some(before) => before.entries.clone(),
         None => emptied(&layout, &now.entries).map_err(malformed)?,
@@ -191,13 +199,16 @@ pub(super) fn put_back(family: Family, before: Option<&Held>) -> Result<bool, Er
     let (now, _) = uncounted(&layout, &now.entries).map_err(malformed)?;
     let (wanted, counters) = uncounted(&layout, &before).map_err(malformed)?;
     if now == wanted {
-        return Ok(false);
+        return Ok(Rollback::Unneeded);
     }
-    replace(family, NAT, &before, &counters).map_err(|errno| Error::LegacyUnreadable {
+    replace(family, NAT, &before).map_err(|errno| Error::LegacyUnwritable {
         family,
         errno: Errno::of(errno),
     })?;
-    Ok(true)
+    Ok(match add_counters(family, NAT, &counters) {
+        Ok(()) => Rollback::Done,
+        Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),
+    })
 }
 
 /// The entries without their counters, and the counters.
@@ -292,7 +303,7 @@ struct Layout {
     goto: u8,
     /// The bit that says that a protocol is compared; none: any but 0 is.
     has_protocol: Option<u8>,
-    /// The bit that says that only fragments behind the first match; IPv6 has none.
+    /// The bit that says that only fragments after the first match; IPv6 has none.
     fragment: Option<u8>,
     target: usize,
     next: usize,
@@ -500,7 +511,7 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
             let to = code as usize;
             let chain = heads.binary_search_by_key(&to, |&(first, _)| first);
             match chain.ok().and_then(|index| heads.get(index)) {
-                // A rule without a target goes on behind itself.
+                // A rule without a target goes on with the next one.
                 _ if to == entry.offset + entry.bytes.len() => Action::Continue(None),
                 Some((_, name)) if goto => Action::Goto(Name::from(*name)),
                 Some((_, name)) => Action::Jump(Name::from(*name)),
@@ -591,7 +602,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
             holds: negated,
         });
     }
-    // iptables-save writes the protocol behind addresses and interfaces, as does this.
+    // iptables-save writes the protocol after addresses and interfaces, as does this.
     Ok(conditions)
 }
 
