@@ -1,7 +1,7 @@
 //! The flags: each is one entry of [`FLAGS`], which holds its name, its help, which subcommands take it, and what its
-//! value does. clap, the quick path, help, the man page and completions all go by that table.
+//! value does. The reader of arguments (parse.rs), help, the man page and completions all go by that table.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +51,7 @@ pub(super) struct Settings {
 }
 
 /// A flag.
+#[derive(Debug)]
 pub(super) struct Flag {
     /// The long name, without dashes.
     pub(super) name: &'static str,
@@ -74,6 +75,7 @@ pub(super) struct Flag {
 
 /// How a flag's value is given, and the function that reads it. Given more than once, a flag is read as often, so that
 /// the last value counts, or, where it is a list, all.
+#[derive(Debug)]
 pub(super) enum Value {
     /// `--flag WORD` or `--flag=WORD`.
     Word(fn(&mut Settings, &str) -> Result<(), String>),
@@ -92,8 +94,8 @@ impl Flag {
     }
 
     /// Whether `name` is one of its long names.
-    pub(super) fn is_named(&self, name: &str) -> bool {
-        self.name == name || self.alias == Some(name)
+    pub(super) fn is_named(&self, name: &[u8]) -> bool {
+        self.name.as_bytes() == name || self.alias.is_some_and(|alias| alias.as_bytes() == name)
     }
 
     /// Its long and short names as they are typed.
@@ -104,7 +106,10 @@ impl Flag {
     }
 
     /// Reads one value.
-    fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It is invalid; the text names the flag.
+    pub(super) fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
         let name = self.name;
         let text = || {
             let shown = value.display();
@@ -118,43 +123,8 @@ impl Flag {
     }
 }
 
-/// The flags that were given and their values, in the order of [`FLAGS`].
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Given(Vec<(usize, OsString)>);
-
-impl Given {
-    /// Takes flags by their index in [`FLAGS`].
-    pub(super) fn new(mut values: Vec<(usize, OsString)>) -> Self {
-        // Stable: the values of one flag stay in order.
-        values.sort_by_key(|(flag, _)| *flag);
-        Self(values)
-    }
-
-    /// Whether none of them says which rules to install.
-    pub(super) fn is_about_no_rules(&self) -> bool {
-        let is_about_rules = |flag: &Flag| flag.heading == RULES;
-        !self
-            .0
-            .iter()
-            .any(|(index, _)| FLAGS.get(*index).is_some_and(is_about_rules))
-    }
-
-    /// Reads all values.
-    ///
-    /// # Errors
-    /// A value is invalid; the text names its flag.
-    pub(super) fn read(&self) -> Result<Settings, String> {
-        let mut settings = Settings::default();
-        for (index, value) in &self.0 {
-            if let Some(flag) = FLAGS.get(*index) {
-                flag.read(&mut settings, value)?;
-            }
-        }
-        Ok(settings)
-    }
-}
-
-const RULES: &str = "Rules";
+/// The heading of the flags that say which rules to install.
+pub(super) const RULES: &str = "Rules";
 const PLACE: &str = "Where and how";
 const CONNECTION: &str = "Connection";
 const LOG: &str = "Log";

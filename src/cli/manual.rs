@@ -1,16 +1,98 @@
-//! Help, man pages and completions, made from clap's view of the program.
+//! Help, man pages and completions, which clap makes. Nothing else knows clap: parse.rs reads the arguments.
+
+use std::str::FromStr as _;
 
 use clap::builder::PossibleValue;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::grammar;
-use super::subcommand::Subcommand;
+use super::flags::{FLAGS, Flag, Value};
+use super::subcommand::{Subcommand, Word};
+use crate::BUILD;
 
-/// What `--help` prints.
-pub(super) fn help(subcommand: Subcommand) -> String {
-    find(subcommand).render_long_help().to_string()
+/// The whole program: what help, the man page and completions are made from.
+fn program() -> Command {
+    command(Subcommand::Install)
+        .subcommands(Subcommand::NAMED.map(command))
+        .disable_help_subcommand(true)
+        .args_conflicts_with_subcommands(true)
+        .subcommand_value_name("SUBCOMMAND")
+        .subcommand_help_heading("Subcommands")
+}
+
+/// One subcommand by itself.
+fn command(subcommand: Subcommand) -> Command {
+    let command = Command::new(subcommand.name())
+        .about(subcommand.about())
+        .long_about(format!("{}\n\n{}", subcommand.about(), subcommand.details()))
+        .after_help(after_help(subcommand))
+        .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(argument))
+        .args(subcommand.word().map(word));
+    match subcommand.has_version() {
+        true => command.version(BUILD),
+        false => command,
+    }
+}
+
+fn after_help(subcommand: Subcommand) -> String {
+    let mut text = String::new();
+    for (line, what) in subcommand.examples() {
+        text += &format!("Example: {what}\n  {}\n\n", line.replace('\n', "\n  "));
+    }
+    text += "Exit codes:";
+    for (exit, meaning) in subcommand.exits() {
+        text += &format!("\n  {}  {meaning}", exit.code());
+    }
+    text
+}
+
+fn argument(flag: &'static Flag) -> Arg {
+    let argument = Arg::new(flag.name)
+        .long(flag.name)
+        .short(flag.short)
+        .visible_aliases(flag.alias)
+        .value_name(flag.placeholder)
+        .help(flag.help)
+        .help_heading(flag.heading)
+        .hide_possible_values(true)
+        .action(ArgAction::Append);
+    let words = (flag.words)();
+    let argument = match words.is_empty() {
+        true => argument,
+        false => argument.value_parser(words),
+    };
+    match flag.value {
+        Value::Word(_) => argument,
+        Value::Number(_) => argument.value_hint(ValueHint::Other),
+        Value::Path(_) => argument.value_hint(ValueHint::AnyPath),
+        Value::Switch(_) => argument.num_args(0..=1).require_equals(true),
+    }
+}
+
+fn word(word: Word) -> Arg {
+    Arg::new("word")
+        .value_name(word.placeholder)
+        // Help has a list of all subcommands anyway.
+        .hide_possible_values(word.missing.is_none())
+        .value_parser(word.words)
+        .required(word.missing.is_some())
+        .help(word.help)
+}
+
+/// What `--help` prints, or `-h`, which is shorter.
+pub(super) fn help(subcommand: Subcommand, is_long: bool) -> String {
+    let mut command = find(subcommand);
+    let text = match is_long {
+        true => command.render_long_help(),
+        false => command.render_help(),
+    };
+    text.to_string()
+}
+
+/// What `--version` prints.
+pub(super) fn version(subcommand: Subcommand) -> String {
+    find(subcommand).render_version()
 }
 
 /// The man page, in roff.
@@ -90,10 +172,13 @@ fn roff(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
-/// A shell's completion script.
-pub(super) fn completions(shell: Shell) -> String {
+/// A shell's completion script; nothing for a shell that is not known.
+pub(super) fn completions(shell: &str) -> String {
+    let Ok(shell) = Shell::from_str(shell) else {
+        return String::new();
+    };
     let mut script = Vec::new();
-    let mut program = grammar::program();
+    let mut program = program();
     if shell != Shell::Bash {
         clap_complete::generate(shell, &mut program, Subcommand::Install.name(), &mut script);
         let script = String::from_utf8_lossy(&script).into_owned();
@@ -154,10 +239,32 @@ fn without_values_of_switches(command: Command) -> Command {
 
 /// A subcommand in the whole program, so that it knows its full name.
 fn find(subcommand: Subcommand) -> Command {
-    let mut program = grammar::program();
+    let mut program = program();
     program.build();
     match program.find_subcommand(subcommand.name()) {
         Some(command) => command.clone(),
         None => program,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_table() {
+        program().debug_assert();
+    }
+
+    #[test]
+    fn every_shell_that_is_offered_has_a_script() {
+        let shells = Subcommand::Completions
+            .word()
+            .map(|word| word.words)
+            .unwrap_or_default();
+        assert_eq!(shells.len(), <Shell as clap::ValueEnum>::value_variants().len());
+        for shell in shells {
+            assert!(completions(shell).contains("outbound-subnets-to-ignore"), "{shell}");
+        }
     }
 }

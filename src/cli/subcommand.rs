@@ -1,6 +1,7 @@
 //! The subcommands, and what help and the man page say of each.
 
 use super::exit::Exit;
+use crate::wanted::direction::Direction;
 
 /// What the program can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,28 @@ pub(super) enum Subcommand {
     Help,
     Man,
     Completions,
+}
+
+/// The word that a subcommand takes beside flags.
+pub(super) struct Word {
+    /// The placeholder for it in help.
+    pub(super) placeholder: &'static str,
+    /// What it may be.
+    pub(super) words: Vec<&'static str>,
+    /// What to say if it is missing; none if it need not be there.
+    pub(super) missing: Option<&'static str>,
+    /// What help says of it.
+    pub(super) help: &'static str,
+}
+
+impl Word {
+    /// The placeholder as help shows it.
+    pub(super) fn what(&self) -> String {
+        match self.missing {
+            Some(_) => format!("<{}>", self.placeholder),
+            None => format!("[{}]", self.placeholder),
+        }
+    }
 }
 
 impl Subcommand {
@@ -50,6 +73,38 @@ impl Subcommand {
             Self::Help => "help",
             Self::Man => "man",
             Self::Completions => "completions",
+        }
+    }
+
+    /// Whether it takes --version: those that are programs by themselves.
+    pub(super) fn has_version(self) -> bool {
+        matches!(self, Self::Install | Self::Validate)
+    }
+
+    /// The word that it takes beside flags, if any.
+    pub(super) fn word(self) -> Option<Word> {
+        match self {
+            Self::Explain => Some(Word {
+                placeholder: "DIRECTION",
+                words: Direction::ALL.map(Direction::name).to_vec(),
+                missing: Some(
+                    "explain needs a direction, inbound or outbound, as in proxy-init explain outbound --to 10.0.0.1:80",
+                ),
+                help: "inbound: a connection to this namespace; outbound: one that a process in it makes",
+            }),
+            Self::Help | Self::Man => Some(Word {
+                placeholder: "SUBCOMMAND",
+                words: Self::NAMED.map(Self::name).to_vec(),
+                missing: None,
+                help: "The subcommand [default: the program itself]",
+            }),
+            Self::Completions => Some(Word {
+                placeholder: "SHELL",
+                words: vec!["bash", "elvish", "fish", "powershell", "zsh"],
+                missing: Some("completions needs the name of a shell, as in proxy-init completions bash"),
+                help: "The shell",
+            }),
+            Self::Install | Self::Show | Self::Verify | Self::Uninstall | Self::Detect | Self::Validate => None,
         }
     }
 
