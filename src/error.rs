@@ -371,6 +371,14 @@ pub enum Error {
         table: String,
     },
 
+    /// A pod is about to install its rules in the node's own network namespace.
+    #[error(
+        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or --netns leads \
+         there): the rules would redirect the node's own connections, and stay when the pod is gone: run the pod without \
+         hostNetwork or without this init container; --allow-host-network installs the rules all the same"
+    )]
+    HostNetwork,
+
     /// The network namespace to work in cannot be entered.
     #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}", path = path.display())]
     Netns {
@@ -840,6 +848,7 @@ mod tests {
                 errno,
             },
             Error::Garbled { mode },
+            Error::HostNetwork,
             Error::Netns {
                 path: path.clone(),
                 errno,

@@ -33,6 +33,7 @@ pub(super) struct Settings {
     pub(super) replace_other_backend: bool,
     pub(super) simulate: Option<Simulate>,
     pub(super) netns: Option<PathBuf>,
+    pub(super) allow_host_network: bool,
     pub(super) use_wait_flag: bool,
     pub(super) timeout_close_wait_secs: Option<u32>,
     pub(super) listen_addr: Option<SocketAddr>,
@@ -294,6 +295,20 @@ pub(super) const FLAGS: &[Flag] = &[
         ],
         heading: PLACE,
         help: "Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]",
+        ..FLAG
+    },
+    Flag {
+        name: "allow-host-network",
+        placeholder: "BOOL",
+        value: Value::Switch(|settings, text| {
+            settings.allow_host_network = values::boolean(text)?;
+            Ok(())
+        }),
+        taken_by: &[Subcommand::Install],
+        heading: PLACE,
+        help: "Install the rules even in the machine's own network namespace, which a pod with hostNetwork\n\
+               is in: there, the rules redirect the node's own connections and stay when the pod is gone.\n\
+               Without it, that is an error in a pod, and a warning elsewhere",
         ..FLAG
     },
     Flag {

@@ -19,6 +19,7 @@ use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
 use crate::findings::explain::Connection;
 use crate::log::Log;
+use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
@@ -68,6 +69,9 @@ const VALIDATOR: &str = "linkerd2-network-validator";
 /// Where the environment has the validator's log format and log level.
 const LOG_FORMAT: &str = "LINKERD_VALIDATOR_LOG_FORMAT";
 const LOG_LEVEL: &str = "LINKERD_VALIDATOR_LOG_LEVEL";
+
+/// kubelet sets this variable in every container of a pod.
+pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// What a variable of the environment is set to.
 type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -126,19 +130,18 @@ fn read(subcommand: Subcommand, behind: &[OsString], environment: Environment<'_
 
 /// What a subcommand that takes flags is to do.
 fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
-    let iptables_mode = environment("IPTABLES_MODE");
     let log = log(&settings);
     let output = settings.output;
     Ok(match subcommand {
         Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
         Subcommand::Detect => Command::Detect(settings.netns, output),
         Subcommand::Show => Command::Show(settings.netns, output),
-        Subcommand::Verify => Command::Verify(Box::new(install(settings, iptables_mode)?), output),
+        Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
         // Those that take a word don't get here.
         Subcommand::Install | Subcommand::Explain | Subcommand::Help | Subcommand::Man | Subcommand::Completions => {
             match settings.simulate {
-                Some(simulate) => Command::Simulate(Box::new(install(settings, iptables_mode)?), simulate),
-                None => Command::Install(Box::new(install(settings, iptables_mode)?), log),
+                Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
+                None => Command::Install(Box::new(install(settings, environment)?), log),
             }
         }
         Subcommand::Validate => validate(settings, environment)?,
@@ -260,8 +263,8 @@ fn uninstall(settings: Settings) -> Uninstall {
     }
 }
 
-fn install(settings: Settings, iptables_mode: Option<OsString>) -> Result<Install, String> {
-    let choice = choice(&settings, iptables_mode)?;
+fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
+    let choice = choice(&settings, environment("IPTABLES_MODE"))?;
     let config = Config {
         proxy_uid: settings.proxy_uid,
         proxy_gid: settings.proxy_gid,
@@ -293,6 +296,11 @@ fn install(settings: Settings, iptables_mode: Option<OsString>) -> Result<Instal
         replace_other_backend: settings.replace_other_backend,
         netns: settings.netns,
         close_wait_timeout: settings.timeout_close_wait_secs,
+        host_network: match (settings.allow_host_network, environment(IN_A_POD)) {
+            (true, _) => HostNetwork::Allow,
+            (false, Some(_)) => HostNetwork::Refuse,
+            (false, None) => HostNetwork::Warn,
+        },
     })
 }
 

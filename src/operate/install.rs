@@ -17,6 +17,7 @@ use crate::namespace;
 use crate::nf_tables::read::back_off;
 use crate::operate::choose::{Reason, choose};
 use crate::operate::close_wait::CloseWaitTimeout;
+use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{Notice, Warning};
 use crate::rules::family::Family;
 use crate::rules::nftables;
@@ -47,6 +48,8 @@ pub struct Install {
     pub netns: Option<PathBuf>,
     /// What to set the namespace's nf_conntrack_tcp_timeout_close_wait to, in seconds; none leaves it as it is.
     pub close_wait_timeout: Option<u32>,
+    /// What to do if the namespace is the machine's own.
+    pub host_network: HostNetwork,
 }
 
 /// Which rules to print.
@@ -127,6 +130,7 @@ impl Install {
             replace_other_backend: false,
             netns: None,
             close_wait_timeout: None,
+            host_network: HostNetwork::Warn,
         }
     }
 
@@ -162,8 +166,12 @@ impl Install {
     }
 
     fn run_here(&self, tell: Tell<'_>) -> Result<Installed, Error> {
+        let is_host_network = self.host_network != HostNetwork::Allow && host_network::is_here();
+        if is_host_network && self.host_network == HostNetwork::Refuse {
+            return Err(Error::HostNetwork);
+        }
         let timeout = self.close_wait_timeout.map(CloseWaitTimeout::set).transpose()?;
-        let installed = self.install(plan(&self.config), tell);
+        let installed = self.install(plan(&self.config), is_host_network, tell);
         if let (Err(_), Some(timeout)) = (&installed, timeout) {
             timeout.undo();
         }
@@ -172,10 +180,13 @@ impl Install {
 
     /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
     /// linkerd-init goes on with whatever iptables it finds.
-    fn install(&self, rulesets: Vec<Ruleset>, tell: Tell<'_>) -> Result<Installed, Error> {
+    fn install(&self, rulesets: Vec<Ruleset>, is_host_network: bool, tell: Tell<'_>) -> Result<Installed, Error> {
         let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
         if self.config.ipv6 && !legacy::has_ipv6() {
             warnings.push(Warning::NoIpv6);
+        }
+        if is_host_network {
+            warnings.push(Warning::HostNetwork);
         }
         warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
         let mut work = Work {

@@ -4,6 +4,7 @@ pub mod choose;
 mod close_wait;
 pub mod detect;
 pub mod explain;
+pub mod host_network;
 pub mod install;
 mod json;
 pub mod notice;

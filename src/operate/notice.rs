@@ -45,6 +45,8 @@ pub enum Warning {
     },
     /// The kernel has no IPv6, so there is no IPv6 traffic to redirect. In legacy mode, only the IPv4 rules are installed.
     NoIpv6,
+    /// The network namespace is the machine's own.
+    HostNetwork,
 }
 
 impl fmt::Display for Warning {
@@ -64,6 +66,10 @@ impl fmt::Display for Warning {
             Warning::NoIpv6 => {
                 f.write_str("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")
             }
+            Warning::HostNetwork => f.write_str(
+                "this is the machine's own network namespace, not one of a pod or container: its own connections are \
+                 redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)",
+            ),
         }
     }
 }

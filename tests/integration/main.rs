@@ -11,6 +11,7 @@ mod errors;
 mod explain;
 mod flags;
 mod foreign;
+mod host_network;
 mod judge;
 mod legacy;
 mod legacy_locks;
