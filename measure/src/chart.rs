@@ -222,7 +222,10 @@ mod tests {
             bars: vec![(1.0, String::new())],
         };
         let chart = bars("", "", &[row("proxy-init, nft mode"), row("2 × iptables-nft-restore")]);
-        assert!(chart.contains(">proxy-init</text>") && chart.contains(">iptables and nft</text>"), "{chart}");
+        assert!(
+            chart.contains(">proxy-init</text>") && chart.contains(">iptables and nft</text>"),
+            "{chart}"
+        );
         assert!(!chart.contains("an empty program"), "{chart}");
     }
 

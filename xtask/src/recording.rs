@@ -71,7 +71,10 @@ text{fill:#1f2328;font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monos
     for (index, (class, line)) in lines.iter().enumerate() {
         let escaped = line.replace('&', "&amp;").replace('<', "&lt;");
         let y = 26 + index * LINE;
-        let _ = writeln!(drawn, "<text{class} x=\"16\" y=\"{y}\" xml:space=\"preserve\">{escaped}</text>");
+        let _ = writeln!(
+            drawn,
+            "<text{class} x=\"16\" y=\"{y}\" xml:space=\"preserve\">{escaped}</text>"
+        );
     }
     let label = COMMANDS.map(|line| format!("proxy-init {line}")).join(", then ");
     format!(
