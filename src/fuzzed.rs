@@ -93,13 +93,8 @@ fn read_legacy(input: &[u8], family: Family) {
 /// Prints each rule of a table, follows a connection each way through it, and verifies beside it.
 fn judge(table: Table) {
     for chain in &table.chains {
-        for rule in &chain.rules {
-            let _ = Line {
-                table: &table,
-                chain,
-                rule,
-            }
-            .to_string();
+        for line in Line::all(&table, chain) {
+            let _ = line.to_string();
         }
     }
     let found = Found {

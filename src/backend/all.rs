@@ -8,7 +8,7 @@ use super::native::{self, Native};
 use super::nft::{self, Nft};
 use crate::error::Error;
 use crate::found::expected::xtables;
-use crate::found::{Found, NotKnown};
+use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, commit_fresh, transact};
 use crate::nf_tables::read;
@@ -86,7 +86,7 @@ fn nf_tables() -> Result<Found, Error> {
 
     let not_known = |errno: Errno| Found {
         tables: Vec::new(),
-        not_known: vec![NotKnown {
+        not_known: vec![Unseen {
             subsystem: Subsystem::NfTables,
             not_permitted: errno == Errno::EPERM,
             reason: match errno {

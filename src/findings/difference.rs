@@ -13,7 +13,10 @@ use crate::rules::nftables::set_element;
 use crate::rules::rule::Rule;
 use crate::rules::set::Set;
 use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
-use crate::walk::{Connections, Decision, Fate, Goal, walk};
+use crate::walk::connections::Connections;
+use crate::walk::route;
+use crate::walk::step::{Fate, Outcome, Place};
+use crate::walk::walker::Watched;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
@@ -127,13 +130,13 @@ impl Problem {
                 ..
             } => {
                 let does = match (fate, certain) {
-                    (Fate::Unknown, _) => "may take connections away (it is not understood)",
+                    (Fate::NotUnderstood, _) => "may take connections away (it is not understood)",
                     (Fate::Accepted, true) => "lets connections pass by",
-                    (Fate::Mapped, true) => "redirects connections",
+                    (Fate::Translated, true) => "redirects connections",
                     (Fate::Dropped, true) => "drops connections",
                     (Fate::Untracked, true) => "keeps connections from being redirected",
                     (Fate::Accepted, false) => "may let connections pass by",
-                    (Fate::Mapped, false) => "may redirect connections",
+                    (Fate::Translated, false) => "may redirect connections",
                     (Fate::Dropped, false) => "may drop connections",
                     (Fate::Untracked, false) => "may keep connections from being redirected",
                 };
@@ -239,12 +242,8 @@ fn leftovers(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &table.chains {
         let is_ours = ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
-        for rule in chain
-            .rules
-            .iter()
-            .filter(|rule| is_ours || rule.leads_to(table).is_some())
-        {
-            let line = Line { table, chain, rule }.to_string();
+        for line in Line::all(table, chain).filter(|line| is_ours || line.rule.leads_to(table).is_some()) {
+            let line = line.to_string();
             findings.push(finding(table, &chain.name.to_string(), Problem::Unexpected(line)));
         }
     }
@@ -361,11 +360,11 @@ impl Comparable<'_> {
 }
 
 fn lines<'a>(table: &'a Table, chain: &'a Chain) -> Vec<Comparable<'a>> {
-    let line = |rule: &'a Rule| Comparable {
-        rule: Some(rule),
-        text: Line { table, chain, rule }.to_string(),
+    let comparable = |line: Line<'a>| Comparable {
+        rule: Some(line.rule),
+        text: line.to_string(),
     };
-    chain.rules.iter().map(line).collect()
+    Line::all(table, chain).map(comparable).collect()
 }
 
 /// What differs between two lists.
@@ -423,21 +422,18 @@ fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -
 
 /// What keeps the connections of one direction from proxy-init's chain, apart from what is already known to be wrong.
 fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found, known: &[Finding]) -> Vec<Finding> {
-    let table_name = expected.name.to_string();
-    let goal = Goal {
-        subsystem: expected.subsystem,
-        family: expected.family,
-        table: &table_name,
+    let watched = Watched {
+        table: expected,
         chain: direction.chain(),
     };
-    let walked = walk(found, family, direction, goal, Connections::all(family, direction));
+    let walk = route::before(found, family, direction, watched, Connections::all(family, direction));
     let base = expected
         .chains
         .iter()
-        .find(|chain| chain.name == *goal.chain.counterpart().as_str());
+        .find(|chain| chain.name == *direction.chain().counterpart().as_str());
     let jump = base
-        .and_then(|chain| lines(expected, chain).into_iter().next())
-        .map(|line| line.text);
+        .and_then(|chain| Line::all(expected, chain).next())
+        .map(|line| line.to_string());
     // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
     let is_broken = known.iter().any(|finding| {
         matches!(
@@ -445,57 +441,50 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
             Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Missing(_)
         ) && base.is_some_and(|base| finding.chain == base.name.to_string() || finding.chain.starts_with("table "))
     });
-    let report = |decision: &Decision<'_>| -> Option<Finding> {
-        let is_ours = decision.at.table.subsystem == goal.subsystem
-            && decision.at.table.family == goal.family
-            && decision.at.table.name == *goal.table;
+    let report = |outcome: &Outcome<'_>| -> Option<Finding> {
+        let at = outcome.at?;
+        let (table, name) = (at.table(), &at.chain().name);
+        let is_ours = table.is(expected);
         // proxy-init's rules in another mode are reported separately.
-        if !is_ours && ChainName::from_name(decision.at.chain.name.as_bytes()).is_some_and(ChainName::is_ours) {
+        if !is_ours && ChainName::from_name(name.as_bytes()).is_some_and(ChainName::is_ours) {
             return None;
         }
-        let chain = match is_ours {
-            true => decision.at.chain.name.to_string(),
-            false => format!("{} {}", decision.at.table, decision.at.chain.name),
-        };
-        let problem = if decision.behind_ours {
+        let problem = if outcome.after_watched {
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
             // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
             // of the rules.
-            let is_base = base.is_some_and(|base| decision.at.chain.name == base.name);
-            if !(is_ours && is_base && decision.at.rule.is_none()) {
+            let is_base = base.is_some_and(|base| *name == base.name);
+            if !(is_ours && is_base && matches!(at, Place::Policy(_))) {
                 return None;
             }
             Problem::Policy
         } else {
-            if is_broken && decision.fate == Fate::Accepted {
+            if is_broken && outcome.fate == Fate::Accepted {
                 return None;
             }
-            let by = match decision.at.rule {
-                Some(rule) => Line {
-                    table: decision.at.table,
-                    chain: decision.at.chain,
-                    rule,
-                }
-                .to_string(),
-                None => format!("policy drop of {} {}", decision.at.table, decision.at.chain.name),
-            };
             Problem::Shadowed {
                 jump: jump.clone(),
-                by,
-                fate: decision.fate,
-                connections: decision.connections.to_string(),
-                certain: decision.certain,
+                by: match at {
+                    Place::Rule(line) => line.to_string(),
+                    Place::Policy(_) => format!("policy drop of {table} {name}"),
+                },
+                fate: outcome.fate,
+                connections: outcome.connections.to_string(),
+                certain: outcome.is_certain(),
             }
         };
         Some(Finding {
             family: family.to_string(),
-            chain,
+            chain: match is_ours {
+                true => name.to_string(),
+                false => format!("{table} {name}"),
+            },
             problem,
         })
     };
     // A rule that several ways lead to decides several times. There may be thousands of rules.
     let mut seen = HashSet::new();
-    let findings = walked.decisions.iter().filter_map(report);
+    let findings = walk.decisions.iter().chain(&walk.arrived).filter_map(report);
     findings.filter(|finding| seen.insert(finding.clone())).collect()
 }
 
@@ -1045,12 +1034,16 @@ mod tests {
         }
         for (fate, certain, does) in [
             (Fate::Accepted, true, "lets connections pass by"),
-            (Fate::Mapped, true, "redirects connections"),
+            (Fate::Translated, true, "redirects connections"),
             (Fate::Dropped, true, "drops connections"),
             (Fate::Untracked, true, "keeps connections from being redirected"),
-            (Fate::Unknown, false, "may take connections away (it is not understood)"),
+            (
+                Fate::NotUnderstood,
+                false,
+                "may take connections away (it is not understood)",
+            ),
             (Fate::Accepted, false, "may let connections pass by"),
-            (Fate::Mapped, false, "may redirect connections"),
+            (Fate::Translated, false, "may redirect connections"),
             (Fate::Dropped, false, "may drop connections"),
             (Fate::Untracked, false, "may keep connections from being redirected"),
         ] {

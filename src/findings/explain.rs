@@ -9,7 +9,11 @@ use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::LOOPBACK;
 use crate::rules::rule::{Action, Condition, Field, Rule, Values, address, interface};
-use crate::walk::{Connections, End, Fate, Followed, Matched, Place, Reason, Step, follow, orders};
+use crate::walk::connections::Connections;
+use crate::walk::order::Slot;
+use crate::walk::route::follow;
+use crate::walk::step::{Fate, Matched, Open, Outcome, Place, Reason, Step};
+use crate::walk::walker::Walk;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
@@ -88,7 +92,7 @@ pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
                 "the {} tables cannot be seen ({}); by all others it {}",
                 unseen.subsystem,
                 unseen.reason,
-                Clause(&answer.verdict)
+                answer.verdict.clause()
             )),
             ..answer
         },
@@ -96,15 +100,13 @@ pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
     }
 }
 
-/// A verdict that reads on from `it`.
-struct Clause<'a>(&'a Verdict);
-
-impl fmt::Display for Clause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Verdict::Proxy(_) => write!(f, "goes {}", self.0),
-            Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => write!(f, "is {}", self.0),
-            Verdict::Bypass | Verdict::Elsewhere(_) => write!(f, "{}", self.0),
+impl Verdict {
+    /// The same, as it reads on from `it`.
+    pub fn clause(&self) -> String {
+        match self {
+            Verdict::Proxy(_) => format!("goes {self}"),
+            Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => format!("is {self}"),
+            Verdict::Bypass | Verdict::Elsewhere(_) => self.to_string(),
         }
     }
 }
@@ -116,30 +118,7 @@ pub fn of_seen<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
         SocketAddr::V6(_) => Family::V6,
     };
     let connections = connections(found, family, connection);
-    let ports = proxy_ports(found);
-    let answer = |order| conclude(found, &ports, follow(order, connection.direction, connections.clone()));
-    let orders = orders(found, family, connection.direction);
-    let Some((first, others)) = orders.as_deref().and_then(<[_]>::split_first) else {
-        return Answer {
-            verdict: Verdict::NotKnown("it depends on the order of base chains whose priorities are equal".to_owned()),
-            at: None,
-            steps: Vec::new(),
-        };
-    };
-    let usual = answer(first);
-    match others.iter().find(|other| answer(other).verdict != usual.verdict) {
-        None => usual,
-        Some(other) => Answer {
-            verdict: Verdict::NotKnown(match first.differs_from(other) {
-                Some((one, two)) => {
-                    format!("it depends on which runs first, {one} or {two}: their priorities are equal")
-                }
-                None => "it depends on the order of base chains".to_owned(),
-            }),
-            at: None,
-            steps: usual.steps,
-        },
-    }
+    conclude(found, follow(found, family, connection.direction, connections))
 }
 
 /// The connection as a set of those that it may be.
@@ -205,28 +184,39 @@ fn proxy_ids(found: &Found, wanted: Field) -> Intervals {
 }
 
 /// What all possible ends of a way come to.
-fn conclude<'a>(found: &'a Found, ports: &[u16], followed: Followed<'a>) -> Answer<'a> {
-    let Followed { steps, ends } = followed;
-    let verdicts: Vec<Option<Verdict>> = ends.iter().map(|end| verdict(ports, end)).collect();
-    let first = verdicts.first().cloned().flatten();
-    let verdict = match first {
-        Some(first) if verdicts.iter().all(|verdict| verdict.as_ref() == Some(&first)) => first,
-        _ => Verdict::NotKnown(why(&steps, &ends, &verdicts)),
+fn conclude<'a>(found: &'a Found, walk: Walk<'a>) -> Answer<'a> {
+    let ports = proxy_ports(found);
+    let ended = walk.decisions.into_iter();
+    let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
+    let ends: Vec<(Outcome<'a>, Option<Verdict>)> = ended
+        .chain(walk.arrived)
+        .map(|end| {
+            let verdict = verdict(&ports, &end);
+            (end, verdict)
+        })
+        .collect();
+    let verdict = match ends.split_first() {
+        Some(((_, Some(first)), rest)) if rest.iter().all(|(_, other)| other.as_ref() == Some(first)) => first.clone(),
+        _ => Verdict::NotKnown(why(&walk.questions, &ends)),
     };
     let at = match &verdict {
         Verdict::NotKnown(_) => None,
-        Verdict::Bypass => bypassed_at(found, &steps),
-        _ => ends.first().and_then(|end| end.at),
+        Verdict::Bypass => bypassed_at(found, &walk.steps),
+        _ => ends.first().and_then(|(end, _)| end.at),
     };
-    Answer { verdict, at, steps }
+    Answer {
+        verdict,
+        at,
+        steps: walk.steps,
+    }
 }
 
 /// What one end means; none if it isn't known.
-fn verdict(ports: &[u16], end: &End<'_>) -> Option<Verdict> {
+fn verdict(ports: &[u16], end: &Outcome<'_>) -> Option<Verdict> {
     let port = end.connections.get(Field::DestinationPort).map(Intervals::as_slice);
     Some(match (end.fate, end.action) {
         (Fate::Dropped, _) => Verdict::Dropped,
-        (Fate::Mapped, Some(Action::Redirect(_))) => match port {
+        (Fate::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
                 Ok(port) if ports.contains(&port) => Verdict::Proxy(port),
                 _ => Verdict::Elsewhere(format!("redirected to port {first} of this host")),
@@ -236,7 +226,7 @@ fn verdict(ports: &[u16], end: &End<'_>) -> Option<Verdict> {
             }
             _ => return None,
         },
-        (Fate::Mapped, Some(Action::Nat(text))) => Verdict::Elsewhere(text.clone()),
+        (Fate::Translated, Some(Action::Nat(text))) => Verdict::Elsewhere(text.clone()),
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
@@ -244,93 +234,104 @@ fn verdict(ports: &[u16], end: &End<'_>) -> Option<Verdict> {
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.
 fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
-    let matched = |step: &&Step<'a>| matches!(step.matched, Matched::Yes(_));
-    let own = |step: &&Step<'a>| {
-        Mode::of(step.at.table).is_some_and(|mode| found.holds(mode))
-            && matches!(
-                step.matched,
-                Matched::Yes(Action::Return | Action::Accept | Action::Goto(_))
-            )
+    let matching = |step: &Step<'a>| match step.matched {
+        Matched::Yes(action) => Some((step.depth, step.at, action)),
+        _ => None,
     };
-    let is_own_chain = |step: &&Step<'a>| {
-        let name = ChainName::from_name(step.at.chain.name.as_bytes());
+    let is_own_table = |at: Place<'_>| Mode::of(at.table()).is_some_and(|mode| found.holds(mode));
+    let own = || {
+        let ending = steps.iter().rev().filter_map(matching);
+        ending.filter(|(_, at, action)| {
+            is_own_table(*at) && matches!(action, Action::Return | Action::Accept | Action::Goto(_))
+        })
+    };
+    let is_own_chain = |at: Place<'_>| {
+        let name = ChainName::from_name(at.chain().name.as_bytes());
         name.is_some_and(ChainName::is_ours)
     };
-    let ends_base_chain = |step: &&Step<'a>| step.depth == 0 || matches!(step.matched, Matched::Yes(Action::Accept));
-    let untracked = steps
-        .iter()
-        .filter(matched)
-        .find(|step| matches!(step.matched, Matched::Yes(Action::Untrack)));
-    let ended = || steps.iter().rev().filter(own).find(is_own_chain);
-    let before = || steps.iter().rev().filter(own).find(ends_base_chain);
-    untracked.or_else(ended).or_else(before).map(|step| step.at)
+    let mut all = steps.iter().filter_map(matching);
+    let untracked = all.find(|(.., action)| **action == Action::Untrack);
+    let ended = || own().find(|(_, at, _)| is_own_chain(*at));
+    let before = || own().find(|(depth, _, action)| *depth == 0 || **action == Action::Accept);
+    untracked.or_else(ended).or_else(before).map(|(_, at, _)| at)
 }
 
-/// Why it isn't known what becomes of a connection.
-fn why(steps: &[Step<'_>], ends: &[End<'_>], verdicts: &[Option<Verdict>]) -> String {
-    if let Some(end) = ends
-        .iter()
-        .zip(verdicts)
-        .find(|(_, verdict)| verdict.is_none())
-        .map(|(end, _)| end)
-        && let Some(at) = end.at
-    {
+/// Why it isn't known what becomes of a connection that may end in these ways.
+fn why(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> String {
+    let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
+    if let Some(at) = unclear.and_then(|(end, _)| end.at) {
         let leads_on = |rule: &Rule| matches!(rule.action, Action::Jump(_) | Action::Goto(_));
-        return match at.rule {
-            Some(rule) if leads_on(rule) => format!("{at} leads to more rules than were followed"),
-            _ => format!("{at} does something that is not understood"),
+        return match at.rule().is_some_and(leads_on) {
+            true => format!("{at} leads to more rules than were followed"),
+            false => format!("{at} does something that is not understood"),
         };
     }
-    let asked: Vec<usize> = ends.iter().flat_map(|end| end.questions.iter().copied()).collect();
-    let doubts = steps.iter().filter_map(|step| match &step.matched {
-        Matched::Perhaps(reason, question) => Some((step, reason, question)),
-        _ => None,
-    });
+    let assumed = |index: usize| {
+        let mut assumptions = ends.iter().flat_map(|(end, _)| &end.assumptions);
+        assumptions.any(|assumption| assumption.question.index() == index)
+    };
     // A field matters if what may become of the connection isn't the same for all of its numbers.
     let matters = |field: Field| {
         let fates = |numbers: Option<&Intervals>| {
             let same = ends
                 .iter()
-                .zip(verdicts)
                 .filter(move |(end, _)| end.connections.get(field) == numbers);
             let mut fates: Vec<String> = same.map(|(_, verdict)| format!("{verdict:?}")).collect();
             fates.sort();
             fates.dedup();
             fates
         };
-        let mut all = ends.iter().map(|end| fates(end.connections.get(field)));
+        let mut all = ends.iter().map(|(end, _)| fates(end.connections.get(field)));
         let first = all.next();
         all.any(|fates| Some(fates) != first)
     };
-    let field = |reason: &Reason<'_>| match reason {
-        Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..) => Some(*field),
-        _ => None,
-    };
-    let relevant = doubts.clone().find(|(_, reason, question)| match field(reason) {
-        Some(field) => matters(field) || asked.contains(question),
-        None => asked.contains(question),
+    let told = questions
+        .iter()
+        .enumerate()
+        .filter_map(|(index, open)| Some((index, open, in_words(open)?)));
+    let mut relevant = told.clone().filter(|(index, open, _)| {
+        let field = match open {
+            Open::Match(_, Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..)) => *field,
+            _ => return assumed(*index),
+        };
+        matters(field) || assumed(*index)
     });
-    let Some((step, reason, _)) = relevant.or_else(|| doubts.clone().next()) else {
-        // Whether that is this host isn't followed, so rules for either may be met.
-        let sent = ends.iter().find_map(|end| match end.action {
-            Some(Action::Nat(text)) => Some(format!("it depends on where `{text}` sends it, which is not followed")),
-            _ => None,
-        });
-        return sent.unwrap_or_else(|| "more rules were found than can be followed".to_owned());
-    };
-    let at = step.at;
-    match reason {
-        Reason::Device => format!(
-            "it depends on which devices {}, chain {}, is for",
-            at.table, at.chain.name
-        ),
-        Reason::Condition(condition, had) => match (condition, had) {
-            (Condition::In { field, .. }, Some(_)) => depends_on(*field, at),
-            (Condition::Unknown(text), _) => format!("it depends on `{text}` in {at}, which is not understood"),
-            _ => format!("it depends on a set in {at} that is not understood"),
-        },
-        Reason::Map(field, ..) => depends_on(*field, at),
+    if let Some((.., text)) = relevant.next().or_else(|| told.clone().next()) {
+        return text;
     }
+    // Whether that is this host isn't followed, so rules for either may be met.
+    let sent = ends.iter().find_map(|(end, _)| match end.action {
+        Some(Action::Nat(text)) => Some(format!("it depends on where `{text}` sends it, which is not followed")),
+        _ => None,
+    });
+    sent.unwrap_or_else(|| "more rules were found than can be followed".to_owned())
+}
+
+/// What was left open, in words; none if there is nothing that a user could do about it.
+fn in_words(open: &Open<'_>) -> Option<String> {
+    let (at, reason) = match open {
+        Open::WhichOfMany | Open::Delivery | Open::Action(_) => return None,
+        Open::Orders => return Some("it depends on the order of base chains whose priorities are equal".to_owned()),
+        Open::Order(one, two) => {
+            let name = |slot: &Slot<'_>| format!("{} {}", slot.table, slot.chain.name);
+            let (one, two) = (name(one), name(two));
+            return Some(format!(
+                "it depends on which runs first, {one} or {two}: their priorities are equal"
+            ));
+        }
+        Open::Match(at, reason) => (*at, reason),
+    };
+    Some(match reason {
+        Reason::Device => {
+            let (table, chain) = (at.table(), &at.chain().name);
+            format!("it depends on which devices {table}, chain {chain}, is for")
+        }
+        Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..) => depends_on(*field, at),
+        Reason::Condition(Condition::Unknown(text), _) => {
+            format!("it depends on `{text}` in {at}, which is not understood")
+        }
+        Reason::Condition(..) => format!("it depends on a set in {at} that is not understood"),
+    })
 }
 
 fn depends_on(field: Field, at: Place<'_>) -> String {
@@ -351,7 +352,7 @@ fn depends_on(field: Field, at: Place<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::NotKnown;
+    use crate::found::Unseen;
     use crate::found::expected::xtables;
     use crate::rules::hook::Hook;
     use crate::rules::set::Set;
@@ -423,9 +424,9 @@ mod tests {
     /// The way as text: `HOOK CHAIN NUMBER` and whether it matches.
     fn way(answer: &Answer<'_>) -> Vec<String> {
         let step = |step: &Step<'_>| {
-            let Place { chain, .. } = step.at;
-            let number = step.at.line().and_then(|line| line.number());
-            let number = number.map_or("policy".to_owned(), |number| number.to_string());
+            let chain = step.at.chain();
+            let line = step.at.line();
+            let number = line.map_or("policy".to_owned(), |line| line.number.to_string());
             let matched = match step.matched {
                 Matched::Yes(_) => "yes",
                 Matched::No(_) => "no",
@@ -452,22 +453,22 @@ mod tests {
                 (
                     inbound("10.0.0.1:80"),
                     "to the proxy, port 4143",
-                    "PROXY_INIT_REDIRECT 1",
+                    "PROXY_INIT_REDIRECT 2",
                 ),
-                (inbound("[fd00::1]:4191"), "bypasses the proxy", "PROXY_INIT_REDIRECT 0"),
+                (inbound("[fd00::1]:4191"), "bypasses the proxy", "PROXY_INIT_REDIRECT 1"),
                 (
                     outbound("10.0.0.1:80"),
                     "to the proxy, port 4140",
-                    "PROXY_INIT_OUTPUT 3",
+                    "PROXY_INIT_OUTPUT 4",
                 ),
-                (outbound("10.0.0.1:25"), "bypasses the proxy", "PROXY_INIT_OUTPUT 2"),
+                (outbound("10.0.0.1:25"), "bypasses the proxy", "PROXY_INIT_OUTPUT 3"),
                 (
                     Connection {
                         device: Some(Name::from("lo")),
                         ..outbound("10.0.0.1:80")
                     },
                     "bypasses the proxy",
-                    "PROXY_INIT_OUTPUT 1",
+                    "PROXY_INIT_OUTPUT 2",
                 ),
                 (
                     Connection {
@@ -475,19 +476,15 @@ mod tests {
                         ..outbound("10.0.0.1:80")
                     },
                     "bypasses the proxy",
-                    "PROXY_INIT_OUTPUT 0",
+                    "PROXY_INIT_OUTPUT 1",
                 ),
             ] {
                 let answer = explain(&found, &connection);
                 assert_eq!(answer.verdict.to_string(), verdict, "{connection:?}");
                 let at = answer.at.unwrap();
-                let place = at
-                    .chain
-                    .rules
-                    .iter()
-                    .position(|own| std::ptr::eq(own, at.rule.unwrap()));
-                assert_eq!(format!("{} {}", at.chain.name, place.unwrap()), rule, "{connection:?}");
-                assert_eq!(Mode::of(at.table), Some(mode));
+                let line = at.line().unwrap();
+                assert_eq!(format!("{} {}", line.chain.name, line.number), rule, "{connection:?}");
+                assert_eq!(Mode::of(line.table), Some(mode));
             }
         }
         let nothing = Found::default();
@@ -815,7 +812,7 @@ mod tests {
         let found = beside(vec![strict]);
         let answer = explain(&found, &inbound("10.0.0.1:80"));
         assert_eq!(answer.verdict, Verdict::Dropped);
-        assert_eq!(answer.at.unwrap().rule, None);
+        assert_eq!(answer.at.unwrap().rule(), None);
         assert_eq!(way(&answer).last().unwrap(), "input mine policy yes");
         assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "bypasses the proxy");
 
@@ -843,12 +840,12 @@ mod tests {
         found.tables[0].chains[0].rules.insert(0, foreign.clone());
         let answer = explain(&found, &inbound("10.0.0.1:80"));
         assert_eq!(answer.verdict, Verdict::Bypass);
-        assert_eq!(answer.at.unwrap().rule, Some(&foreign));
+        assert_eq!(answer.at.unwrap().rule(), Some(&foreign));
         // In another table it is none.
         let harmless = nat(Hook::Prerouting, -110, vec![foreign]);
         let found = beside(vec![harmless]);
         let answer = explain(&found, &inbound("10.0.0.1:4190"));
-        assert_eq!(answer.at.unwrap().chain.name, *"PROXY_INIT_REDIRECT");
+        assert_eq!(answer.at.unwrap().chain().name, *"PROXY_INIT_REDIRECT");
     }
 
     #[test]
@@ -906,7 +903,7 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_may_decide() {
         let mut found = beside(vec![]);
-        found.not_known.push(NotKnown {
+        found.not_known.push(Unseen {
             subsystem: Subsystem::Legacy,
             not_permitted: true,
             reason: "only root can list legacy tables".to_owned(),

@@ -3,5 +3,4 @@
 pub mod difference;
 pub mod explain;
 pub mod lists;
-pub mod obstacle;
 pub mod recognize;

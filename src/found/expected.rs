@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 
-use crate::found::{Found, NotKnown};
+use crate::found::{Found, Unseen};
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::name::Name;
@@ -50,7 +50,7 @@ impl Found {
     }
 
     /// Why a subsystem could not be seen; none if it could.
-    pub fn unseen(&self, subsystem: Subsystem) -> Option<&NotKnown> {
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
         self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
     }
 }
@@ -320,7 +320,7 @@ mod tests {
         ));
         let found = Found {
             tables,
-            not_known: vec![NotKnown {
+            not_known: vec![Unseen {
                 subsystem: Subsystem::Legacy,
                 not_permitted: true,
                 reason: "EPERM".to_owned(),

@@ -1,7 +1,6 @@
 //! A rule with its chain as text: in iptables' syntax for the tables that iptables shows, in nft's for all others.
 
 use std::fmt;
-use std::ptr;
 
 use crate::found::xtables::IptablesRule;
 use crate::rules::name::Name;
@@ -20,25 +19,28 @@ pub struct Line<'a> {
     pub chain: &'a Chain,
     /// The rule.
     pub rule: &'a Rule,
+    /// The rule's place in its chain, from 1 on.
+    pub number: usize,
 }
 
 impl PartialEq for Line<'_> {
     fn eq(&self, other: &Self) -> bool {
-        ptr::eq(self.rule, other.rule)
+        self.number == other.number && self.chain.name == other.chain.name && self.table.is(other.table)
     }
 }
 
 impl Eq for Line<'_> {}
 
-impl Line<'_> {
-    /// The rule's place in its chain, from 1 on; none if it is another chain's.
-    pub fn number(&self) -> Option<usize> {
-        let rule = ptr::from_ref(self.rule);
-        // How far it is from the first tells its place without looking at all of them; there may be thousands.
-        let offset = rule.addr().checked_sub(self.chain.rules.as_ptr().addr())?;
-        let index = offset / size_of::<Rule>();
-        let is_it = ptr::eq(self.chain.rules.get(index)?, rule);
-        is_it.then_some(index + 1)
+impl<'a> Line<'a> {
+    /// The rules of a chain of a table, first to last.
+    pub fn all(table: &'a Table, chain: &'a Chain) -> impl Iterator<Item = Self> {
+        let numbered = chain.rules.iter().zip(1..);
+        numbered.map(move |(rule, number)| Self {
+            table,
+            chain,
+            rule,
+            number,
+        })
     }
 }
 
@@ -52,13 +54,7 @@ impl Table {
             .chains
             .iter()
             .filter(move |chain| is_nat && ours(&chain.name).is_none());
-        let lines = chains.flat_map(move |chain| {
-            chain.rules.iter().map(move |rule| Line {
-                table: self,
-                chain,
-                rule,
-            })
-        });
+        let lines = chains.flat_map(move |chain| Line::all(self, chain));
         lines.filter(|line| {
             let goal = line.rule.leads_to(self);
             goal.is_some_and(|goal| !line.rule.is_own_jump(&line.chain.name, goal))
@@ -83,20 +79,26 @@ mod tests {
     use crate::rules::rule::Action;
 
     #[test]
-    fn a_rule_is_found_in_its_own_chain_only() {
-        let rules = vec![rule([to_port(80)], Action::Accept); 3];
-        let (table, one, other) = (
-            table("ip nat", vec![]),
-            chain("ONE", rules.clone()),
-            chain("TWO", rules),
-        );
-        let number = |chain, rule| {
-            let table = &table;
-            Line { table, chain, rule }.number()
-        };
-        for (index, rule) in one.rules.iter().enumerate() {
-            assert_eq!(number(&one, rule), Some(index + 1));
-            assert_eq!(number(&other, rule), None);
+    fn a_rule_is_the_same_only_in_its_own_place() {
+        let rules = || vec![rule([to_port(80)], Action::Accept); 2];
+        let named = |name| table(name, vec![chain("ONE", rules()), chain("TWO", rules())]);
+        let tables = [
+            named("ip nat"),
+            named("ip mine"),
+            named("ip6 nat"),
+            named("legacy ip nat"),
+        ];
+        let lines = tables.iter().flat_map(|table| {
+            let chains = table.chains.iter();
+            chains.flat_map(move |chain| Line::all(table, chain))
+        });
+        let lines: Vec<Line<'_>> = lines.collect();
+        assert_eq!(lines.len(), 16);
+        assert_eq!(lines.iter().map(|line| line.number).max(), Some(2));
+        for (index, one) in lines.iter().enumerate() {
+            for (other, line) in lines.iter().enumerate() {
+                assert_eq!(one == line, index == other);
+            }
         }
     }
 
@@ -109,11 +111,8 @@ mod tests {
             ("inet nat", "tcp dport 80 accept"),
             ("ip mine", "tcp dport 80 accept"),
         ] {
-            let line = Line {
-                table: &table(name, vec![]),
-                chain: &chain,
-                rule: &chain.rules[0],
-            };
+            let table = table(name, vec![]);
+            let line = Line::all(&table, &chain).next().unwrap();
             assert_eq!(line.to_string(), text, "{name}");
         }
     }

@@ -15,12 +15,12 @@ pub struct Found {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
     pub tables: Vec<Table>,
     /// What could not be seen. What is missing from `tables` may be there all the same.
-    pub not_known: Vec<NotKnown>,
+    pub not_known: Vec<Unseen>,
 }
 
 /// Something that could not be seen, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotKnown {
+pub struct Unseen {
     /// What could not be seen.
     pub subsystem: Subsystem,
     /// The process lacks the privilege to see it.

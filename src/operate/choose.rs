@@ -109,7 +109,7 @@ mod tests {
     use crate::error::Errno;
     use crate::rules::family::Family;
 
-    use crate::found::NotKnown;
+    use crate::found::Unseen;
     use crate::rules::name::Name;
     use crate::rules::rule::{Action, Rule};
     use crate::rules::table::{Chain, Table, TableFamily};
@@ -150,7 +150,7 @@ mod tests {
     fn unseen(subsystem: Subsystem) -> Found {
         Found {
             tables: vec![],
-            not_known: vec![NotKnown {
+            not_known: vec![Unseen {
                 subsystem,
                 not_permitted: true,
                 reason: "for a reason".to_owned(),

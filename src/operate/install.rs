@@ -12,7 +12,7 @@ use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
 use crate::backend::{Backend as _, Removed};
 use crate::error::Error;
-use crate::found::NotKnown;
+use crate::found::Unseen;
 use crate::namespace;
 use crate::nf_tables::read::back_off;
 use crate::operate::choose::{Reason, choose};
@@ -514,5 +514,5 @@ impl Work<'_, '_> {
 enum LegacyRules {
     None,
     Some,
-    Unseen(NotKnown),
+    Unseen(Unseen),
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::found::NotKnown;
+use crate::found::Unseen;
 use crate::operate::choose::Reason;
 use crate::wanted::mode::Mode;
 use crate::wanted::warnings;
@@ -35,7 +35,7 @@ pub enum Warning {
     /// The mode that was asked for needs iptables commands, and this one is not installed; nft mode is used instead.
     NoIptables(Error),
     /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
-    LegacyUnseen(NotKnown),
+    LegacyUnseen(Unseen),
     /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
     RemovedForeign {
         /// The mode that the chain was of.

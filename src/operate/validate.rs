@@ -4,7 +4,7 @@
 use std::fmt;
 use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use nix::unistd::{getegid, geteuid};
 use thiserror::Error;
 
-use crate::backend::all;
-use crate::error::Errno;
-use crate::findings::obstacle::{Attempt, Obstacle, why};
+use crate::error::{Errno, Error};
+use crate::findings::explain::{Connection, Verdict};
+use crate::operate::explain::{Explained, explain};
+use crate::wanted::direction::Direction;
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its own
 /// answer.
@@ -260,50 +261,45 @@ impl Validate {
 
     /// What the rules do with the connection.
     fn why(&self) -> String {
-        let found = match all::read() {
-            Ok(found) => found,
-            Err(error) => return format!("the rules cannot be read: {error}"),
+        let connection = Connection {
+            direction: Direction::Outbound,
+            // An IPv4-mapped address stands for an IPv4 connection.
+            to: SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port()),
+            from: None,
+            from_port: None,
+            uid: Some(geteuid().as_raw()),
+            gid: Some(getegid().as_raw()),
+            device: None,
         };
-        // An IPv4-mapped address stands for an IPv4 connection.
-        let to = SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port());
-        let obstacle = why(
-            &found,
-            Attempt {
-                to,
-                from: source(to),
-                uid: geteuid().as_raw(),
-                gid: getegid().as_raw(),
-            },
-        );
-        format!("{obstacle}{}", self.advice(obstacle))
-    }
-
-    fn advice(&self, obstacle: Obstacle<'_>) -> &'static str {
-        let Obstacle::Redirected(port, _) = obstacle else {
-            return "";
-        };
-        if port != Some(self.listen.port()) {
-            ", where --listen-addr is not"
-        } else if self.listen.is_ipv4() && self.connect.is_ipv6() {
-            ", where --listen-addr takes IPv4 alone: use [::]"
-        } else {
-            ", so another program has that port, or something drops the packets"
+        match explain(None, &connection, |explained| self.in_words(explained)) {
+            Ok(words) => words,
+            Err(Error::Unseen { reason, .. }) => format!("the rules cannot be seen ({reason})"),
+            Err(error) => format!("the rules cannot be read: {error}"),
         }
     }
-}
 
-/// The address from which the kernel's routing would have a connection come. A datagram socket is asked, which sends
-/// nothing.
-fn source(to: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr = match to {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(to)?;
-        socket.local_addr()
-    });
-    asked.ok().map(|address| address.ip())
+    fn in_words(&self, explained: &Explained<'_>) -> String {
+        let clause = explained.verdict.clause();
+        match (&explained.verdict, &explained.by) {
+            (Verdict::Proxy(port), _) => format!("by the rules it {clause}, {}", self.advice(*port)),
+            (_, Some(by)) => format!("it {clause}, by {by}"),
+            (Verdict::Bypass, None) => {
+                "no rule sends it to the proxy: see whether proxy-init or linkerd-cni ran for this pod".to_owned()
+            }
+            (_, None) => format!("it {clause}"),
+        }
+    }
+
+    /// Why a connection that goes to this port didn't come here.
+    fn advice(&self, port: u16) -> &'static str {
+        if port != self.listen.port() {
+            "where --listen-addr is not"
+        } else if self.listen.is_ipv4() && self.connect.is_ipv6() {
+            "where --listen-addr takes IPv4 alone: use [::]"
+        } else {
+            "so another program has that port, or something drops the packets"
+        }
+    }
 }
 
 /// 63 random characters and a newline: a program that doesn't know them isn't this one.

@@ -4,7 +4,7 @@ use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, interface_name};
 use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
 use crate::rules::table::Table;
-use crate::walk::Reason;
+use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
 
 /// A list is cut off where it would be longer than this.

@@ -97,6 +97,11 @@ impl Table {
         }
     }
 
+    /// Whether both are the same table: in one subsystem, of one family, and of one name.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
+    }
+
     /// The chain of this name.
     pub fn chain(&self, name: &Name) -> Option<&Chain> {
         self.chains.iter().find(|chain| chain.name == *name)

@@ -3,7 +3,7 @@
 use crate::found::Found;
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, nat_priority};
-use crate::rules::table::{Base, Chain, Kind, Table};
+use crate::rules::table::{Base, Chain, Kind, Policy, Table};
 
 impl Found {
     /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
@@ -32,7 +32,7 @@ impl Found {
 }
 
 /// A base chain in the order of its hook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Slot<'a> {
     /// Whose chain it is.
     pub table: &'a Table,
@@ -41,6 +41,14 @@ pub struct Slot<'a> {
     /// Where it is hooked.
     pub base: Base,
 }
+
+impl PartialEq for Slot<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.chain.name == other.chain.name && self.table.is(other.table)
+    }
+}
+
+impl Eq for Slot<'_> {}
 
 impl Slot<'_> {
     /// What the kernel orders a hook's chains by.
@@ -53,9 +61,105 @@ impl Slot<'_> {
 
     /// Whether it isn't known which of the two runs first.
     pub fn ties_with(&self, other: &Self) -> bool {
-        let same_table = std::ptr::eq(self.table, other.table);
-        self.order() == other.order() && !same_table
+        self.order() == other.order() && !self.table.is(other.table)
     }
+
+    /// Whether it leaves every packet alone.
+    fn is_blank(&self) -> bool {
+        self.chain.rules.is_empty() && self.base.policy == Policy::Accept
+    }
+}
+
+/// The orders in which some base chains of a hook may run that have the same place in its order.
+#[derive(Debug)]
+pub(super) struct Orders<'a> {
+    /// The orders; first that of [`Found::chains_at`].
+    pub(super) known: Vec<Vec<Slot<'a>>>,
+    /// There are too many to try, and these are only some of them.
+    pub(super) are_more: bool,
+}
+
+/// Divides the chains of a hook, as [`Found::chains_at`] has them, where it is known which run first. Chains that leave
+/// every packet alone are left out.
+pub(super) fn orders(mut slots: Vec<Slot<'_>>) -> Vec<Orders<'_>> {
+    slots.retain(|slot| !slot.is_blank());
+    let mut orders = Vec::new();
+    for place in slots.chunk_by(|one, other| one.order().0 == other.order().0) {
+        let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.base.kind == Kind::Nat);
+        let ties = nat.chunk_by(|one, other| one.order() == other.order());
+        let nat: Vec<Orders<'_>> = ties.map(arrangements).collect();
+        match (nat.is_empty(), filter.is_empty()) {
+            (_, true) => orders.extend(nat),
+            (true, false) => orders.push(arrangements(&filter)),
+            (false, false) => orders.push(mixed(nat, arrangements(&filter))),
+        }
+    }
+    orders
+}
+
+/// More orders than this are not tried.
+const MOST: usize = 24;
+
+/// The orders in which chains of equal priority may run: those of one table run in the order in which they are here.
+fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
+    fn all<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
+        if is_one_table(slots) {
+            return vec![slots.to_vec()];
+        }
+        let mut arranged = Vec::new();
+        for (index, first) in slots.iter().enumerate() {
+            let (before, after) = (slots.iter().take(index), slots.iter().skip(index + 1));
+            if before.clone().any(|slot| slot.table.is(first.table)) {
+                continue;
+            }
+            let rest: Vec<Slot<'a>> = before.chain(after).copied().collect();
+            arranged.extend(all(&rest).into_iter().map(|order| [vec![*first], order].concat()));
+        }
+        arranged
+    }
+    /// Of more chains than this, there may be more than [`MOST`].
+    const MOST_TIED: usize = 4;
+    let are_more = slots.len() > MOST_TIED && !is_one_table(slots);
+    Orders {
+        known: match are_more {
+            false => all(slots),
+            // Each runs before each other one in one of these.
+            true => vec![slots.to_vec(), slots.iter().rev().copied().collect()],
+        },
+        are_more,
+    }
+}
+
+fn is_one_table(slots: &[Slot<'_>]) -> bool {
+    let mut pairs = slots.iter().zip(slots.iter().skip(1));
+    pairs.all(|(one, other)| one.table.is(other.table))
+}
+
+/// The orders where a filter chain's priority is that of netfilter's NAT hook, at which all nat chains run together: when that
+/// was hooked isn't recorded either.
+fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
+    let mut are_more = filter.are_more || nat.iter().any(|orders| orders.are_more);
+    let mut blocks = vec![Vec::new()];
+    for orders in nat {
+        let longer = |block: &Vec<Slot<'a>>| {
+            let block = block.clone();
+            let known = orders.known.iter();
+            known
+                .map(move |order| [block.clone(), order.clone()].concat())
+                .collect::<Vec<_>>()
+        };
+        blocks = blocks.iter().flat_map(longer).take(MOST).collect();
+    }
+    let mut known = Vec::new();
+    for order in &filter.known {
+        for place in 0..=order.len() {
+            let (before, after) = order.split_at(place);
+            known.extend(blocks.iter().map(|block| [before, block, after].concat()));
+        }
+    }
+    are_more |= known.len() > MOST || blocks.len() == MOST;
+    known.truncate(MOST);
+    Orders { known, are_more }
 }
 
 #[cfg(test)]
@@ -122,7 +226,7 @@ mod tests {
         assert_eq!(order(&tables, Family::V4, Hook::Prerouting), ["ip nat/PREROUTING"]);
     }
 
-    /// Source NAT has a place of its own (100), behind filter chains at 0.
+    /// Source NAT has a place of its own (100), after filter chains at 0.
     #[test]
     fn chains_of_source_nat_run_at_100() {
         let chains = |hook| {

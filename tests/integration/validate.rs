@@ -79,7 +79,13 @@ fn the_charts_arguments_validate_each_mode_as_any_user_but_the_proxys() {
                 .under(["setpriv", "--reuid=2102", "--clear-groups", "--inh-caps=+net_admin"])
                 .under(["--ambient-caps=+net_admin"])
                 .output(&lab.pod);
-            assert_fails(&as_proxy, &["user 2102 is ignored by `", "ignore-proxy-user-id"]);
+            assert_fails(
+                &as_proxy,
+                &[
+                    "it bypasses the proxy, by rule 1 of chain PROXY_INIT_OUTPUT",
+                    "ignore-proxy-user-id",
+                ],
+            );
         }
         let defaults = Run::new("validate").output(&lab.pod);
         assert_eq!(defaults.code(), Some(0), "{}", defaults.said());
@@ -106,7 +112,7 @@ fn named_as_the_validator_it_takes_the_validators_flags() {
     assert!(run("--help", &[]).success().contains("--connect-addr <ADDRESS>"));
     assert!(run("--version", &[]).success().contains(env!("CARGO_PKG_VERSION")));
     let ignored = run(&format!("--connect-addr 192.0.2.2:4567 {SHORT}"), &[]);
-    assert_fails(&ignored, &["port 4567 is ignored by `"]);
+    assert_fails(&ignored, &["it bypasses the proxy, by rule ", "ignore-port-4567,4568"]);
 
     let json = run("", &[("LINKERD_VALIDATOR_LOG_FORMAT", "json")]).success();
     for line in json.lines() {
@@ -136,7 +142,7 @@ fn it_says_why_a_connection_went_astray() {
     for mode in MODES {
         let lab = lab();
         for to in ["", "--connect-addr [2001:db8::2]:1404 --listen-addr [::]:4140"] {
-            assert_fails(&validate(&lab.pod, to), &["no rules of proxy-init's in this namespace"]);
+            assert_fails(&validate(&lab.pod, to), &["no rule sends it to the proxy"]);
         }
         assert!(
             lab.pod.sh("nft list ruleset").is_empty(),
@@ -159,32 +165,33 @@ fn it_says_why_a_connection_went_astray() {
             assert_fails(
                 &validate(&lab.pod, to),
                 &[
-                    "port 1404 is ignored by `",
+                    "it bypasses the proxy, by rule ",
                     "proxy-init/ignore-port-4567,4568,80,1400:1410",
                 ],
             );
         }
         let table = match mode {
-            "nft" => "` in ip nat, chain ",
-            "native" => "` in inet proxy-init, chain ",
-            _ => "` in legacy ip nat, chain ",
+            "nft" => "PROXY_INIT_OUTPUT in ip nat, nft mode: ",
+            "native" => "PROXY_INIT_OUTPUT in inet proxy-init, native mode: ",
+            _ => "PROXY_INIT_OUTPUT in legacy ip nat, legacy mode: ",
         };
         assert_fails(
             &validate(&lab.pod, "--connect-addr [::ffff:192.0.2.2]:1404"),
-            &["port 1404 is ignored by `", table],
+            &["it bypasses the proxy, by rule ", table],
         );
         // The pod's own address is reached over the loopback interface.
         assert_fails(
             &validate(&lab.pod, "--connect-addr 10.77.0.2:9"),
             &[
                 "the connection to 10.77.0.2:9 failed (ECONNREFUSED",
-                "the loopback interface is ignored by `",
+                "it bypasses the proxy, by rule ",
+                "ignore-loopback",
             ],
         );
         assert_fails(
             &validate(&lab.pod, "--connect-addr [2001:db8::2]:9"),
             &[
-                "the rules redirect it to port 4140: `",
+                "by the rules it goes to the proxy, port 4140",
                 "where --listen-addr takes IPv4 alone: use [::]",
             ],
         );
@@ -195,11 +202,16 @@ fn it_says_why_a_connection_went_astray() {
 #[test]
 fn it_names_the_earlier_rule_that_takes_the_connection() {
     for mode in MODES {
-        for (target, found) in [
-            ("accept", "no answer from 192.0.2.2:1404"),
+        for (target, found, said) in [
+            (
+                "accept",
+                "no answer from 192.0.2.2:1404",
+                "it bypasses the proxy, by rule 1 ",
+            ),
             (
                 "redirect to :9999",
                 "the connection to 192.0.2.2:1404 failed (ECONNREFUSED",
+                "it goes elsewhere: redirected to port 9999 of this host, by rule 1 ",
             ),
         ] {
             let lab = Lab::new();
@@ -212,19 +224,16 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
             let (rule, place) = match mode {
                 "native" => (
                     format!("nft insert rule inet proxy-init OUTPUT tcp dport 1404 {target}"),
-                    "in inet proxy-init, chain OUTPUT",
+                    "of chain OUTPUT in inet proxy-init",
                 ),
-                "nft" => (format!("iptables-nft -t nat {iptables}"), "in ip nat, chain OUTPUT"),
+                "nft" => (format!("iptables-nft -t nat {iptables}"), "of chain OUTPUT in ip nat"),
                 _ => (
                     format!("iptables-legacy -t nat {iptables}"),
-                    "in legacy ip nat, chain OUTPUT",
+                    "of chain OUTPUT in legacy ip nat",
                 ),
             };
             lab.pod.sh(&rule);
-            assert_fails(
-                &validate(&lab.pod, ""),
-                &[found, "an earlier rule takes it: `", "1404 ", place],
-            );
+            assert_fails(&validate(&lab.pod, ""), &[found, said, "1404 ", place]);
             let other = "--connect-addr [2001:db8::2]:1404 --listen-addr [::]:4140";
             let code = validate(&lab.pod, other).code();
             // native mode's table has both families.
@@ -240,10 +249,7 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
             .sh("nft add rule inet other out meta skuid 0 meta nfproto ipv4 tcp dport 1404 redirect to :9999");
         assert_fails(
             &validate(&lab.pod, ""),
-            &[
-                "an earlier rule takes it: `",
-                "redirect to :9999` in inet other, chain out",
-            ],
+            &["it goes elsewhere: redirected to port 9999 of this host, by rule 1 of chain out in inet other: "],
         );
         assert_eq!(
             Run::new("validate").nobody(&[]).output(&lab.pod).code(),
@@ -263,7 +269,7 @@ fn only_its_own_answer_counts() {
             &validate(&lab.pod, &format!("--connect-addr {to} --listen-addr {listen}")),
             &[
                 &format!("another program answered the connection to {to}: "),
-                "no rules of proxy-init's in this namespace",
+                "no rule sends it to the proxy",
             ],
         );
     }
@@ -287,7 +293,7 @@ fn only_its_own_answer_counts() {
     assert_fails(
         &validate(&lab.pod, "--listen-addr 0.0.0.0:4141"),
         &[
-            "another program answered the connection to 192.0.2.2:1404: the rules redirect it to port 4140: `",
+            "another program answered the connection to 192.0.2.2:1404: by the rules it goes to the proxy, port 4140",
             ", where --listen-addr is not",
         ],
     );

@@ -8,7 +8,7 @@ use nix::unistd::{getpid, gettid};
 
 use super::unlisted;
 use crate::error::{Errno, Error};
-use crate::found::{Found, NotKnown};
+use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::family::Family;
@@ -56,7 +56,7 @@ pub(crate) struct Presence {
     /// The families that have one.
     pub(crate) families: Vec<Family>,
     /// Another family may have one, but that can't be seen.
-    pub(crate) unseen: Option<NotKnown>,
+    pub(crate) unseen: Option<Unseen>,
 }
 
 /// The kernel's lists of legacy tables, held open: looking again costs a fraction of opening them.
@@ -73,7 +73,7 @@ enum List {
     /// nothing new once nf_tables has nat chains, so this stands.
     Told(bool),
     /// It can't be read, and nothing else tells.
-    Unseen(NotKnown),
+    Unseen(Unseen),
 }
 
 impl Lists {
@@ -116,7 +116,7 @@ impl Lists {
 }
 
 /// Whether a family has a nat table.
-pub(crate) fn has_nat_table(family: Family) -> Result<bool, NotKnown> {
+pub(crate) fn has_nat_table(family: Family) -> Result<bool, Unseen> {
     match names(family) {
         Ok(names) => Ok(names.iter().any(|name| name == NAT)),
         Err(error) => Err(not_known(&error)),
@@ -245,9 +245,9 @@ fn emptied(layout: &Layout, entries: &Entries) -> Result<Entries, Malformed> {
     Ok(empty)
 }
 
-fn not_known(error: &io::Error) -> NotKnown {
+fn not_known(error: &io::Error) -> Unseen {
     let not_permitted = error.kind() == ErrorKind::PermissionDenied;
-    NotKnown {
+    Unseen {
         subsystem: Subsystem::Legacy,
         not_permitted,
         reason: match not_permitted {

@@ -14,8 +14,9 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::words;
 use crate::rules::hook::Hook;
+use crate::rules::rule::Rule;
 use crate::rules::table::Subsystem;
-use crate::walk::{self, Matched};
+use crate::walk::step::{self, Matched, Place};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 
@@ -45,6 +46,17 @@ pub struct Decider {
     pub mode: Option<Mode>,
 }
 
+/// Where it is, and the rule.
+impl fmt::Display for Decider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)?;
+        if let Some(mode) = self.mode {
+            write!(f, ", {mode} mode")?;
+        }
+        write!(f, ": {}", self.rule)
+    }
+}
+
 /// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each is
 /// put into words when they are asked for.
 #[derive(Debug, Clone)]
@@ -55,7 +67,7 @@ pub struct Step<'a> {
     /// How many jumps lead to the chain from its base chain.
     pub depth: usize,
     /// The rule or the policy.
-    pub at: walk::Place<'a>,
+    pub at: Place<'a>,
     /// Whether the connection matches, and why not.
     pub matched: Matched<'a>,
     /// What becomes of the connection by it, if it decides that.
@@ -65,8 +77,10 @@ pub struct Step<'a> {
 impl Step<'_> {
     /// Which connections the rule matches, in words.
     pub fn matches(&self) -> String {
-        let walk::Place { table, rule, .. } = self.at;
-        rule.map_or_else(|| "policy".to_owned(), |rule| words::matches(table, rule))
+        match self.at {
+            Place::Rule(line) => words::matches(line.table, line.rule),
+            Place::Policy(_) => "policy".to_owned(),
+        }
     }
 
     /// Whether the connection matches; none: that isn't known.
@@ -74,7 +88,7 @@ impl Step<'_> {
         match self.matched {
             Matched::Yes(_) => Some(true),
             Matched::No(_) => Some(false),
-            Matched::Perhaps(..) => None,
+            Matched::Perhaps(_) => None,
         }
     }
 
@@ -83,8 +97,8 @@ impl Step<'_> {
         match (&self.matched, &self.verdict) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
             (Matched::Yes(action), None) => words::action(action),
-            (Matched::No(reason), _) => words::why_not(self.at.table, reason),
-            (Matched::Perhaps(reason, _), _) => words::why_not_known(reason),
+            (Matched::No(reason), _) => words::why_not(self.at.table(), reason),
+            (Matched::Perhaps(reason), _) => words::why_not_known(reason),
         }
     }
 }
@@ -127,25 +141,22 @@ impl<'a> Explained<'a> {
 
     fn new(found: &Found, connection: &Connection, answer: Answer<'a>) -> Self {
         let by = answer.at.map(|at| Decider {
-            rule: match at.line() {
-                Some(line) => line.to_string().trim_end().to_owned(),
-                None => "policy drop".to_owned(),
+            rule: match at {
+                Place::Rule(line) => line.to_string().trim_end().to_owned(),
+                Place::Policy(_) => "policy drop".to_owned(),
             },
             place: place(at),
-            mode: Mode::of(at.table).filter(|_| at.rule.is_some_and(|rule| rule.is_ours())),
+            mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(Rule::is_ours)),
         });
-        let decided = |step: &walk::Step<'_>| match (answer.at.and_then(|at| at.rule), step.at.rule) {
-            (Some(one), Some(other)) => std::ptr::eq(one, other),
-            _ => false,
-        };
+        let decided = |step: &step::Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
         let ports = explain::proxy_ports(found);
         let steps = answer.steps.into_iter().map(|step| {
-            let to_proxy = step.at.rule.and_then(|rule| rule.redirects_to());
+            let to_proxy = step.at.rule().and_then(Rule::redirects_to);
             let verdict = match to_proxy.filter(|port| ports.contains(port)) {
                 Some(port) => Some(Verdict::Proxy(port)),
                 None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
             };
-            let walk::Step {
+            let step::Step {
                 hook,
                 depth,
                 at,
@@ -169,11 +180,11 @@ impl<'a> Explained<'a> {
 }
 
 /// Where a rule is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
-fn place(at: walk::Place<'_>) -> String {
-    let walk::Place { table, chain, .. } = at;
-    match at.line().and_then(|line| line.number()) {
-        Some(number) => format!("rule {number} of chain {} in {table}", chain.name),
-        None => format!("the policy of chain {} in {table}", chain.name),
+fn place(at: Place<'_>) -> String {
+    let (table, chain) = (at.table(), &at.chain().name);
+    match at {
+        Place::Rule(line) => format!("rule {} of chain {chain} in {table}", line.number),
+        Place::Policy(_) => format!("the policy of chain {chain} in {table}"),
     }
 }
 

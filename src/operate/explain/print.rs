@@ -1,7 +1,5 @@
 //! An explanation as text and as JSON.
 
-use std::ptr;
-
 use serde_json::Value;
 
 use super::{Explained, Step};
@@ -39,11 +37,7 @@ impl Explained<'_> {
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n", self.verdict, self.connection);
         if let Some(by) = &self.by {
-            text += &format!("by {}", by.place);
-            if let Some(mode) = by.mode {
-                text += &format!(", {mode} mode");
-            }
-            text += &format!(": {}\n", by.rule);
+            text += &format!("by {by}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
@@ -52,8 +46,8 @@ impl Explained<'_> {
         let mut in_a_row = 0;
         let mut written: Vec<&[Step<'_>]> = Vec::new();
         let mut rest = self.steps.as_slice();
-        while let Some((step, behind)) = rest.split_first() {
-            rest = behind;
+        while let Some((step, after)) = rest.split_first() {
+            rest = after;
             let is_same_chain = before.is_some_and(|before| before.is_in_chain_of(step));
             in_a_row = match (is_same_chain, step.is_match()) {
                 (true, Some(false)) => in_a_row + 1,
@@ -67,10 +61,10 @@ impl Explained<'_> {
             step.write(&mut text, before);
             before = Some(step);
             // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of times.
-            let (inside, after) = behind.split_at(step.jump_length(behind));
+            let (inside, rest_after) = after.split_at(step.jump_length(after));
             if written.iter().any(|other| is_same_way(other, inside)) {
                 text += &format!("{:indent$}as above\n", "", indent = step.indent() + 2);
-                rest = after;
+                rest = rest_after;
             } else if !inside.is_empty() {
                 written.push(inside);
             }
@@ -87,8 +81,7 @@ fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
     let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
         let place = |step: &Step<'_>, top| (step.hook, step.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
-            && one.is_in_same_chain(other)
-            && one.at.line() == other.at.line()
+            && one.at == other.at
             && one.is_match() == other.is_match()
             && one.why() == other.why()
     };
@@ -104,20 +97,15 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
 }
 
 impl Step<'_> {
-    fn is_in_same_chain(&self, other: &Self) -> bool {
-        let (one, other) = (self.at, other.at);
-        ptr::eq(one.table, other.table) && ptr::eq(one.chain, other.chain)
-    }
-
     fn is_in_chain_of(&self, other: &Self) -> bool {
         let visit = |step: &Self| (step.hook, step.depth);
-        visit(self) == visit(other) && self.is_in_same_chain(other)
+        visit(self) == visit(other) && self.at.is_in_chain_of(&other.at)
     }
 
-    /// How many of the steps behind it are in the chain to which it leads, and in those to which that one does.
-    fn jump_length(&self, behind: &[Self]) -> usize {
+    /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
+    fn jump_length(&self, after: &[Self]) -> usize {
         let is_inside = |other: &&Self| other.hook == self.hook && other.depth > self.depth;
-        behind.iter().take_while(is_inside).count()
+        after.iter().take_while(is_inside).count()
     }
 
     fn indent(&self) -> usize {
@@ -135,23 +123,25 @@ impl Step<'_> {
             Some(before) if is_same_hook => {
                 *depth > before.depth
                     || (!self.is_in_chain_of(before) && *depth == before.depth)
-                    || (*depth == 0 && !ptr::eq(before.at.table, at.table))
+                    || (*depth == 0 && !before.at.table().is(at.table()))
             }
             _ => true,
         };
         let indent = self.indent();
         if is_new {
             let above = indent - 2;
-            *text += &match at.chain.base {
+            *text += &match at.chain().base {
                 Some(base) => format!(
                     "{:above$}{} {} (priority {})\n",
-                    "", at.table, at.chain.name, base.priority
+                    "",
+                    at.table(),
+                    at.chain().name,
+                    base.priority
                 ),
-                None => format!("{:above$}{}\n", "", at.chain.name),
+                None => format!("{:above$}{}\n", "", at.chain().name),
             };
         }
-        let number = at.line().and_then(|line| line.number());
-        let number = number.map_or("-".to_owned(), |number| number.to_string());
+        let number = at.line().map_or("-".to_owned(), |line| line.number.to_string());
         let matched = match self.is_match() {
             Some(true) => "yes",
             Some(false) => "no",
@@ -171,8 +161,8 @@ fn step(step: &Step<'_>) -> Value {
     let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
     let value = vec![
         ("hook", hook.to_string().into()),
-        ("table", at.table.to_string().into()),
-        ("chain", at.chain.name.to_string().into()),
+        ("table", at.table().to_string().into()),
+        ("chain", at.chain().name.to_string().into()),
         ("depth", (*depth).into()),
         ("rule", rule.into()),
         ("matched", step.is_match().into()),

@@ -12,7 +12,7 @@ use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
 use crate::rules::rule::LOOPBACK;
-use crate::walk::Matched;
+use crate::walk::step::Matched;
 use crate::wanted::direction::Direction;
 
 /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
@@ -151,7 +151,7 @@ fn errno(error: ReadError) -> error::Errno {
 /// What routing does with a connection that the rules let through.
 pub(super) fn deliver(connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
     let is_redirection = |action: &Action| matches!(action, Action::Redirect(_));
-    let rule = answer.at.and_then(|at| at.rule);
+    let rule = answer.at.and_then(|at| at.rule());
     let is_redirected = match answer.verdict {
         Verdict::Proxy(_) => true,
         Verdict::Elsewhere(_) => rule.is_some_and(|rule| is_redirection(&rule.action)),

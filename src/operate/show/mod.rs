@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::backend::all;
 use crate::error::Error;
 use crate::found::line::Line;
-use crate::found::{Found, NotKnown};
+use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
@@ -30,7 +30,7 @@ pub struct Shown<'a> {
     /// The modes that hold proxy-init's rules.
     pub backends: Vec<Backend<'a>>,
     /// What could not be seen.
-    pub not_known: Vec<NotKnown>,
+    pub not_known: Vec<Unseen>,
     /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
     pub auto: Option<Result<(Mode, Reason), Error>>,
 }
@@ -197,17 +197,16 @@ impl<'a> Way<'a> {
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
         let leads_to_own = |slot: &Slot<'_>| {
             let mut rules = slot.chain.rules.iter();
-            std::ptr::eq(slot.table, self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
+            slot.table.is(self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
         };
         let place = slots.iter().position(leads_to_own);
         for (index, slot) in slots.iter().enumerate() {
             // Which of two that tie runs first isn't known.
             let comes_first = match place.and_then(|place| Some((place, slots.get(place)?))) {
                 Some((place, of_own)) => index <= place || slot.ties_with(of_own),
-                None => std::ptr::eq(slot.table, self.ours),
+                None => slot.table.is(self.ours),
             };
-            let matters =
-                !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || std::ptr::eq(slot.table, self.ours);
+            let matters = !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || slot.table.is(self.ours);
             if comes_first && matters {
                 let tied = place != Some(index)
                     && place
@@ -245,7 +244,7 @@ impl<'a> Way<'a> {
     /// The chain's name; if it isn't in the table of proxy-init's rules, behind that of its table, with or without the
     /// family.
     fn name(&self, table: &Table, chain: &table::Chain, with_family: bool) -> String {
-        if std::ptr::eq(table, self.ours) {
+        if table.is(self.ours) {
             chain.name.to_string()
         } else if with_family || !matches!(table.family, TableFamily::Ip(_)) {
             format!("{table} {}", chain.name)
@@ -271,11 +270,11 @@ impl<'a> Way<'a> {
             drops.then_some("policy drop")
         });
         let jump = chain.rules.iter().position(|rule| {
-            chain.base.is_some() && std::ptr::eq(table, self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
+            chain.base.is_some() && table.is(self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
         });
-        let rules = chain.rules.iter().enumerate().map(|(index, rule)| Rule {
-            line: Line { table, chain, rule },
-            effect: self.effect(table, chain, rule),
+        let rules = Line::all(table, chain).enumerate().map(|(index, line)| Rule {
+            line,
+            effect: self.effect(line),
             behind: jump.is_some_and(|jump| index > jump),
         });
         let shown = Chain {
@@ -309,8 +308,9 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn effect(&self, table: &Table, chain: &table::Chain, rule: &rule::Rule) -> Effect {
-        let is_own_table = std::ptr::eq(table, self.ours);
+    fn effect(&self, line: Line<'_>) -> Effect {
+        let Line { table, chain, rule, .. } = line;
+        let is_own_table = table.is(self.ours);
         // Where a return ends what proxy-init's table does with the connection.
         let is_own_chain =
             is_own_table && (chain.base.is_some() || ChainName::from_name(chain.name.as_bytes()).is_some());

@@ -149,7 +149,7 @@ type Row<'a> = Vec<(&'a Chain<'a>, &'a Rule<'a>)>;
 
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
-    let numbers = row.iter().filter_map(|(_, rule)| rule.line.number());
+    let numbers = row.iter().map(|(_, rule)| rule.line.number);
     let mut numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
     numbers.dedup();
     let mut cells = vec![numbers.join("/")];
@@ -611,7 +611,7 @@ PROXY_INIT_REDIRECT
     fn what_could_not_be_seen_is_said() {
         let found = Found {
             tables: vec![],
-            not_known: vec![found::NotKnown {
+            not_known: vec![found::Unseen {
                 subsystem: Subsystem::Legacy,
                 not_permitted: true,
                 reason: "for a reason".to_owned(),

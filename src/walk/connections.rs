@@ -1,0 +1,273 @@
+//! Sets of connections.
+
+use std::fmt;
+
+use crate::rules::family::Family;
+use crate::rules::intervals::Intervals;
+use crate::rules::nftables::{element, nfproto};
+use crate::rules::rule::{Condition, Field, TCP, Values};
+use crate::rules::table::Table;
+use crate::wanted::direction::Direction;
+
+/// More intervals than this are not kept of a field; beyond this, results are over-approximated.
+const MOST_INTERVALS: usize = 64;
+
+/// A set of TCP connections, described by the packet that is on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connections {
+    /// The numbers that each field may have. A field that isn't listed doesn't exist for these packets, and no
+    /// condition on it holds: a packet from outside has no owning user, for example.
+    fields: Vec<(Field, Intervals)>,
+}
+
+/// Which of a set of connections meet a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meeting {
+    /// None of them.
+    None,
+    /// Every one of them.
+    All,
+    /// Those whose field has one of the first numbers; those with one of the second don't.
+    Some(Intervals, Intervals),
+    /// The condition is not understood.
+    NotUnderstood,
+}
+
+impl Connections {
+    /// Every TCP connection of a family in a direction.
+    pub fn all(family: Family, direction: Direction) -> Self {
+        let any = |field: Field| (field, Intervals::up_to(field.largest()));
+        let none = |field: Field| (field, Intervals::one(0));
+        let mut fields = vec![
+            (Field::Family, Intervals::one(nfproto(family))),
+            (Field::Protocol, Intervals::one(TCP)),
+            any(Field::Source(family)),
+            any(Field::Destination(family)),
+            any(Field::SourcePort),
+            any(Field::DestinationPort),
+        ];
+        match direction {
+            Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
+            Direction::Outbound => fields.extend([
+                none(Field::InInterface),
+                any(Field::OutInterface),
+                any(Field::Uid),
+                any(Field::Gid),
+            ]),
+        }
+        Self { fields }
+    }
+
+    /// The numbers that a field may have; none if it doesn't exist.
+    pub fn get(&self, field: Field) -> Option<&Intervals> {
+        let mut fields = self.fields.iter();
+        fields.find(|(known, _)| *known == field).map(|(_, numbers)| numbers)
+    }
+
+    /// The connections of this set whose field is one of these numbers.
+    #[must_use]
+    pub fn with(&self, field: Field, numbers: &Intervals) -> Self {
+        self.changed(field, |known| known.and(numbers))
+    }
+
+    /// The same connections, whose field has these numbers now. One that doesn't exist still doesn't.
+    #[must_use]
+    pub fn replaced(&self, field: Field, numbers: Intervals) -> Self {
+        self.changed(field, |_| numbers)
+    }
+
+    fn changed(&self, field: Field, change: impl FnOnce(&Intervals) -> Intervals) -> Self {
+        let mut changed = self.clone();
+        if let Some((_, numbers)) = changed.fields.iter_mut().find(|(known, _)| *known == field) {
+            *numbers = change(numbers);
+        }
+        changed
+    }
+
+    /// The same connections, which don't have these fields any more.
+    #[must_use]
+    pub fn lacking(mut self, fields: &[Field]) -> Self {
+        self.fields.retain(|(field, _)| !fields.contains(field));
+        self
+    }
+
+    /// Which of them meet a condition of a rule of this table.
+    pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
+        match condition {
+            Condition::Fixed { holds: true, .. } => Meeting::All,
+            Condition::Fixed { holds: false, .. } => Meeting::None,
+            Condition::Unknown(_) => Meeting::NotUnderstood,
+            Condition::In { field, values, negated } => {
+                let Some(known) = self.get(*field) else {
+                    return Meeting::None;
+                };
+                match values {
+                    // Most rules are for other connections: that is found out without making a set.
+                    Values::Listed(list) if !negated && !known.meets(list) => Meeting::None,
+                    Values::Listed(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
+                    Values::Set(name) => match table.set(name).and_then(|set| set.elements.as_ref()) {
+                        Some(elements) => split(known, elements, *negated),
+                        None => Meeting::NotUnderstood,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many pieces,
+    /// the others are over-approximated.
+    pub fn split(&self, field: Field, numbers: &Intervals) -> (Option<Self>, Option<Self>) {
+        match self.get(field).map(|known| split(known, numbers, false)) {
+            None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
+            Some(Meeting::All) => (Some(self.clone()), None),
+            Some(Meeting::Some(held, others)) => {
+                let rest = match is_few(&others) {
+                    true => self.replaced(field, others),
+                    false => self.clone(),
+                };
+                (Some(self.replaced(field, held)), Some(rest))
+            }
+        }
+    }
+
+    /// Adds other connections with the same fields. Where that is more than can be told apart, it adds more than these.
+    pub fn extend(&mut self, others: &Self) {
+        for (field, numbers) in &mut self.fields {
+            if let Some(others) = others.get(*field) {
+                let all = numbers.as_slice().iter().chain(others.as_slice());
+                *numbers = Intervals::new(all.copied());
+                if let ([(first, _), .., (_, last)], false) = (numbers.as_slice(), is_few(numbers)) {
+                    *numbers = Intervals::new([(*first, *last)]);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a field may be kept in these pieces.
+pub(super) fn is_few(numbers: &Intervals) -> bool {
+    numbers.as_slice().len() <= MOST_INTERVALS
+}
+
+fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
+    let (inside, outside) = (known.and(numbers), known.without(numbers));
+    let (held, others) = match negated {
+        false => (inside, outside),
+        true => (outside, inside),
+    };
+    match (held.is_empty(), others.is_empty()) {
+        (true, _) => Meeting::None,
+        (false, true) => Meeting::All,
+        (false, false) => Meeting::Some(held, others),
+    }
+}
+
+/// What sets them apart, such as `to port 80`; or `all TCP connections`.
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// At most this many intervals are listed.
+        const MOST: usize = 8;
+        let mut said = false;
+        for (field, intervals) in &self.fields {
+            let what = match field {
+                Field::Source(_) => "from",
+                Field::Destination(_) => "to",
+                Field::SourcePort => "from port",
+                Field::DestinationPort => "to port",
+                Field::Uid => "of user",
+                Field::Gid => "of group",
+                Field::InInterface => "in by",
+                Field::OutInterface => "out by",
+                Field::Family | Field::Protocol => continue,
+            };
+            let list = intervals.as_slice();
+            let fixed = Intervals::one(0);
+            if *intervals == Intervals::up_to(field.largest())
+                || (matches!(field, Field::InInterface | Field::OutInterface) && *intervals == fixed)
+            {
+                continue;
+            }
+            let mut elements: Vec<_> = list
+                .iter()
+                .take(MOST)
+                .map(|&interval| element(*field, interval))
+                .collect();
+            if list.len() > MOST {
+                elements.push("...".to_owned());
+            }
+            write!(f, "{}{what} {}", if said { " " } else { "" }, elements.join(","))?;
+            said = true;
+        }
+        if !said {
+            f.write_str("all TCP connections")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::rule::interface;
+
+    #[test]
+    fn connections_say_what_sets_them_apart() {
+        let all = |direction| Connections::all(Family::V4, direction);
+        let set = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
+        let lo = Intervals::one(interface(b"lo"));
+        let ten = 0x0a00_0000;
+        let every_second: Vec<_> = (1..=9).map(|number| (number * 2, number * 2)).collect();
+        for (field, numbers, want) in [
+            (
+                Field::DestinationPort,
+                set(&[(80, 80), (8000, 8100)]),
+                "to port 80,8000-8100",
+            ),
+            (Field::SourcePort, set(&[(1, 2)]), "from port 1-2"),
+            (
+                Field::Source(Family::V4),
+                set(&[(ten, ten + 0xff_ffff)]),
+                "from 10.0.0.0/8",
+            ),
+            (
+                Field::Destination(Family::V4),
+                set(&[(ten, ten + 1), (ten + 3, ten + 4)]),
+                "to 10.0.0.0/31,10.0.0.3-10.0.0.4",
+            ),
+            (Field::Uid, set(&[(2102, 2102)]), "of user 2102"),
+            (Field::Gid, set(&[(0, 7)]), "of group 0-7"),
+            (Field::OutInterface, lo.clone(), "out by \"lo\""),
+            (
+                Field::DestinationPort,
+                set(&every_second[..8]),
+                "to port 2,4,6,8,10,12,14,16",
+            ),
+            (
+                Field::DestinationPort,
+                set(&every_second),
+                "to port 2,4,6,8,10,12,14,16,...",
+            ),
+            // What these connections don't have, or have anyway.
+            (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
+            (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
+            (Field::Protocol, set(&[(6, 6)]), "all TCP connections"),
+        ] {
+            assert_eq!(all(Direction::Outbound).with(field, &numbers).to_string(), want);
+        }
+        let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+        assert_eq!(
+            to_80.with(Field::InInterface, &lo).to_string(),
+            "to port 80 in by \"lo\""
+        );
+        assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
+        let inbound = all(Direction::Inbound);
+        assert_eq!(
+            inbound.with(Field::Uid, &Intervals::one(7)),
+            inbound,
+            "no user sends them"
+        );
+        let v6 = Connections::all(Family::V6, Direction::Inbound);
+        let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
+        assert_eq!(from.to_string(), "from ::1");
+    }
+}

@@ -1,0 +1,207 @@
+//! What a walk records: where something was decided, what, and what that depends on.
+
+use std::fmt;
+
+use crate::found::line::Line;
+use crate::rules::hook::Hook;
+use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Field, Rule};
+use crate::rules::table::{Chain, Table};
+use crate::walk::connections::Connections;
+use crate::walk::order::Slot;
+
+/// A place in what the kernel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// A rule.
+    Rule(Line<'a>),
+    /// A base chain's policy.
+    Policy(Slot<'a>),
+}
+
+impl<'a> Place<'a> {
+    /// The table of the chain.
+    pub fn table(&self) -> &'a Table {
+        match self {
+            Place::Rule(line) => line.table,
+            Place::Policy(slot) => slot.table,
+        }
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> &'a Chain {
+        match self {
+            Place::Rule(line) => line.chain,
+            Place::Policy(slot) => slot.chain,
+        }
+    }
+
+    /// The rule with its chain; none for a policy.
+    pub fn line(&self) -> Option<Line<'a>> {
+        match self {
+            Place::Rule(line) => Some(*line),
+            Place::Policy(_) => None,
+        }
+    }
+
+    /// The rule; none for a policy.
+    pub fn rule(&self) -> Option<&'a Rule> {
+        self.line().map(|line| line.rule)
+    }
+
+    /// Whether both are in the same chain.
+    pub fn is_in_chain_of(&self, other: &Self) -> bool {
+        self.chain().name == other.chain().name && self.table().is(other.table())
+    }
+}
+
+/// The rule, or that it is the policy, and where it is.
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (table, chain) = (self.table(), &self.chain().name);
+        match self {
+            Place::Rule(line) => write!(f, "`{}` in {table}, chain {chain}", line.to_string().trim_end()),
+            Place::Policy(_) => write!(f, "the policy of {table}, chain {chain}"),
+        }
+    }
+}
+
+/// What a rule or a policy does to connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It ends the base chain, or proxy-init's chain, before the rules after it are asked.
+    Accepted,
+    /// It redirects them to a port of this host, or sends them elsewhere.
+    Translated,
+    /// It drops them.
+    Dropped,
+    /// It has connection tracking leave them alone, so that they can't be redirected.
+    Untracked,
+    /// It does something that isn't understood, and that may be any of these.
+    NotUnderstood,
+}
+
+/// A question that the rules leave open, by its place in `Walk::questions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question(pub(super) usize);
+
+impl Question {
+    /// Which of many sets of connections these are, that are not told apart any more.
+    pub(super) const WHICH_OF_MANY: Self = Self(0);
+
+    /// Its place among the questions of the walk.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// One of the answers to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assumption {
+    /// The question.
+    pub question: Question,
+    /// The number of the answer.
+    pub(super) answer: usize,
+    /// How many answers there are.
+    pub(super) answers: usize,
+}
+
+impl Assumption {
+    pub(super) fn yes(question: Question) -> Self {
+        Self {
+            question,
+            answer: 0,
+            answers: 2,
+        }
+    }
+
+    pub(super) fn no(question: Question) -> Self {
+        Self {
+            answer: 1,
+            ..Self::yes(question)
+        }
+    }
+
+    /// Whether one of both is so, whatever the answer is.
+    pub(super) fn is_opposite(self, other: Self) -> bool {
+        self.question == other.question && self.answer != other.answer && self.answers == 2
+    }
+}
+
+/// What has become of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// Where that was decided; none if nothing has decided where they go.
+    pub at: Option<Place<'a>>,
+    /// What becomes of them.
+    pub fate: Fate,
+    /// Which connections. If it isn't certain, it is some of these, or none.
+    pub connections: Connections,
+    /// What was done there, if that is a translation.
+    pub action: Option<&'a Action>,
+    /// What must be so for this to happen; with nothing, it is certain.
+    pub assumptions: Vec<Assumption>,
+    /// Whether these connections passed the watched chain before.
+    pub after_watched: bool,
+}
+
+impl Outcome<'_> {
+    /// Whether this certainly happens.
+    pub fn is_certain(&self) -> bool {
+        self.assumptions.is_empty() && self.fate != Fate::NotUnderstood
+    }
+}
+
+/// A rule or a policy that a connection on its way was compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// The hook at which that was.
+    pub hook: Hook,
+    /// How many jumps and gotos lead to the chain from its base chain.
+    pub depth: usize,
+    /// The rule, or the policy.
+    pub at: Place<'a>,
+    /// Whether the connection matched.
+    pub matched: Matched<'a>,
+}
+
+/// Whether a connection matches a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched<'a> {
+    /// It does, and this is done: the rule's action, or what its verdict map says.
+    Yes(&'a Action),
+    /// It doesn't.
+    No(Reason<'a>),
+    /// That isn't known.
+    Perhaps(Reason<'a>),
+}
+
+/// Why a connection doesn't match a rule, or what that depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason<'a> {
+    /// This condition decides. The field that it looks at may have these numbers; none: it doesn't exist, or the condition
+    /// looks at something else.
+    Condition(&'a Condition, Option<Intervals>),
+    /// A verdict map decides, by this field, which may have these numbers.
+    Map(Field, &'a Name, Option<Intervals>),
+    /// Of which devices the base chain sees the packets.
+    Device,
+}
+
+/// Something that the rules leave open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Open<'a> {
+    /// Which of many sets of connections these are.
+    WhichOfMany,
+    /// Whether the connection matches here, and on what that depends.
+    Match(Place<'a>, Reason<'a>),
+    /// What a rule does that isn't understood.
+    Action(Place<'a>),
+    /// Which of these base chains runs first; their priorities are equal.
+    Order(Slot<'a>, Slot<'a>),
+    /// In which of many orders base chains run whose priorities are equal.
+    Orders,
+    /// Whether the connection stays in this namespace.
+    Delivery,
+}

@@ -1,0 +1,1322 @@
+//! Takes sets of connections through base chains.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::found::Found;
+use crate::found::line::Line;
+use crate::rules::family::Family;
+use crate::rules::hook::Hook;
+use crate::rules::intervals::Intervals;
+use crate::rules::rule::{Action, Field};
+use crate::rules::table::{Chain, Kind, Policy, Table};
+use crate::walk::connections::Connections;
+use crate::walk::evaluate::{Split, split};
+use crate::walk::order::{Orders, Slot, orders};
+use crate::walk::state::{State, merged};
+use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Place, Question, Reason, Step};
+use crate::wanted::ruleset::ChainName;
+
+/// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
+const DEEPEST: usize = 32;
+/// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several times
+/// each would take for ever otherwise; 10,000 rules take a few times as many steps.
+const MOST_ASKED: usize = 1_000_000;
+
+/// The one of proxy-init's chains that connections should get to.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched<'g> {
+    /// Its table, or one of the same name, family and subsystem.
+    pub table: &'g Table,
+    /// The chain.
+    pub chain: ChainName,
+}
+
+impl Watched<'_> {
+    fn is(&self, table: &Table, chain: &Chain) -> bool {
+        chain.name == *self.chain.as_str() && self.table.is(table)
+    }
+}
+
+/// What has become of connections on their way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Walk<'a> {
+    /// Everything that was decided about them on the way, in the order in which the kernel does.
+    pub decisions: Vec<Outcome<'a>>,
+    /// What becomes of those that nothing has dropped.
+    pub arrived: Vec<Outcome<'a>>,
+    /// What was left open, by the numbers of [`Assumption`]s.
+    pub questions: Vec<Open<'a>>,
+    /// Everything that they were compared with, in the kernel's order, if that was recorded.
+    pub steps: Vec<Step<'a>>,
+}
+
+/// What comes of base chains in one of the orders in which they may run: what they decide, and what they let through.
+type Way<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
+
+/// What comes out of a chain.
+#[derive(Default)]
+struct Out<'a> {
+    /// Returns to the chain that jumped here.
+    returned: Vec<State<'a>>,
+    /// Has left the base chain.
+    left_chain: Vec<State<'a>>,
+}
+
+pub(super) struct Walker<'a, 'g> {
+    found: &'a Found,
+    family: Family,
+    watched: Option<Watched<'g>>,
+    decisions: Vec<Outcome<'a>>,
+    questions: Vec<Open<'a>>,
+    /// What the connections were compared with, if somebody wants to know.
+    steps: Option<Vec<Step<'a>>>,
+    /// The hook of the base chain.
+    hook: Hook,
+    /// How many rules were asked so far.
+    asked: usize,
+}
+
+impl<'a, 'g> Walker<'a, 'g> {
+    /// A walker that records decisions about connections that get to a chain, and those that don't.
+    pub(super) fn watching(found: &'a Found, family: Family, watched: Watched<'g>) -> Self {
+        Self {
+            found,
+            family,
+            watched: Some(watched),
+            decisions: Vec::new(),
+            questions: vec![Open::WhichOfMany],
+            steps: None,
+            hook: Hook::Prerouting,
+            asked: 0,
+        }
+    }
+
+    /// A walker that records each step.
+    pub(super) fn recording(found: &'a Found, family: Family) -> Self {
+        Self {
+            found,
+            family,
+            watched: None,
+            decisions: Vec::new(),
+            questions: vec![Open::WhichOfMany],
+            steps: Some(Vec::new()),
+            hook: Hook::Prerouting,
+            asked: 0,
+        }
+    }
+
+    pub(super) fn finish(self, arrived: Vec<Outcome<'a>>) -> Walk<'a> {
+        Walk {
+            decisions: self.decisions,
+            arrived,
+            questions: self.questions,
+            steps: self.steps.unwrap_or_default(),
+        }
+    }
+
+    /// Takes connections through the base chains of a hook.
+    pub(super) fn hook(&mut self, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+        self.hook = hook;
+        for orders in orders(self.found.chains_at(self.family, hook)) {
+            states = self.in_any_order(&orders, states);
+        }
+        states
+    }
+
+    /// Takes connections through base chains in each order in which they may run.
+    fn in_any_order(&mut self, orders: &Orders<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let [first, others @ ..] = orders.known.as_slice() else {
+            return states;
+        };
+        if others.is_empty() {
+            return self.in_order(first, states);
+        }
+        let before = self.decisions.split_off(0);
+        let mut ways = Vec::new();
+        let arrived = self.in_order(first, states.clone());
+        ways.push((self.decisions.split_off(0), arrived));
+        // Of the steps, those in one order are enough.
+        let steps = self.steps.take();
+        for order in others {
+            let arrived = self.in_order(order, states.clone());
+            ways.push((self.decisions.split_off(0), arrived));
+        }
+        self.steps = steps;
+        self.decisions = before;
+        self.together(orders, ways)
+    }
+
+    /// What several orders come to. What comes of each of them doesn't depend on the order.
+    fn together(&mut self, orders: &Orders<'a>, ways: Vec<Way<'a>>) -> Vec<State<'a>> {
+        let is_in_each = |is_in: &dyn Fn(&Way<'a>) -> bool| !orders.are_more && ways.iter().all(is_in);
+        let question = self.ask(match (orders.are_more, orders.known.as_slice()) {
+            (false, [first, second, ..]) => {
+                let mut pairs = first.iter().zip(second);
+                let differing = pairs.find(|(one, two)| one != two);
+                differing.map_or(Open::Orders, |(one, two)| Open::Order(*one, *two))
+            }
+            _ => Open::Orders,
+        });
+        let mut arrived = Vec::new();
+        for (answer, (decisions, states)) in ways.iter().enumerate() {
+            let assumption = Assumption {
+                question,
+                answer,
+                answers: ways.len(),
+            };
+            for decision in decisions {
+                let is_certain = is_in_each(&|(decisions, _)| decisions.contains(decision));
+                if is_certain && answer > 0 {
+                    continue;
+                }
+                let mut decision = decision.clone();
+                if !is_certain {
+                    decision.assumptions.push(assumption);
+                }
+                self.decisions.push(decision);
+            }
+            for state in states {
+                let is_certain = is_in_each(&|(_, states)| states.iter().any(|other| other.is_like(state)));
+                let mut state = state.clone();
+                if !is_certain {
+                    state.assumptions.push(assumption);
+                }
+                arrived.push(state);
+            }
+        }
+        if orders.are_more {
+            let all = arrived.iter().map(|state| state.outcome(Fate::NotUnderstood, None));
+            self.decisions.extend(all);
+        }
+        merged(arrived)
+    }
+
+    fn in_order(&mut self, order: &[Slot<'a>], mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+        for slot in order {
+            states = self.base_chain(*slot, states);
+        }
+        states
+    }
+
+    /// The number of a question that is left open.
+    pub(super) fn ask(&mut self, open: Open<'a>) -> Question {
+        self.questions.push(open);
+        Question(self.questions.len() - 1)
+    }
+
+    pub(super) fn decide(&mut self, state: &State<'a>, at: Place<'a>, fate: Fate) {
+        self.decisions.push(state.outcome(fate, Some(at)));
+    }
+
+    fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+        let hook = self.hook;
+        if let Some(steps) = &mut self.steps {
+            steps.push(Step {
+                hook,
+                depth,
+                at,
+                matched,
+            });
+        }
+    }
+
+    /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in one
+    /// visit to that chain, of which the steps from `first` on are: then it is one step, and if the answers differ, it isn't
+    /// known.
+    fn record_or_join(&mut self, first: usize, depth: usize, at: Place<'a>, matched: Matched<'a>) {
+        let steps = self.steps.as_mut().and_then(|steps| steps.get_mut(first..));
+        let mut same = steps.into_iter().flatten().rev();
+        let Some(step) = same.find(|step| step.depth == depth && step.at == at) else {
+            return self.record(depth, at, matched);
+        };
+        match (&step.matched, matched) {
+            (Matched::Perhaps(..), _) | (Matched::Yes(_), Matched::Yes(_)) | (Matched::No(_), Matched::No(_)) => {}
+            (_, Matched::Perhaps(reason)) => step.matched = Matched::Perhaps(reason),
+            (Matched::Yes(_), Matched::No(reason)) => {
+                step.matched = Matched::Perhaps(reason.clone());
+                self.ask(Open::Match(at, reason));
+            }
+            (Matched::No(reason), Matched::Yes(_)) => {
+                let reason = reason.clone();
+                step.matched = Matched::Perhaps(reason.clone());
+                self.ask(Open::Match(at, reason));
+            }
+        }
+    }
+
+    fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let is_nat = slot.base.kind == Kind::Nat;
+        let (mut next, mut entering): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|state| is_nat && state.is_settled);
+        let policy = Place::Policy(slot);
+        let mut device = None;
+        if self.steps.is_some() && matches!(self.hook, Hook::Ingress | Hook::Egress) {
+            // Whether it runs at all: of which devices it sees the packets wasn't read.
+            let question = self.ask(Open::Match(policy, Reason::Device));
+            device = Some(question);
+            self.record(0, policy, Matched::Perhaps(Reason::Device));
+            for state in &mut entering {
+                let mut passing = state.clone();
+                passing.assumptions.push(Assumption::no(question));
+                next.push(passing);
+                state.assumptions.push(Assumption::yes(question));
+            }
+        }
+        let out = self.chain(slot.table, slot.chain, entering, 0);
+        match slot.base.policy {
+            Policy::Accept => next.extend(out.returned),
+            Policy::Drop => {
+                for state in out.returned {
+                    self.record(0, policy, Matched::Yes(&Action::Drop));
+                    self.decide(&state, policy, Fate::Dropped);
+                }
+            }
+        }
+        next.extend(out.left_chain);
+        // What it leaves alone doesn't depend on that.
+        for state in next.iter_mut().filter(|state| !state.is_settled) {
+            state
+                .assumptions
+                .retain(|assumption| Some(assumption.question) != device);
+        }
+        merged(next)
+    }
+
+    fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
+        let mut out = Out::default();
+        let mut now = entering;
+        let is_watched = self.watched.is_some_and(|watched| watched.is(table, chain));
+        if is_watched {
+            for state in &mut now {
+                state.after_watched = true;
+                state.left = None;
+            }
+        }
+        for line in Line::all(table, chain) {
+            if now.is_empty() {
+                break;
+            }
+            // It matters only to who wants to know each step.
+            if matches!(line.rule.action, Action::Continue(_)) && self.steps.is_none() {
+                continue;
+            }
+            self.asked += now.len();
+            let mut next = Vec::with_capacity(now.len());
+            let first = self.steps.as_ref().map_or(0, Vec::len);
+            for state in now {
+                self.rule(line, state, depth, first, &mut next, &mut out);
+            }
+            now = merged(next);
+        }
+        out.returned.extend(now);
+        if is_watched {
+            // Those that a rule of the watched chain lets bypass the proxy.
+            let ended = out
+                .returned
+                .iter()
+                .chain(&out.left_chain)
+                .filter(|state| !state.is_settled);
+            let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
+            self.decisions.extend(bypassing);
+        }
+        out
+    }
+
+    fn rule(
+        &mut self,
+        line: Line<'a>,
+        state: State<'a>,
+        depth: usize,
+        first: usize,
+        next: &mut Vec<State<'a>>,
+        out: &mut Out<'a>,
+    ) {
+        let at = Place::Rule(line);
+        let before = self.steps.is_some().then(|| state.connections.clone());
+        let Split {
+            mut matching,
+            mut rest,
+            reason,
+            is_told,
+        } = split(line.table, line.rule, state);
+        let is_known = reason.is_none() || matching.is_none();
+        if let (Some(reason), true) = (&reason, !is_told || (before.is_some() && !is_known)) {
+            let question = self.ask(Open::Match(at, reason.clone()));
+            if !is_told {
+                let assume = |state: &mut Option<State<'a>>, assumption| {
+                    state.iter_mut().for_each(|state| state.assumptions.push(assumption));
+                };
+                assume(&mut matching, Assumption::yes(question));
+                assume(&mut rest, Assumption::no(question));
+            }
+        }
+        if let Some(before) = before {
+            let matched = match (reason, &matching) {
+                (Some(reason), None) => Matched::No(reason),
+                (Some(reason), Some(_)) => Matched::Perhaps(reason),
+                (None, _) => by_map(line, &before),
+            };
+            if let Matched::Perhaps(reason @ Reason::Map(..)) = &matched {
+                self.ask(Open::Match(at, reason.clone()));
+            }
+            self.record_or_join(first, depth, at, matched);
+        }
+        next.extend(rest);
+        if let Some(matching) = matching {
+            self.act(line, matching, &line.rule.action, depth, next, out);
+        }
+    }
+
+    /// What a rule does with connections that match it.
+    fn act(
+        &mut self,
+        line: Line<'a>,
+        mut state: State<'a>,
+        action: &'a Action,
+        depth: usize,
+        next: &mut Vec<State<'a>>,
+        out: &mut Out<'a>,
+    ) {
+        let at = Place::Rule(line);
+        match action {
+            Action::Continue(_) => next.push(state),
+            Action::Accept => {
+                state.left = Some(at);
+                out.left_chain.push(state);
+            }
+            Action::Drop => self.decide(&state, at, Fate::Dropped),
+            Action::Return => {
+                state.left = Some(at);
+                out.returned.push(state);
+            }
+            Action::Redirect(_) | Action::Nat(_) => {
+                self.decide(&state, at, Fate::Translated);
+                state.is_settled = true;
+                translate(&mut state, self.hook, at, action);
+                // Where another rule has sent them doesn't matter to who watches.
+                if self.watched.is_none() || state.after_watched {
+                    out.left_chain.push(state);
+                }
+            }
+            Action::Untrack => {
+                self.decide(&state, at, Fate::Untracked);
+                if !state.is_settled {
+                    state.taken = Some((at, action));
+                }
+                state.is_settled = true;
+                next.push(state);
+            }
+            Action::Unknown(_) => {
+                self.decide(&state, at, Fate::NotUnderstood);
+                let question = self.ask(Open::Action(at));
+                state.assumptions.push(Assumption::no(question));
+                next.push(state);
+            }
+            Action::Jump(name) | Action::Goto(name) => {
+                let may_follow = depth < DEEPEST && self.asked < MOST_ASKED;
+                let Some(target) = line.table.chain(name).filter(|_| may_follow) else {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    return next.push(state);
+                };
+                let through = self.chain(line.table, target, vec![state], depth + 1);
+                out.left_chain.extend(through.left_chain);
+                if matches!(action, Action::Jump(_)) {
+                    next.extend(through.returned);
+                } else {
+                    let left = Some(at);
+                    let returned = through.returned.into_iter();
+                    out.returned.extend(returned.map(|state| State { left, ..state }));
+                }
+            }
+            Action::Map(field, name) => {
+                let Some(map) = line.table.set(name) else {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    return next.push(state);
+                };
+                let mut rest = Some(state.connections.clone());
+                for (numbers, action) in &map.verdicts {
+                    let (Some(connections), _) = state.connections.split(*field, numbers) else {
+                        continue;
+                    };
+                    let taken = State {
+                        connections,
+                        ..state.clone()
+                    };
+                    self.act(line, taken, action, depth, next, out);
+                    rest = rest.and_then(|rest| rest.split(*field, numbers).1);
+                }
+                next.extend(rest.map(|connections| State { connections, ..state }));
+            }
+        }
+    }
+}
+
+/// Whether connections that meet all conditions of a rule match it: if a verdict map decides, they do if it says
+/// something about them.
+fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
+    let action = &line.rule.action;
+    let Action::Map(field, name) = action else {
+        return Matched::Yes(action);
+    };
+    let Some(map) = line.table.set(name) else {
+        return Matched::Yes(action);
+    };
+    let known = connections.get(*field);
+    let reason = Reason::Map(*field, name, known.cloned());
+    let said = map
+        .verdicts
+        .iter()
+        .find_map(|(numbers, action)| match connections.split(*field, numbers) {
+            (None, _) => None,
+            (Some(_), others) => Some((action, others.is_none())),
+        });
+    match said {
+        None => Matched::No(reason),
+        Some((action, true)) => Matched::Yes(action),
+        Some((_, false)) => Matched::Perhaps(reason),
+    }
+}
+
+/// Has a nat rule's action change connections.
+///
+/// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of the
+/// device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
+fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
+    let any = |field: Field| Intervals::up_to(field.largest());
+    let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
+    let is_to_loopback = hook == Hook::Output && matches!(action, Action::Redirect(_));
+    let mut connections = state.connections.clone();
+    for family in Family::ALL {
+        let address = match is_source {
+            true => Field::Source(family),
+            false => Field::Destination(family),
+        };
+        let addresses = match is_to_loopback {
+            true => Intervals::one(loopback(family)),
+            false => any(address),
+        };
+        connections = connections.replaced(address, addresses);
+    }
+    let port = match is_source {
+        true => Field::SourcePort,
+        false => Field::DestinationPort,
+    };
+    let ports = match action {
+        Action::Redirect(None) => None,
+        Action::Redirect(Some((first, last))) => Some(Intervals::new([((*first).into(), (*last).into())])),
+        _ => Some(any(port)),
+    };
+    if let Some(ports) = ports {
+        connections = connections.replaced(port, ports);
+    }
+    state.connections = connections;
+    if !is_source {
+        state.taken = Some((at, action));
+    }
+}
+
+/// The address of this host by which it reaches itself: 127.0.0.1 or ::1.
+fn loopback(family: Family) -> u128 {
+    match family {
+        Family::V4 => u32::from(Ipv4Addr::LOCALHOST).into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::name::Name;
+    use crate::rules::rule::{Condition, Rule, TCP, Values, interface};
+    use crate::rules::set::Set;
+    use crate::rules::{
+        examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
+        examples::to_port,
+    };
+    use crate::walk::route::before as walk;
+    use crate::wanted::direction::Direction;
+
+    const REDIRECT: &str = "PROXY_INIT_REDIRECT";
+
+    fn name(text: &str) -> Name {
+        Name::from(text)
+    }
+
+    fn jump(to: &str) -> Action {
+        Action::Jump(name(to))
+    }
+
+    fn goto(to: &str) -> Action {
+        Action::Goto(name(to))
+    }
+
+    fn redirect(port: u16) -> Action {
+        Action::Redirect(Some((port, port)))
+    }
+
+    fn unknown() -> Action {
+        Action::Unknown("queue to 1".to_owned())
+    }
+
+    fn fixed(holds: bool) -> Condition {
+        let text = "ct state new".to_owned();
+        Condition::Fixed { text, holds }
+    }
+
+    fn strange() -> Condition {
+        Condition::Unknown("-m recent".to_owned())
+    }
+
+    fn any(action: Action) -> Rule {
+        rule([], action)
+    }
+
+    fn prerouting(rules: Vec<Rule>) -> Chain {
+        base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules)
+    }
+
+    /// proxy-init's own chain, which redirects everything.
+    fn redirecting() -> Chain {
+        chain(REDIRECT, vec![any(redirect(4143))])
+    }
+
+    /// The nat table with these rules before the jump to proxy-init's chain, and other chains.
+    fn nat(before: Vec<Rule>, others: Vec<Chain>) -> Table {
+        let mut rules = before;
+        rules.push(any(jump(REDIRECT)));
+        let mut chains = vec![prerouting(rules), redirecting()];
+        chains.extend(others);
+        table("ip nat", chains)
+    }
+
+    /// A filter table whose chain at the hook runs before nat.
+    fn mangle(name: &str, rules: Vec<Rule>) -> Table {
+        table(name, vec![base("early", Kind::Filter, Hook::Prerouting, -150, rules)])
+    }
+
+    /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps` where
+    /// it isn't certain, and `after` where they have been in proxy-init's chain.
+    fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec<String> {
+        let found = Found {
+            tables,
+            not_known: vec![],
+        };
+        let nat = table("ip nat", vec![]);
+        let watched = Watched {
+            table: &nat,
+            chain: direction.chain(),
+        };
+        let walk = walk(&found, Family::V4, direction, watched, connections);
+        let outcome = |outcome: &Outcome<'_>| {
+            let at = outcome.at.unwrap();
+            let place = at.line().map_or("policy".to_owned(), |line| line.number.to_string());
+            format!(
+                "{} {} {place}: {:?}{}{} of {}",
+                at.table(),
+                at.chain().name,
+                outcome.fate,
+                if outcome.is_certain() { "" } else { " perhaps" },
+                if outcome.after_watched { " after" } else { "" },
+                outcome.connections
+            )
+        };
+        walk.decisions.iter().chain(&walk.arrived).map(outcome).collect()
+    }
+
+    fn inbound(tables: Vec<Table>) -> Vec<String> {
+        of(
+            tables,
+            Direction::Inbound,
+            Connections::all(Family::V4, Direction::Inbound),
+        )
+    }
+
+    /// What is said of a nat table in which everything gets to proxy-init's chain.
+    const ALL_WELL: [&str; 1] = ["ip nat PROXY_INIT_REDIRECT 1: Translated after of all TCP connections"];
+
+    /// What is said if all connections but those to port 80 get there, and this about those.
+    fn but_for_port_80(about: &str) -> Vec<String> {
+        let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-65535".to_owned();
+        // A connection that passes by is known to only at the end.
+        match about.contains("Accepted") {
+            true => vec![redirected, about.to_owned()],
+            false => vec![about.to_owned(), redirected],
+        }
+    }
+
+    #[test]
+    fn nothing_that_decides_leaves_the_way_free() {
+        assert_eq!(inbound(vec![nat(vec![], vec![])]), ALL_WELL);
+        let to = |port: u16| Condition::is(Field::DestinationPort, u128::from(port));
+        let count = Action::Continue(None);
+        for (what, before, others) in [
+            ("a counter", vec![any(count.clone())], vec![]),
+            ("a log", vec![any(Action::Continue(Some("log".to_owned())))], vec![]),
+            ("an empty chain", vec![any(jump("empty"))], vec![chain("empty", vec![])]),
+            (
+                "a return in a chain",
+                vec![any(jump("back"))],
+                vec![chain("back", vec![any(Action::Return)])],
+            ),
+            (
+                "nested jumps",
+                vec![any(jump("one"))],
+                vec![
+                    chain("one", vec![any(jump("two")), any(Action::Return)]),
+                    chain("two", vec![any(jump("three"))]),
+                    chain("three", vec![any(Action::Return), any(Action::Drop)]),
+                ],
+            ),
+            (
+                "a goto within a jump",
+                vec![any(jump("one"))],
+                vec![
+                    chain("one", vec![any(goto("two")), any(Action::Drop)]),
+                    chain("two", vec![any(count.clone())]),
+                ],
+            ),
+            (
+                "UDP only",
+                vec![rule([Condition::is(Field::Protocol, 17)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "no TCP",
+                vec![rule([not(Condition::is(Field::Protocol, TCP))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "IPv6 only",
+                vec![rule([Condition::is(Field::Family, 10)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "an IPv6 address",
+                vec![rule([not(Condition::is(Field::Source(Family::V6), 1))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "a user, which inbound packets have none of",
+                vec![rule([Condition::is(Field::Uid, 7)], Action::Drop)],
+                vec![],
+            ),
+            (
+                "not a user",
+                vec![rule([not(Condition::is(Field::Uid, 7))], Action::Drop)],
+                vec![],
+            ),
+            (
+                "a way out by a device",
+                vec![rule(
+                    [Condition::is(Field::OutInterface, interface(b"lo"))],
+                    Action::Drop,
+                )],
+                vec![],
+            ),
+            ("no new connection", vec![rule([fixed(false)], Action::Drop)], vec![]),
+            (
+                "no new connection and something unknown",
+                vec![rule([strange(), fixed(false)], Action::Drop)],
+                vec![],
+            ),
+            ("two ports at once", vec![rule([to(80), to(81)], Action::Drop)], vec![]),
+            (
+                "an unknown condition on a counter",
+                vec![rule([strange()], count)],
+                vec![],
+            ),
+        ] {
+            assert_eq!(inbound(vec![nat(before, others)]), ALL_WELL, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_rule_before_the_jump_takes_its_connections() {
+        let first = "ip nat PREROUTING 1";
+        for (action, others, want) in [
+            (Action::Accept, vec![], "Accepted"),
+            (Action::Return, vec![], "Accepted"),
+            (goto("empty"), vec![chain("empty", vec![])], "Accepted"),
+            (Action::Drop, vec![], "Dropped"),
+            (redirect(1), vec![], "Translated"),
+            (Action::Nat("dnat to 10.0.0.1".to_owned()), vec![], "Translated"),
+        ] {
+            let got = inbound(vec![nat(vec![rule([to_port(80)], action)], others)]);
+            assert_eq!(got, but_for_port_80(&format!("{first}: {want} of to port 80")));
+        }
+    }
+
+    #[test]
+    fn a_rule_in_a_chain_before_the_jump_takes_its_connections() {
+        for (way, action, want) in [
+            (jump("sub"), Action::Accept, "ip nat sub 1: Accepted of to port 80"),
+            (jump("sub"), Action::Drop, "ip nat sub 1: Dropped of to port 80"),
+            (jump("sub"), goto("end"), ""),
+        ] {
+            let others = vec![
+                chain("sub", vec![rule([to_port(80)], action), any(Action::Return)]),
+                chain("end", vec![any(Action::Return)]),
+            ];
+            let got = inbound(vec![nat(vec![any(way)], others)]);
+            match want {
+                // The goto ends in the chain that jumped before.
+                "" => assert!(got.iter().any(|line| line.contains("after of")), "{got:?}"),
+                want => assert_eq!(got, but_for_port_80(want)),
+            }
+        }
+        // A goto from the base chain doesn't come back, wherever its target ends.
+        let others = vec![chain("sub", vec![rule([to_port(80)], Action::Drop)])];
+        assert_eq!(
+            inbound(vec![nat(vec![any(goto("sub"))], others)]),
+            [
+                "ip nat sub 1: Dropped of to port 80",
+                "ip nat PREROUTING 1: Accepted of to port 0-79,81-65535",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rule_after_the_jump_is_too_late() {
+        let mut table = nat(vec![], vec![]);
+        table.chains[1].rules = vec![rule([to_port(80)], Action::Return), any(redirect(4143))];
+        table.chains[0].rules.push(rule([to_port(80)], redirect(1)));
+        assert_eq!(
+            inbound(vec![table]),
+            [
+                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
+                "ip nat PREROUTING 2: Translated after of to port 80",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_one_rule_has_taken_no_later_one_takes() {
+        for first in [Action::Return, Action::Accept] {
+            let before = vec![
+                rule([to_port(80)], first),
+                rule([to_port(80)], redirect(1)),
+                rule([to_port(80)], Action::Drop),
+            ];
+            assert_eq!(
+                inbound(vec![nat(before, vec![])]),
+                but_for_port_80("ip nat PREROUTING 1: Accepted of to port 80")
+            );
+        }
+    }
+
+    #[test]
+    fn conditions_pick_their_connections() {
+        let ten = || Condition::is(Field::Source(Family::V4), (0x0a00_0000, 0x0aff_ffff));
+        let unlisted = Condition::is(Field::SourcePort, Values::Set(name("missing")));
+        let dropped = |conditions: Vec<Condition>| {
+            let drop = Rule {
+                conditions,
+                ..any(Action::Drop)
+            };
+            let got = inbound(vec![nat(vec![drop], vec![])]);
+            let (of, rest) = (&got[0], &got[1..]);
+            let of = of.strip_prefix("ip nat PREROUTING 1: Dropped").unwrap().to_owned();
+            let prefix = "ip nat PROXY_INIT_REDIRECT 1: Translated ";
+            let rest: Vec<_> = rest
+                .iter()
+                .map(|line| line.strip_prefix(prefix).unwrap().replace("after of ", ""))
+                .collect();
+            (of, rest)
+        };
+        for (conditions, of, rest) in [
+            (vec![not(to_port(80))], " of to port 0-79,81-65535", "to port 80"),
+            (
+                vec![to_port(80), fixed(true)],
+                " of to port 80",
+                "to port 0-79,81-65535",
+            ),
+            (
+                vec![Condition::is(Field::Protocol, TCP), to_port(80)],
+                " of to port 80",
+                "to port 0-79,81-65535",
+            ),
+            // Two tell them apart: the others can't be said in one set, so they are said to be all.
+            (
+                vec![to_port(80), ten()],
+                " of from 10.0.0.0/8 to port 80",
+                "all TCP connections",
+            ),
+            (
+                vec![strange()],
+                " perhaps of all TCP connections",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![strange(), to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![unlisted, to_port(80), ten()],
+                " perhaps of from 10.0.0.0/8 to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![strange(), to_port(80)],
+                " perhaps of to port 80",
+                "perhaps all TCP connections",
+            ),
+            (
+                vec![to_port(80), strange()],
+                " perhaps of to port 80",
+                "perhaps all TCP connections",
+            ),
+        ] {
+            let case = format!("{conditions:?}");
+            assert_eq!(dropped(conditions), (of.to_owned(), vec![rest.to_owned()]), "{case}");
+        }
+    }
+
+    #[test]
+    fn sets_are_looked_up_in_their_table() {
+        let in_set = |set: &str| Condition::is(Field::DestinationPort, Values::Set(name(set)));
+        let with_sets = |condition| {
+            let mut table = nat(vec![rule([condition], Action::Drop)], vec![]);
+            table.sets = vec![
+                ports("web", &[(80, 80)]),
+                ports("empty", &[]),
+                Set {
+                    elements: None,
+                    ..ports("several-fields", &[])
+                },
+            ];
+            inbound(vec![table])
+        };
+        assert_eq!(
+            with_sets(in_set("web")),
+            but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80")
+        );
+        assert_eq!(with_sets(in_set("empty")), ALL_WELL);
+        assert_eq!(
+            with_sets(not(in_set("empty"))),
+            ["ip nat PREROUTING 1: Dropped of all TCP connections"]
+        );
+        for unknown in ["several-fields", "missing"] {
+            assert_eq!(
+                with_sets(in_set(unknown)),
+                [
+                    "ip nat PREROUTING 1: Dropped perhaps of all TCP connections",
+                    "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
+                ],
+                "{unknown}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_verdict_map_takes_what_it_lists() {
+        let map = |field, verdicts: &[(u128, Action)]| {
+            let mut table = nat(
+                vec![any(Action::Map(field, name("verdicts")))],
+                vec![chain("sub", vec![])],
+            );
+            table.sets = vec![Set {
+                verdicts: verdicts
+                    .iter()
+                    .map(|(number, action)| (Intervals::one(*number), action.clone()))
+                    .collect(),
+                ..ports("verdicts", &[])
+            }];
+            inbound(vec![table])
+        };
+        let port = Field::DestinationPort;
+        let drop_80 = but_for_port_80("ip nat PREROUTING 1: Dropped of to port 80");
+        assert_eq!(map(port, &[(80, Action::Drop)]), drop_80);
+        assert_eq!(
+            map(port, &[(80, Action::Drop), (70_000, Action::Accept)]),
+            drop_80,
+            "no packet has such a port"
+        );
+        assert_eq!(
+            map(port, &[(80, goto("sub")), (443, Action::Accept)]),
+            [
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-442,444-65535",
+                "ip nat PREROUTING 1: Accepted of to port 80",
+                "ip nat PREROUTING 1: Accepted of to port 443",
+            ]
+        );
+        assert_eq!(map(port, &[]), ALL_WELL);
+        assert_eq!(map(Field::Uid, &[(7, Action::Drop)]), ALL_WELL, "no user sends them");
+        assert_eq!(
+            map(Field::Protocol, &[(TCP, Action::Drop)]),
+            ["ip nat PREROUTING 1: Dropped of all TCP connections"]
+        );
+        assert_eq!(
+            inbound(vec![nat(vec![any(Action::Map(port, name("missing")))], vec![])]),
+            [
+                "ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections",
+                ALL_WELL[0]
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_certain_nor_what_comes_after_it() {
+        let after = vec![rule([to_port(80)], unknown()), rule([to_port(80)], Action::Drop)];
+        assert_eq!(
+            inbound(vec![nat(after, vec![])]),
+            [
+                "ip nat PREROUTING 1: NotUnderstood perhaps of to port 80",
+                "ip nat PREROUTING 2: Dropped perhaps of to port 80",
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-65535",
+            ]
+        );
+        let before = vec![any(jump("missing"))];
+        assert_eq!(
+            inbound(vec![nat(before, vec![])]),
+            [
+                "ip nat PREROUTING 1: NotUnderstood perhaps of all TCP connections",
+                ALL_WELL[0]
+            ]
+        );
+    }
+
+    #[test]
+    fn an_accept_ends_only_its_own_base_chain() {
+        let accept = mangle("ip mangle", vec![any(Action::Accept), any(Action::Drop)]);
+        assert_eq!(inbound(vec![accept, nat(vec![], vec![])]), ALL_WELL);
+    }
+
+    #[test]
+    fn a_drop_before_ends_everything_whatever_table_it_is_in() {
+        for name in ["ip mangle", "inet mine", "legacy ip mangle"] {
+            let dropping = mangle(name, vec![rule([to_port(80)], Action::Drop)]);
+            assert_eq!(
+                inbound(vec![dropping, nat(vec![], vec![])]),
+                but_for_port_80(&format!("{name} early 1: Dropped of to port 80"))
+            );
+        }
+        let other_family = mangle("ip6 mangle", vec![any(Action::Drop)]);
+        let dormant = Table {
+            dormant: true,
+            ..mangle("ip mangle", vec![any(Action::Drop)])
+        };
+        let output = base("out", Kind::Filter, Hook::Output, -150, vec![any(Action::Drop)]);
+        let other_hook = table("inet mine", vec![output]);
+        assert_eq!(
+            inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]),
+            ALL_WELL
+        );
+    }
+
+    #[test]
+    fn ingress_comes_before_prerouting() {
+        let at_ingress = base(
+            "edge",
+            Kind::Filter,
+            Hook::Ingress,
+            500,
+            vec![rule([to_port(80)], Action::Drop)],
+        );
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), table("netdev edge", vec![at_ingress])]),
+            but_for_port_80("netdev edge edge 1: Dropped of to port 80")
+        );
+    }
+
+    #[test]
+    fn a_policy_drops_what_gets_to_the_end() {
+        let with_policy_drop = |mut table: Table| {
+            table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
+            table
+        };
+        let accept_80 = || mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
+        assert_eq!(
+            inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
+            [
+                "ip mangle early policy: Dropped of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
+            ]
+        );
+        let mut bypassing = nat(vec![], vec![]);
+        bypassing.chains[1].rules.insert(0, rule([to_port(80)], Action::Return));
+        assert_eq!(
+            inbound(vec![with_policy_drop(bypassing)]),
+            [
+                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
+                "ip nat PREROUTING policy: Dropped after of to port 80",
+            ]
+        );
+    }
+
+    #[test]
+    fn once_mapped_no_nat_chain_is_asked_but_filter_chains_are() {
+        let later = |kind| {
+            let rules = vec![any(Action::Drop)];
+            table("inet later", vec![base("late", kind, Hook::Prerouting, 10, rules)])
+        };
+        assert_eq!(inbound(vec![nat(vec![], vec![]), later(Kind::Nat)]), ALL_WELL);
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), later(Kind::Filter)]),
+            [ALL_WELL[0], "inet later late 1: Dropped after of to port 4143"]
+        );
+        // An earlier nat chain has mapped them: proxy-init's isn't asked.
+        let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, vec![any(redirect(1))]);
+        assert_eq!(
+            inbound(vec![nat(vec![], vec![]), table("ip mine", vec![earlier])]),
+            ["ip mine dstnat 1: Translated of all TCP connections"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_tracked_passes_no_nat_chain() {
+        let raw = mangle(
+            "ip raw",
+            vec![
+                rule([to_port(80)], Action::Untrack),
+                rule([to_port(80)], Action::Accept),
+            ],
+        );
+        assert_eq!(
+            inbound(vec![raw, nat(vec![], vec![])]),
+            but_for_port_80("ip raw early 1: Untracked of to port 80")
+        );
+    }
+
+    #[test]
+    fn between_tables_of_equal_priority_the_other_may_run_first() {
+        let other = || {
+            let rules = vec![rule([to_port(80)], redirect(1))];
+            table(
+                "ip mine",
+                vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
+            )
+        };
+        let last = || {
+            let rules = vec![any(redirect(2))];
+            table("ip last", vec![base("dstnat", Kind::Nat, Hook::Prerouting, -99, rules)])
+        };
+        // In one order proxy-init's chain redirects all of them, in the other one all but those.
+        let want = [
+            "ip mine dstnat 1: Translated perhaps of to port 80",
+            "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
+            "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of to port 0-79,81-65535",
+        ];
+        let inbound = |tables| {
+            let mut said = super::tests::inbound(tables);
+            said.sort();
+            said
+        };
+        // Whichever table was made first.
+        assert_eq!(inbound(vec![other(), nat(vec![], vec![]), last()]), want);
+        assert_eq!(inbound(vec![last(), nat(vec![], vec![]), other()]), want);
+        assert_eq!(inbound(vec![nat(vec![], vec![]), last(), other()]), want);
+        // A chain named like the one that holds the jump is another one in another table.
+        let namesake = base("PREROUTING", Kind::Filter, Hook::Prerouting, -150, vec![]);
+        let namesake = table("ip mangle", vec![namesake]);
+        assert_eq!(inbound(vec![namesake, other(), nat(vec![], vec![])]), want);
+        // A filter chain's priority isn't tied with a nat chain's.
+        let rules = vec![rule([to_port(4143)], Action::Drop)];
+        let filter = table(
+            "ip mine",
+            vec![base("late", Kind::Filter, Hook::Prerouting, -99, rules)],
+        );
+        assert_eq!(
+            inbound(vec![filter, nat(vec![], vec![])]),
+            ["ip mine late 1: Dropped after of to port 4143", ALL_WELL[0]]
+        );
+    }
+
+    #[test]
+    fn what_a_tied_chain_leaves_alone_is_as_certain_as_before() {
+        let rules = vec![rule([to_port(80)], Action::Return)];
+        let tied = table(
+            "ip mine",
+            vec![base("dstnat", Kind::Nat, Hook::Prerouting, -100, rules)],
+        );
+        let before = vec![rule([to_port(443)], Action::Drop)];
+        assert_eq!(
+            inbound(vec![tied.clone(), nat(before.clone(), vec![])])[..1],
+            ["ip nat PREROUTING 1: Dropped of to port 443"]
+        );
+        // What wasn't certain before isn't now.
+        let doubt = mangle("ip mangle", vec![any(unknown())]);
+        let got = inbound(vec![doubt, tied, nat(before, vec![])]);
+        assert_eq!(
+            got[..2],
+            [
+                "ip mangle early 1: NotUnderstood perhaps of all TCP connections",
+                "ip nat PREROUTING 1: Dropped perhaps of to port 443",
+            ]
+        );
+    }
+
+    #[test]
+    fn outbound_connections_have_a_user_and_pass_output() {
+        let rules = vec![
+            rule([Condition::is(Field::Uid, 2102)], Action::Return),
+            any(jump("PROXY_INIT_OUTPUT")),
+        ];
+        let output = table(
+            "ip nat",
+            vec![
+                base("OUTPUT", Kind::Nat, Hook::Output, -100, rules),
+                chain("PROXY_INIT_OUTPUT", vec![any(redirect(4140))]),
+                prerouting(vec![any(Action::Drop)]),
+            ],
+        );
+        assert_eq!(
+            of(
+                vec![output],
+                Direction::Outbound,
+                Connections::all(Family::V4, Direction::Outbound)
+            ),
+            [
+                "ip nat PROXY_INIT_OUTPUT 1: Translated after of of user 0-2101,2103-4294967295",
+                "ip nat OUTPUT 1: Accepted of of user 2102",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_single_connection_is_followed_too() {
+        let one = Connections::all(Family::V4, Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+        let got = |port| {
+            let before = vec![rule([to_port(port)], Action::Accept)];
+            of(vec![nat(before, vec![])], Direction::Inbound, one.clone())
+        };
+        assert_eq!(got(80), ["ip nat PREROUTING 1: Accepted of to port 80"]);
+        assert_eq!(
+            got(81),
+            ["ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80"]
+        );
+    }
+
+    #[test]
+    fn without_a_way_to_the_goal_nothing_is_reached_and_nothing_decided() {
+        assert!(inbound(vec![]).is_empty());
+        let only_hooked = table("ip nat", vec![prerouting(vec![]), redirecting()]);
+        assert!(inbound(vec![only_hooked]).is_empty());
+        // A chain of the same name in another table isn't the goal.
+        for name in ["ip mine", "inet nat", "legacy ip nat"] {
+            let mut other = table("ip nat", vec![prerouting(vec![any(jump(REDIRECT))]), redirecting()]);
+            let of_name = table(name, vec![]);
+            other.name = of_name.name;
+            other.family = of_name.family;
+            other.subsystem = of_name.subsystem;
+            assert_eq!(
+                inbound(vec![other]),
+                [format!(
+                    "{name} PROXY_INIT_REDIRECT 1: Translated of all TCP connections"
+                )]
+            );
+        }
+    }
+
+    #[test]
+    fn deep_jumps_are_followed_and_loops_end() {
+        let deep = |depth: usize| {
+            let link = |at: usize| {
+                let next = if at == depth {
+                    REDIRECT.to_owned()
+                } else {
+                    format!("c{}", at + 1)
+                };
+                chain(&format!("c{at}"), vec![any(jump(&next))])
+            };
+            let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
+            chains.extend((1..=depth).map(link));
+            inbound(vec![table("ip nat", chains)])
+        };
+        // The kernel's own limit, and this one's.
+        assert_eq!(deep(16), ALL_WELL);
+        assert_eq!(deep(31), ALL_WELL);
+        assert_eq!(deep(32), ["ip nat c32 1: NotUnderstood perhaps of all TCP connections"]);
+
+        let circle = vec![chain("a", vec![any(jump("b"))]), chain("b", vec![any(goto("a"))])];
+        let got = inbound(vec![nat(vec![any(jump("a"))], circle)]);
+        assert_eq!(got.len(), 2, "{got:?}");
+        assert!(got[0].contains("NotUnderstood perhaps"), "{got:?}");
+    }
+
+    /// Sixteen levels of chains that jump to the next four times each would be four thousand million ways.
+    #[test]
+    fn too_many_ways_are_not_understood() {
+        let level = |at: usize| {
+            let next = format!("c{}", at + 1);
+            chain(&format!("c{at}"), vec![any(jump(&next)); 4])
+        };
+        let mut chains = vec![prerouting(vec![any(jump("c1"))]), redirecting()];
+        chains.extend((1..16).map(level));
+        chains.push(chain("c16", vec![rule([to_port(80)], Action::Return)]));
+        let got = inbound(vec![table("ip nat", chains)]);
+        assert!(got.iter().any(|line| line.contains("NotUnderstood perhaps")), "{got:?}");
+    }
+
+    /// The ports of the connections that pass proxy-init's chain by, where each port has a rule of its own that accepts
+    /// it, and how many decisions say so.
+    fn accepted(ports: impl Iterator<Item = u16>) -> (usize, Vec<u128>) {
+        let before = ports.map(|port| rule([to_port(port)], Action::Accept)).collect();
+        let mut table = nat(before, vec![]);
+        // Some more that nothing decides about, but that have been in proxy-init's chain.
+        table.chains[1].rules.insert(0, rule([to_port(1001)], Action::Return));
+        let found = Found {
+            tables: vec![table],
+            not_known: vec![],
+        };
+        let nat = &found.tables[0];
+        let watched = Watched {
+            table: nat,
+            chain: ChainName::ProxyInitRedirect,
+        };
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let walk = walk(&found, Family::V4, Direction::Inbound, watched, all);
+        let decisions = walk
+            .decisions
+            .iter()
+            .chain(&walk.arrived)
+            .filter(|decision| decision.fate == Fate::Accepted && !decision.after_watched);
+        let ports = decisions.clone().flat_map(|decision| {
+            let ports = decision.connections.get(Field::DestinationPort).unwrap();
+            ports
+                .as_slice()
+                .to_vec()
+                .into_iter()
+                .flat_map(|(first, last)| first..=last)
+        });
+        (decisions.clone().count(), ports.collect())
+    }
+
+    /// However many sets of connections there are, each connection that is taken is said to be.
+    #[test]
+    fn of_many_sets_no_connection_is_lost() {
+        let even = |count: u16| (1..=count).map(|number| number * 2);
+        let numbers = |count: u16| even(count).map(u128::from).collect::<Vec<_>>();
+        assert_eq!(accepted(even(10)), (10, numbers(10)), "few are told apart");
+        assert_eq!(accepted(even(40)), (1, numbers(40)), "many are not");
+        assert_eq!(accepted(even(64)), (1, numbers(64)));
+        assert_eq!(accepted(even(65)), (1, (2..=130).collect()), "nor those between them");
+    }
+
+    /// A field that would be in more than 64 pieces is kept whole: beyond that, results are over-approximated.
+    #[test]
+    fn of_many_intervals_no_connection_is_lost() {
+        let every_second = |count: u128| {
+            let list = (1..=count).map(|port| (port * 2, port * 2)).collect();
+            Condition::is(Field::DestinationPort, Values::Listed(list))
+        };
+        let redirected = |condition| {
+            let got = inbound(vec![nat(vec![rule([condition], Action::Drop)], vec![])]);
+            let rest = got[1]
+                .strip_prefix("ip nat PROXY_INIT_REDIRECT 1: Translated ")
+                .unwrap()
+                .replace("after of ", "");
+            (got[0].clone(), rest)
+        };
+        let certain = "ip nat PREROUTING 1: Dropped of to port 2,4,6,8,10,12,14,16,...".to_owned();
+        let odd = "to port 0-1,3,5,7,9,11,13,15,...".to_owned();
+        let all = "all TCP connections".to_owned();
+        // 63 holes leave 64 pieces, 64 leave 65.
+        assert_eq!(redirected(every_second(63)), (certain.clone(), odd));
+        assert_eq!(redirected(every_second(64)), (certain, all.clone()));
+        let perhaps = "ip nat PREROUTING 1: Dropped perhaps of all TCP connections".to_owned();
+        assert_eq!(redirected(every_second(65)), (perhaps, format!("perhaps {all}")));
+    }
+}
