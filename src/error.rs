@@ -1,5 +1,7 @@
 //! What can go wrong: each error says what failed, on which rule, why, and what to do about it.
 
+mod cause;
+
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -7,43 +9,13 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+pub(crate) use self::cause::PRIVILEGE;
+pub use self::cause::{Errno, Lack, Privilege};
+use self::cause::{UNCHANGED, advice};
 use crate::rules::family::Family;
 use crate::wanted::config::OwnerId;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
-
-/// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
-/// Operation not permitted`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errno(i32);
-
-impl Errno {
-    /// The error with this number.
-    pub fn from_raw(number: i32) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub fn raw(self) -> i32 {
-        self.0
-    }
-
-    /// nix's type is kept out of the library's interface, so that a new version of nix is not a new version of this.
-    pub(crate) fn of(errno: nix::errno::Errno) -> Self {
-        Self(errno as i32)
-    }
-
-    /// The number behind an I/O error; 0 if the kernel had no part in it.
-    pub(crate) fn of_io(error: &io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(0))
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        nix::errno::Errno::from_raw(self.0).fmt(f)
-    }
-}
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
 /// changed.
@@ -53,84 +25,22 @@ impl fmt::Display for Errno {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process may not change this namespace's rules.
-    #[error(
-        "{mode} mode: nothing was changed: the kernel refuses changes to this network namespace's rules (EPERM): \
-         run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities"
-    )]
+    /// The process lacks a privilege.
+    #[error("{mode} mode: {lacking}")]
     NotPermitted {
         /// The mode in use.
         mode: Mode,
+        /// Which one.
+        lacking: Privilege,
     },
 
-    /// The process may not read this namespace's rules.
-    #[error(
-        "{mode} mode: cannot read this network namespace's rules (EPERM): run as root or with CAP_NET_ADMIN; in a \
-         pod, add NET_ADMIN to securityContext.capabilities"
-    )]
-    ReadNotPermitted {
+    /// The kernel lacks something that the mode needs. Another mode may do without.
+    #[error("{mode} mode: nothing was changed: this kernel{lack} ({errno}): {}", lack.remedy(*mode))]
+    Lacks {
         /// The mode in use.
         mode: Mode,
-    },
-
-    /// The kernel was built or started without nf_tables.
-    #[error(
-        "{mode} mode: nothing was changed: this kernel has no nf_tables ({errno}): load the module nf_tables on the \
-         node (CONFIG_NF_TABLES), or use --iptables-mode legacy"
-    )]
-    NoNfTables {
-        /// The mode in use.
-        mode: Mode,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// nf_tables has no tables of this family.
-    #[error(
-        "{mode} mode: nothing was changed: this kernel's nf_tables has no {families} tables ({errno}): load the \
-         family's modules on the node (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6, CONFIG_NF_TABLES_INET), or, without \
-         IPv6, pass --ipv6=false"
-    )]
-    NoFamily {
-        /// The mode in use.
-        mode: Mode,
-        /// The family that is missing.
-        families: String,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// nf_tables cannot do NAT.
-    #[error(
-        "{mode} mode: nothing was changed: this kernel's nf_tables has no nat chains for {families} ({errno}): load the \
-         module nft_chain_nat on the node (CONFIG_NFT_NAT), or use --iptables-mode legacy"
-    )]
-    NoNatChains {
-        /// The mode in use.
-        mode: Mode,
-        /// The family of the chains.
-        families: String,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// This kernel lacks a match or target that the rule uses.
-    #[error(
-        "{mode} mode: nothing was changed: this kernel lacks {what}, which `{rule}` needs ({errno}): load the module \
-         {module} on the node ({option}), or use {instead}",
-        instead = match mode { Mode::Native => "--iptables-mode legacy", _ => "--iptables-mode native, which needs no xt module" }
-    )]
-    NoExtension {
-        /// The mode in use.
-        mode: Mode,
-        /// The rule, as an iptables command.
-        rule: String,
-        /// What is missing.
-        what: String,
-        /// The kernel module that has it.
-        module: &'static str,
-        /// The kernel option that builds the module.
-        option: &'static str,
+        /// What the kernel lacks.
+        lack: Lack,
         /// What the kernel said.
         errno: Errno,
     },
@@ -596,16 +506,6 @@ pub enum Error {
         stderr: String,
     },
 
-    /// iptables-legacy cannot work without this capability.
-    #[error(
-        "legacy mode: nothing was changed: iptables-legacy needs {capability}, which this process lacks: run as \
-         root, or add NET_ADMIN and NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
-    )]
-    NoCapability {
-        /// The capability.
-        capability: String,
-    },
-
     /// One family's change failed after the other's had been made.
     #[error("legacy mode: the {second} rules failed after the {first} ones were changed, and those were rolled back")]
     RolledBack {
@@ -668,16 +568,6 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// Whether the kernel lacks something that the mode needs, so that another mode may work.
-    pub fn is_lack(&self) -> bool {
-        matches!(
-            self,
-            Error::NoNfTables { .. } | Error::NoFamily { .. } | Error::NoNatChains { .. } | Error::NoExtension { .. }
-        )
-    }
-}
-
 /// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
 /// whether anything was changed.
 pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
@@ -688,25 +578,6 @@ pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display +
 fn reason(error: &Error) -> String {
     chain(error).to_string().replace(UNCHANGED, "")
 }
-
-/// How errors say that nothing was changed.
-const UNCHANGED: &str = "nothing was changed: ";
-
-/// What to do about a system call that failed with this number.
-fn advice(errno: Errno) -> &'static str {
-    match errno.raw() {
-        libc::EPERM | libc::EACCES => PRIVILEGE,
-        libc::ENOMEM | libc::ENOBUFS => {
-            "give the process more memory (in a pod, raise resources.limits.memory), and run proxy-init again"
-        }
-        libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n), and run proxy-init again",
-        _ => "please report this line with the kernel's version (uname -r)",
-    }
-}
-
-/// Who may read and change rules.
-pub(crate) const PRIVILEGE: &str =
-    "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";
 
 fn list(items: &[impl fmt::Display]) -> String {
     let names: Vec<String> = items.iter().map(ToString::to_string).collect();
@@ -754,34 +625,34 @@ mod tests {
     }
 
     fn refused() -> Box<Error> {
-        Box::new(Error::NotPermitted { mode: Mode::Nft })
+        Box::new(Error::NotPermitted {
+            mode: Mode::Nft,
+            lacking: Privilege::Change,
+        })
     }
 
     /// One of each.
     fn all() -> Vec<Error> {
         let (mode, errno) = (Mode::Nft, Errno::from_raw(libc::ENOENT));
         let (rule, what) = ("rule".to_owned(), "rule".to_owned());
-        let (family, families, chain) = (Family::V4, "IPv6".to_owned(), ChainName::ProxyInitOutput);
+        let (family, chain) = (Family::V4, ChainName::ProxyInitOutput);
         let (table, stderr) = ("ip nat".to_owned(), "words".to_owned());
         let (path, command) = (PathBuf::from("/path"), PathBuf::from("/sbin/iptables-legacy-restore"));
+        let permitted = |lacking| Error::NotPermitted { mode, lacking };
+        let lacks = |lack| Error::Lacks { mode, lack, errno };
         vec![
-            Error::NotPermitted { mode },
-            Error::ReadNotPermitted { mode },
-            Error::NoNfTables { mode, errno },
-            Error::NoFamily {
-                mode,
-                families: families.clone(),
-                errno,
-            },
-            Error::NoNatChains { mode, families, errno },
-            Error::NoExtension {
-                mode,
+            permitted(Privilege::Change),
+            permitted(Privilege::Read),
+            permitted(Privilege::Capability("CAP_NET_RAW".to_owned())),
+            lacks(Lack::NfTables),
+            lacks(Lack::Tables("IPv6".to_owned())),
+            lacks(Lack::NatChains("IPv6".to_owned())),
+            lacks(Lack::Extension {
+                name: what.clone(),
                 rule: rule.clone(),
-                what: what.clone(),
                 module: "xt_owner",
                 option: "CONFIG",
-                errno,
-            },
+            }),
             Error::OtherBaseChain { family, chain, errno },
             Error::ChainNameTaken { family, chain, errno },
             Error::TableOwned {
@@ -893,9 +764,6 @@ mod tests {
                 errno,
             },
             Error::NoLegacyTables { stderr },
-            Error::NoCapability {
-                capability: "CAP_NET_RAW".to_owned(),
-            },
             Error::InstalledUnchecked { mode, error: missing() },
             Error::ReplacedEachOther {
                 mode,

@@ -8,8 +8,10 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
 
-/// Makes a broken pipe, or a file at its limit of size, an error instead of the end of the process; makes sure that no other file, such as a socket, gets
-/// the number of a closed stdout or stderr and is written to; and raises CAP_NET_ADMIN if the binary's file capability permits it.
+/// Prepares the process:
+/// - A broken pipe, or a file at its limit of size, is an error instead of the end of the process.
+/// - No other file, such as a socket, gets the number of a closed stdout or stderr and is written to.
+/// - CAP_NET_ADMIN is raised if the binary's file capability permits it.
 ///
 /// The file capability is permitted only: if it were also effective, execve would fail in containers that drop it, and
 /// no error could say why.

@@ -6,7 +6,7 @@ use super::Backend;
 use super::legacy::{self, Commands, Legacy};
 use super::native::{self, Native};
 use super::nft::{self, Nft};
-use crate::error::Error;
+use crate::error::{Error, PRIVILEGE};
 use crate::found::expected::xtables;
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
@@ -90,9 +90,7 @@ fn nf_tables() -> Result<Found, Error> {
             subsystem: Subsystem::NfTables,
             not_permitted: errno == Errno::EPERM,
             reason: match errno {
-                Errno::EPERM => "EPERM: run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to \
-                                 securityContext.capabilities"
-                    .to_owned(),
+                Errno::EPERM => format!("EPERM: {PRIVILEGE}"),
                 _ => crate::error::Errno::of(errno).to_string(),
             },
         }],

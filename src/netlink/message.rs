@@ -38,7 +38,7 @@ impl<'a> Message<'a> {
         self.payload.first().copied().ok_or(Malformed)
     }
 
-    /// The attributes behind nfnetlink's own header.
+    /// The attributes after nfnetlink's own header.
     pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
         self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
     }

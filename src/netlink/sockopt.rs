@@ -27,8 +27,8 @@ const EXTENSION_NAME: usize = 29;
 const NAME: usize = 32;
 /// `struct ipt_getinfo`: name, valid hooks, 5 entry points, 5 underflows, number of entries, their size.
 const INFO: usize = NAME + 4 + 20 + 20 + 4 + 4;
-/// Where the entries begin in `struct ipt_get_entries`: behind the name and the size, aligned to 8 bytes. So do the
-/// counters in `struct xt_counters_info`, behind the name and their number.
+/// Where the entries begin in `struct ipt_get_entries`: after the name and the size, aligned to 8 bytes. So do the
+/// counters in `struct xt_counters_info`, after the name and their number.
 const ENTRIES: usize = NAME + 8;
 /// `struct xt_counters`: packets and bytes.
 const COUNTERS: usize = 16;

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use nix::errno::Errno;
 
 use super::step::Step;
-use crate::error::{self, Error};
+use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::table::TableFamily;
 use crate::wanted::config::OwnerId;
@@ -16,10 +16,7 @@ use crate::wanted::mode::Mode;
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => Error::NoNfTables {
-            mode,
-            errno: error::Errno::of(errno),
-        },
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lacks(mode, Lack::NfTables, errno),
         _ => Error::Netlink {
             mode,
             call: "socket",
@@ -31,12 +28,12 @@ pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
 /// The namespace's rules could not be read.
 pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
     match error {
-        ReadError::Socket(Errno::EPERM) => Error::ReadNotPermitted { mode },
-        // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
-        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => Error::NoNfTables {
+        ReadError::Socket(Errno::EPERM) => Error::NotPermitted {
             mode,
-            errno: error::Errno::of(errno),
+            lacking: Privilege::Read,
         },
+        // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lacks(mode, Lack::NfTables, errno),
         ReadError::Socket(errno) => Error::Unseen {
             mode,
             reason: error::Errno::of(errno).to_string(),
@@ -71,11 +68,13 @@ pub(crate) fn explain(
         },
         CommitError::Malformed(_) => Error::Garbled { mode },
         CommitError::OtherGeneration => Error::Contended { mode, tries: 1 },
-        CommitError::Refused(Errno::EPERM, _) => Error::NotPermitted { mode },
-        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => Error::NoNfTables {
+        CommitError::Refused(Errno::EPERM, _) => Error::NotPermitted {
             mode,
-            errno: error::Errno::of(errno),
+            lacking: Privilege::Change,
         },
+        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
+            lacks(mode, Lack::NfTables, errno)
+        }
         CommitError::Refused(errno, text) => refused(mode, "the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
             Some(failure) => message(mode, socket, steps, failure),
@@ -108,11 +107,9 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         };
     }
     match (step, family, errno) {
-        (Step::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => Error::NoFamily {
-            mode,
-            families,
-            errno: kept,
-        },
+        (Step::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
+            lacks(mode, Lack::Tables(families), errno)
+        }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Step::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
             Error::OtherBaseChain {
@@ -122,11 +119,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             }
         }
         (Step::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
-            Error::NoNatChains {
-                mode,
-                families,
-                errno: kept,
-            }
+            lacks(mode, Lack::NatChains(families), errno)
         }
         (Step::DeleteChain(..), _, Errno::EBUSY) => Error::ChainInUse {
             mode,
@@ -147,19 +140,29 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
                 unmapped(mode, Some(owner), step).unwrap_or(Error::ForeignOwner { rule: what })
             }
             (_, Errno::ENOENT) => match body.missing(socket) {
-                Some((missing, module, option)) => Error::NoExtension {
-                    mode,
-                    rule: what,
-                    what: missing,
-                    module,
-                    option,
-                    errno: kept,
-                },
+                Some((name, module, option)) => {
+                    let rule = what;
+                    let lack = Lack::Extension {
+                        name,
+                        rule,
+                        module,
+                        option,
+                    };
+                    lacks(mode, lack, errno)
+                }
                 None => refused(mode, &what, errno, &failure.text),
             },
             _ => refused(mode, &what, errno, &failure.text),
         },
         _ => refused(mode, &what, errno, &failure.text),
+    }
+}
+
+fn lacks(mode: Mode, lack: Lack, errno: Errno) -> Error {
+    Error::Lacks {
+        mode,
+        lack,
+        errno: error::Errno::of(errno),
     }
 }
 

@@ -93,12 +93,12 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
     let legacy_hidden = found.unseen(Subsystem::Legacy).is_some();
     let lack = match check(Mode::Nft) {
         Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
-        Err(error) if error.is_lack() => error,
+        Err(error @ Error::Lacks { .. }) => error,
         Err(error) => return Err(error),
     };
     match check(Mode::Native) {
         Ok(()) => Ok((Mode::Native, Reason::NftLacks(lack))),
-        Err(error) if error.is_lack() => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
+        Err(Error::Lacks { .. }) => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
         Err(error) => Err(error),
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Errno;
+    use crate::error::{Errno, Lack, Privilege};
     use crate::rules::family::Family;
 
     use crate::found::Unseen;
@@ -159,8 +159,9 @@ mod tests {
     }
 
     fn lack(mode: Mode) -> Error {
-        Error::NoNfTables {
+        Error::Lacks {
             mode,
+            lack: Lack::NfTables,
             errno: Errno::from_raw(libc::EOPNOTSUPP),
         }
     }
@@ -261,15 +262,20 @@ mod tests {
     fn an_error_that_no_other_mode_mends_is_an_error() {
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let works: fn(Mode) -> _ = |_| Ok(());
-        let refused: fn(Mode) -> _ = |mode| Err(Error::NotPermitted { mode });
+        let refused: fn(Mode) -> _ = |mode| {
+            Err(Error::NotPermitted {
+                mode,
+                lacking: Privilege::Change,
+            })
+        };
         let failed = |nft, native| chosen(&Found::default(), nft, native).unwrap_err();
         assert!(matches!(
             failed(refused, works),
-            Error::NotPermitted { mode: Mode::Nft }
+            Error::NotPermitted { mode: Mode::Nft, .. }
         ));
         assert!(matches!(
             failed(lacks, refused),
-            Error::NotPermitted { mode: Mode::Native }
+            Error::NotPermitted { mode: Mode::Native, .. }
         ));
         let blind = chosen(&unseen(Subsystem::NfTables), works, works);
         assert!(matches!(blind, Err(Error::Unseen { .. })), "{blind:?}");

@@ -330,7 +330,7 @@ impl Work<'_, '_> {
                 let legacy_hidden = unseen.is_some();
                 return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
             }
-            Err(error) if error.is_lack() => error,
+            Err(error @ Error::Lacks { .. }) => error,
             _ => return None,
         };
         let plan = Over::Native.plan(&self.rulesets);
@@ -499,7 +499,7 @@ impl Work<'_, '_> {
             Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
             Ok(_) => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
             // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::LegacyUnreadable { errno, .. }) if errno.raw() == libc::EPERM => LegacyRules::None,
+            Err(Error::NotPermitted { .. }) => LegacyRules::None,
             Err(error) => return Err(error),
         })
     }

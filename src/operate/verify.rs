@@ -8,7 +8,7 @@ use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
-use crate::found::{Found, NotKnown};
+use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate::choose::try_out;
 use crate::operate::install::{Install, families};
@@ -138,7 +138,7 @@ impl Install {
                 .chosen(&families(&rulesets), |mode| try_out(mode, &rulesets))
                 .map_or(Mode::Nft, |(mode, ..)| mode),
         };
-        let not_listed = |unseen: &NotKnown| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
+        let not_listed = |unseen: &Unseen| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
         let mut others_unseen = false;
         if mode == Mode::Legacy && found.not_known.iter().any(not_listed) {
             // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays unknown.

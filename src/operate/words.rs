@@ -191,7 +191,7 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
 }
 
 /// Why a rule exists; for one of another program, its comment.
-pub(super) fn why(rule: &Rule) -> String {
+pub(super) fn purpose(rule: &Rule) -> String {
     let Some(comment) = rule.comment.as_ref().map(ToString::to_string) else {
         return String::new();
     };

@@ -19,7 +19,7 @@ use std::time::Duration;
 use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::{Backend, Removed};
-use crate::error::Error;
+use crate::error::{Error, Privilege};
 use crate::found::expected::found;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
@@ -264,7 +264,7 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     }
     let error = match (left, rolled_back) {
         // A failure that is the same for reading as for changing has changed nothing.
-        (Some(_), None) if matches!(error, Error::NoCapability { .. } | Error::NotPermitted { .. }) => error,
+        (Some(_), None) if matches!(error, Error::NotPermitted { .. }) => error,
         (Some(left), _) => {
             return Error::NotRolledBack {
                 families,
@@ -394,12 +394,10 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
     let says = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
     let no_table = says(&["unable to initialize table", "can't initialize ip"]);
     if says(&["you must be root", "Permission denied"]) {
-        advise(Error::NotPermitted { mode: Mode::Legacy })
+        advise(not_permitted(Privilege::Change))
     } else if let (true, Some(capability)) = (no_table, child::missing_capability()) {
         // iptables-restore does not say why.
-        Error::NoCapability {
-            capability: capability.to_string(),
-        }
+        not_permitted(Privilege::Capability(capability.to_string()))
     } else if no_table {
         Error::NoLegacyTables { stderr }
     } else {
@@ -413,15 +411,15 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
 
 /// Where something was not permitted, names the capability that is missing.
 fn advise(error: Error) -> Error {
-    let refused = match &error {
-        Error::NotPermitted { .. } => true,
-        Error::LegacyUnreadable { errno, .. } => errno.raw() == libc::EPERM,
-        _ => false,
-    };
-    match child::missing_capability() {
-        Some(capability) if refused => Error::NoCapability {
-            capability: capability.to_string(),
-        },
-        _ => error,
+    match (error, child::missing_capability()) {
+        (Error::NotPermitted { .. }, Some(capability)) => not_permitted(Privilege::Capability(capability.to_string())),
+        (error, _) => error,
+    }
+}
+
+fn not_permitted(lacking: Privilege) -> Error {
+    Error::NotPermitted {
+        mode: Mode::Legacy,
+        lacking,
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use nix::unistd::{getpid, gettid};
 
 use super::unlisted;
-use crate::error::{Errno, Error};
+use crate::error::{Errno, Error, Privilege};
 use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
@@ -133,11 +133,21 @@ pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
 }
 
 fn read_table(family: Family, name: &str) -> Result<Table, Error> {
-    let entries = entries(family, name).map_err(|errno| Error::LegacyUnreadable {
-        family,
-        errno: Errno::of(errno),
-    })?;
+    let entries = entries(family, name).map_err(|errno| unreadable(family, errno))?;
     table(family, name, &entries).map_err(|Malformed| garbled())
+}
+
+fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
+    match errno {
+        nix::errno::Errno::EPERM => Error::NotPermitted {
+            mode: Mode::Legacy,
+            lacking: Privilege::Read,
+        },
+        _ => Error::LegacyUnreadable {
+            family,
+            errno: Errno::of(errno),
+        },
+    }
 }
 
 fn garbled() -> Error {
@@ -166,10 +176,7 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
         }
         // No sockets of the family, no ip_tables, no nat table.
         Err(EAFNOSUPPORT | ENOPROTOOPT | ENOENT) => Ok(None),
-        Err(errno) => Err(Error::LegacyUnreadable {
-            family,
-            errno: Errno::of(errno),
-        }),
+        Err(errno) => Err(unreadable(family, errno)),
     }
 }
 

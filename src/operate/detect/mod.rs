@@ -85,7 +85,7 @@ fn look_around() -> Report {
     let everything = everything();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let found = all::read();
-    let Tried { features, mut nft } = Tried::all(&everything);
+    let Trial { features, mut nft } = Trial::all(&everything);
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = match &found {
         Ok(found) => choose(found, |mode| match (mode, nft.take()) {
@@ -170,13 +170,13 @@ pub(super) fn everything() -> Vec<Ruleset> {
 const NATIVE: &str = "native mode";
 
 /// What the kernel said to each thing that nft and native mode need.
-struct Tried {
+struct Trial {
     features: Vec<Feature>,
     /// What it said to all of nft mode's rules together.
     nft: Option<Result<(), Error>>,
 }
 
-impl Tried {
+impl Trial {
     /// Tries all in one batch, for discarding a batch takes milliseconds.
     fn all(everything: &[Ruleset]) -> Self {
         let mut names = Vec::new();

@@ -134,16 +134,21 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::error::{Error, Privilege};
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
     use crate::rules::table::Subsystem;
     use crate::wanted::mode::Mode;
 
+    fn refused(lacking: Privilege) -> Error {
+        let mode = Mode::Nft;
+        Error::NotPermitted { mode, lacking }
+    }
+
     fn feature(name: &str, works: bool) -> Feature {
         Feature {
             name: name.to_owned(),
-            works: works.then_some(()).ok_or(Error::NotPermitted { mode: Mode::Nft }),
+            works: works.then_some(()).ok_or(refused(Privilege::Change)),
         }
     }
 
@@ -191,7 +196,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
 
     #[test]
     fn what_the_kernel_lacks_is_listed_or_said_once_if_it_is_everything() {
-        let lack = Error::NotPermitted { mode: Mode::Nft };
+        let lack = refused(Privilege::Change);
         let mut report = report();
         report.features = vec![feature("one", true), feature("two", false), feature("three", false)];
         let want = format!("nf_tables   lacks:\n            two: {lack}\n            three: {lack}\n");
@@ -208,7 +213,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
     fn what_cannot_be_read_says_why() {
         let mut report = report();
         report.legacy = Err("for a reason".to_owned());
-        report.auto = Err(Error::ReadNotPermitted { mode: Mode::Nft });
+        report.auto = Err(refused(Privilege::Read));
         let text = report.to_string();
         assert!(text.contains("\nlegacy      cannot be read: for a reason\n"), "{text}");
         assert!(
@@ -252,7 +257,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
             "features": [
                 {"name": "IPv4: nat chains", "works": true},
                 {"name": "native mode", "works": true},
-                {"name": "lacking", "works": false, "reason": Error::NotPermitted { mode: Mode::Nft }.to_string()},
+                {"name": "lacking", "works": false, "reason": refused(Privilege::Change).to_string()},
             ],
             "legacy": {"tables": []},
             "both_backends_in_use": false,

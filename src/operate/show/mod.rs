@@ -55,7 +55,7 @@ pub struct Chain<'a> {
     pub direction: Direction,
     /// The family of its table.
     pub family: TableFamily,
-    /// Its name; of a chain in another table than that of proxy-init's rules, behind the name of the table.
+    /// Its name; of a chain in another table than that of proxy-init's rules, after the name of the table.
     pub name: String,
     /// The same without the table's family, so that both families' chains have the same.
     pub title: String,
@@ -77,7 +77,7 @@ pub struct Rule<'a> {
     /// What it does with a connection.
     pub effect: Effect,
     /// Whether it comes after the jump to proxy-init's chain.
-    pub behind: bool,
+    pub after_jump: bool,
 }
 
 impl Rule<'_> {
@@ -94,7 +94,7 @@ impl Rule<'_> {
             Effect::Proxy(port) => format!("to the proxy, port {port}"),
             Effect::Jump | Effect::Other => words::action(&rule.action),
         };
-        [words::matches(table, rule), does, words::why(rule)]
+        [words::matches(table, rule), does, words::purpose(rule)]
     }
 }
 
@@ -241,7 +241,7 @@ impl<'a> Way<'a> {
             .any(|known| known.family == table.family && known.name == name)
     }
 
-    /// The chain's name; if it isn't in the table of proxy-init's rules, behind that of its table, with or without the
+    /// The chain's name; if it isn't in the table of proxy-init's rules, after that of its table, with or without the
     /// family.
     fn name(&self, table: &Table, chain: &table::Chain, with_family: bool) -> String {
         if table.is(self.ours) {
@@ -275,7 +275,7 @@ impl<'a> Way<'a> {
         let rules = Line::all(table, chain).enumerate().map(|(index, line)| Rule {
             line,
             effect: self.effect(line),
-            behind: jump.is_some_and(|jump| index > jump),
+            after_jump: jump.is_some_and(|jump| index > jump),
         });
         let shown = Chain {
             direction: self.direction,

@@ -346,7 +346,7 @@ fn merged<'a>(first: &'a Chain<'a>, second: Option<&'a Chain<'a>>) -> Vec<Row<'a
 }
 
 fn before_jump<'a>(chain: &'a Chain<'a>) -> impl Iterator<Item = &'a Rule<'a>> {
-    chain.rules.iter().filter(|rule| !rule.behind)
+    chain.rules.iter().filter(|rule| !rule.after_jump)
 }
 
 /// Flags, each with its value, on lines that fit a terminal, indented.

@@ -1,0 +1,145 @@
+//! What errors are about: numbers, privileges, and what a kernel lacks, each with what to do about it.
+
+use std::fmt;
+use std::io;
+
+use crate::wanted::mode::Mode;
+
+/// How errors say that nothing was changed.
+pub(super) const UNCHANGED: &str = "nothing was changed: ";
+
+/// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
+/// Operation not permitted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+impl Errno {
+    /// The error with this number.
+    pub fn from_raw(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// nix's type is kept out of the library's interface, so that a new version of nix is not a new version of this.
+    pub(crate) fn of(errno: nix::errno::Errno) -> Self {
+        Self(errno as i32)
+    }
+
+    /// The number behind an I/O error; 0 if the kernel had no part in it.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        nix::errno::Errno::from_raw(self.0).fmt(f)
+    }
+}
+
+/// What to do about a system call that failed with this number.
+pub(super) fn advice(errno: Errno) -> &'static str {
+    match errno.raw() {
+        libc::EPERM | libc::EACCES => PRIVILEGE,
+        libc::ENOMEM | libc::ENOBUFS => {
+            "give the process more memory (in a pod, raise resources.limits.memory), and run proxy-init again"
+        }
+        libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n), and run proxy-init again",
+        _ => "please report this line with the kernel's version (uname -r)",
+    }
+}
+
+/// Who may read and change rules.
+pub(crate) const PRIVILEGE: &str =
+    "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";
+
+/// What a process may not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Privilege {
+    /// Change this network namespace's rules.
+    Change,
+    /// Read them.
+    Read,
+    /// Run iptables-legacy, which needs this capability.
+    Capability(String),
+}
+
+impl fmt::Display for Privilege {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Change => write!(
+                f,
+                "{UNCHANGED}the kernel refuses changes to this network namespace's rules (EPERM): {PRIVILEGE}"
+            ),
+            Self::Read => write!(f, "cannot read this network namespace's rules (EPERM): {PRIVILEGE}"),
+            Self::Capability(capability) => write!(
+                f,
+                "{UNCHANGED}iptables-legacy needs {capability}, which this process lacks: run as root, or add NET_ADMIN and \
+                 NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
+            ),
+        }
+    }
+}
+
+/// What a kernel may lack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lack {
+    /// nf_tables: the kernel was built or started without it.
+    NfTables,
+    /// Tables of this family, or these families, in nf_tables.
+    Tables(String),
+    /// Chains of this family, or these families, that can do NAT, in nf_tables.
+    NatChains(String),
+    /// A match or target.
+    Extension {
+        /// Its name.
+        name: String,
+        /// The rule that uses it, as an iptables command.
+        rule: String,
+        /// The kernel module that has it.
+        module: &'static str,
+        /// The kernel option that builds the module.
+        option: &'static str,
+    },
+}
+
+impl Lack {
+    pub(super) fn remedy(&self, mode: Mode) -> String {
+        const LEGACY: &str = "use --iptables-mode legacy";
+        let (modules, options, instead) = match self {
+            Self::NfTables => ("the module nf_tables", "CONFIG_NF_TABLES", LEGACY),
+            Self::Tables(_) => (
+                "the family's modules",
+                "CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6, CONFIG_NF_TABLES_INET",
+                "without IPv6, pass --ipv6=false",
+            ),
+            Self::NatChains(_) => ("the module nft_chain_nat", "CONFIG_NFT_NAT", LEGACY),
+            Self::Extension { module, option, .. } => {
+                let instead = match mode {
+                    Mode::Native => LEGACY,
+                    Mode::Nft | Mode::Legacy => "use --iptables-mode native, which needs no xt module",
+                };
+                return format!("load the module {module} on the node ({option}), or {instead}");
+            }
+        };
+        format!("load {modules} on the node ({options}), or {instead}")
+    }
+}
+
+/// As the end of a sentence that begins with `this kernel`.
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NfTables => f.write_str(" has no nf_tables"),
+            Self::Tables(families) => write!(f, "'s nf_tables has no {families} tables"),
+            Self::NatChains(families) => write!(f, "'s nf_tables has no nat chains for {families}"),
+            Self::Extension { name, rule, .. } => write!(f, " lacks {name}, which `{rule}` needs"),
+        }
+    }
+}
