@@ -120,7 +120,11 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         }
         page += ".SH ENVIRONMENT\n";
         page += &entry("IPTABLES_MODE", "The mode, where --iptables-mode does not name one.");
-        page += &entry("PATH", "Where legacy and plain mode look for iptables commands.");
+        page += &entry(
+            "PATH",
+            "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than the user \
+             who started it. They look in /usr/sbin, /usr/bin, /sbin and /bin then.",
+        );
     }
     if subcommand == Subcommand::Validate {
         page += ".SH ENVIRONMENT\n";

@@ -8,6 +8,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod message;
+pub(crate) mod privilege;
 pub(crate) mod route;
 pub(crate) mod socket;
 pub(crate) mod sockopt;

@@ -219,7 +219,8 @@ fn killed_at_any_time_the_next_run_repairs() {
 }
 
 /// uid 65534, no new privileges, NET_ADMIN and NET_RAW in the bounding set alone, and file capabilities on iptables and on
-/// proxy-init: upstream's image with the init program in it.
+/// proxy-init: upstream's image with the init program in it. Its privileges are the program's then, so commands are looked
+/// for where nobody but root can put any.
 #[test]
 fn file_capabilities_alone_are_enough() {
     let folder = Folder::new("file-capabilities");
@@ -228,9 +229,9 @@ fn file_capabilities_alone_are_enough() {
         "mount -t tmpfs -o mode=755 tmpfs {root}; cp {} {root}/proxy-init; setcap cap_net_admin,cap_net_raw=p {root}/proxy-init; \
          mkdir {root}/bin; cp -L $(command -v xtables-legacy-multi) {root}/bin/; setcap cap_net_admin,cap_net_raw=eip {root}/bin/xtables-legacy-multi; \
          for name in iptables ip6tables; do for variant in '' -legacy; do ln -s xtables-legacy-multi {root}/bin/$name$variant-restore; done; done; \
-         mount -t tmpfs -o mode=1777 tmpfs /run; \
+         mount -t tmpfs -o mode=1777 tmpfs /run; mount --bind {root}/bin /usr/sbin; \
          exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --ambient-caps=-all,+net_admin,+net_raw --reuid=65534 --regid=65534 --clear-groups \
-         env PATH={root}/bin {root}/proxy-init \"$@\"",
+         env PATH=/nonexistent {root}/proxy-init \"$@\"",
         env!("CARGO_BIN_EXE_proxy-init")
     );
     for mode in ["legacy", "plain"] {

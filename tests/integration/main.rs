@@ -20,6 +20,7 @@ mod modes;
 mod native;
 mod nft;
 mod operate;
+mod privileges;
 mod readme;
 mod rollout;
 mod show;

@@ -21,11 +21,13 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::{TimeSpec, TimeValLike as _};
 use nix::unistd::Pid;
 
+use super::environment::handed_on;
+
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
-/// What is handed on of the environment.
-const ENVIRONMENT: [&str; 2] = ["PATH", "XTABLES_LIBDIR"];
+/// How much is kept of what a command says: more than iptables ever does.
+const LONGEST: usize = 4096;
 
 /// The last line of a restore command's input, at which it changes the table.
 const COMMIT: &[u8] = b"COMMIT\n";
@@ -86,7 +88,7 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     }
     let mut text = Vec::new();
     stdout.rewind()?;
-    stdout.read_to_end(&mut text)?;
+    stdout.take(LONGEST as u64).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -216,12 +218,7 @@ fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
-        .envs(
-            ENVIRONMENT
-                .iter()
-                .filter_map(|name| Some((name, std::env::var_os(name)?))),
-        )
-        .env("LC_ALL", "C")
+        .envs(handed_on())
         .stderr(Stdio::piped())
         // A group of its own, so that what it starts can be killed with it.
         .process_group(0);
@@ -233,6 +230,8 @@ struct Running {
     child: Child,
     stderr: Option<ChildStderr>,
     said: Vec<u8>,
+    /// How many bytes more it has said.
+    more: usize,
     ended: bool,
 }
 
@@ -253,7 +252,9 @@ impl Running {
                 Ok(true)
             }
             Ok(length) => {
-                self.said.extend_from_slice(chunk.get(..length).unwrap_or_default());
+                let kept = length.min(LONGEST - self.said.len());
+                self.said.extend_from_slice(chunk.get(..kept).unwrap_or_default());
+                self.more += length - kept;
                 Ok(false)
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
@@ -272,10 +273,11 @@ impl Running {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 self.ended = true;
-                return Ok(Ended {
-                    status,
-                    stderr: String::from_utf8_lossy(&self.said).trim().to_owned(),
-                });
+                let mut stderr = String::from_utf8_lossy(&self.said).trim().to_owned();
+                if self.more > 0 {
+                    stderr += &format!("… (and {} bytes more)", self.more);
+                }
+                return Ok(Ended { status, stderr });
             }
             if left().is_zero() {
                 return Err(Failure::Hung);
@@ -321,6 +323,7 @@ fn spawn(commands: Vec<Command>) -> io::Result<Vec<Running>> {
                 stderr: child.stderr.take(),
                 child,
                 said: Vec::new(),
+                more: 0,
                 ended: false,
             });
         }

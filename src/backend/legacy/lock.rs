@@ -1,19 +1,15 @@
 //! The xtables lock: all programs that change legacy tables take it first.
 
-use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 
+use super::environment::lock_file;
 use crate::error::{self, Error};
-
-/// Where the lock is, unless XTABLES_LOCKFILE says otherwise.
-const FILE: &str = "/run/xtables.lock";
 
 /// How long to try without `-w`.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,7 +29,7 @@ impl Drop for Lock {
 
 /// Takes the lock: with `wait` however long that takes, else within a second.
 pub(super) fn take(wait: bool) -> Result<Lock, Error> {
-    let file = env::var_os("XTABLES_LOCKFILE").map_or_else(|| FILE.into(), PathBuf::from);
+    let file = lock_file();
     let unusable = |errno| Error::LockFile {
         file: file.clone(),
         errno,

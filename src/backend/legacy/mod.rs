@@ -5,12 +5,12 @@
 //! commit. Then both tables are looked at. When anything fails, whatever has changed is rolled back.
 
 mod child;
+mod environment;
 mod lock;
 pub(crate) mod read;
 mod unlisted;
 
 use std::collections::BTreeSet;
-use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,6 @@ use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Where commands are looked for when the environment has no PATH.
-const DEFAULT_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Which iptables commands do the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,11 +70,8 @@ impl Commands {
     /// Where it is.
     fn find(&self, family: Family, suffix: &str) -> Result<PathBuf, Error> {
         let name = self.name(family, suffix);
-        let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
-        self.folder
-            .clone()
+        environment::folders(self.folder.clone())
             .into_iter()
-            .chain(env::split_paths(&path))
             .map(|folder| folder.join(&name))
             .find(|file| is_executable(file))
             .ok_or(Error::NoCommand { command: name })

@@ -1,0 +1,364 @@
+//! How the API server's name is looked up: by /etc/hosts and DNS, without the node's libc.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api_double::{ApiServer, Pod};
+use xtask::lab::Namespace;
+use xtask::linkerd::Flags;
+
+use crate::support::{Finished, Folder, Run, by_api, linkerds, saved};
+
+const A: u16 = 1;
+const AAAA: u16 = 28;
+
+/// What a name server does with a question.
+enum Reply {
+    /// It has these addresses, of whichever kind was asked for.
+    Has(&'static [&'static str]),
+    /// Response code, with no records.
+    Code(u8),
+    /// It doesn't fit into a packet.
+    Truncated,
+    Silence,
+    /// Answers to other questions, and then the one of this address.
+    Noise(&'static str),
+}
+
+/// A name, the kind of the question, and whether it came by TCP.
+type Zone = fn(&str, u16, bool) -> Reply;
+
+/// A name server; what it was asked, as `NAME KIND`, and `tcp` if it came by that.
+struct NameServer(Arc<Mutex<Vec<String>>>);
+
+impl NameServer {
+    fn start(node: &Namespace, address: &str, zone: Zone) -> Self {
+        let address: SocketAddr = (address.parse::<IpAddr>().unwrap(), 53).into();
+        let (udp, tcp) = node.run(|| (UdpSocket::bind(address).unwrap(), TcpListener::bind(address).unwrap()));
+        let asked = Arc::new(Mutex::new(vec![]));
+        let log = asked.clone();
+        thread::spawn(move || {
+            let mut question = [0; 512];
+            loop {
+                let (length, client) = udp.recv_from(&mut question).unwrap();
+                for answer in answers(&question[..length], zone, false, &log) {
+                    let _ = udp.send_to(&answer, client);
+                }
+            }
+        });
+        let log = asked.clone();
+        thread::spawn(move || {
+            for mut stream in tcp.incoming().map_while(Result::ok) {
+                let mut length = [0; 2];
+                stream.read_exact(&mut length).unwrap();
+                let mut question = vec![0; u16::from_be_bytes(length).into()];
+                stream.read_exact(&mut question).unwrap();
+                for answer in answers(&question, zone, true, &log) {
+                    let length = u16::try_from(answer.len()).unwrap().to_be_bytes();
+                    // Byte by byte, as a slow network might.
+                    for byte in length.into_iter().chain(answer) {
+                        stream.write_all(&[byte]).unwrap();
+                    }
+                }
+            }
+        });
+        Self(asked)
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn answers(question: &[u8], zone: Zone, tcp: bool, log: &Mutex<Vec<String>>) -> Vec<Vec<u8>> {
+    let mut labels = vec![];
+    let mut at = 12;
+    while question[at] != 0 {
+        let end = at + 1 + usize::from(question[at]);
+        labels.push(String::from_utf8(question[at + 1..end].to_vec()).unwrap());
+        at = end;
+    }
+    let (name, kind) = (
+        labels.join("."),
+        u16::from_be_bytes([question[at + 1], question[at + 2]]),
+    );
+    let word = if kind == A { "A" } else { "AAAA" };
+    log.lock()
+        .unwrap()
+        .push(format!("{name} {word}{}", if tcp { " tcp" } else { "" }));
+    let answer = |flags: u16, addresses: &[&str]| {
+        let data = addresses.iter().filter_map(|address| match address.parse().unwrap() {
+            IpAddr::V4(address) if kind == A => Some(address.octets().to_vec()),
+            IpAddr::V6(address) if kind == AAAA => Some(address.octets().to_vec()),
+            _ => None,
+        });
+        let data: Vec<_> = data.collect();
+        let mut message = question.to_vec();
+        message[2..4].copy_from_slice(&flags.to_be_bytes());
+        message[6..8].copy_from_slice(&u16::try_from(data.len()).unwrap().to_be_bytes());
+        for data in data {
+            let numbers = [0xc00c, kind, 1, 0, 60, u16::try_from(data.len()).unwrap()];
+            message.extend(numbers.into_iter().flat_map(u16::to_be_bytes));
+            message.extend(data);
+        }
+        message
+    };
+    match zone(&name, kind, tcp) {
+        Reply::Has(addresses) => vec![answer(0x8180, addresses)],
+        Reply::Code(code) => vec![answer(0x8180 | u16::from(code), &[])],
+        Reply::Truncated => vec![answer(0x8380, &[])],
+        Reply::Silence => vec![],
+        Reply::Noise(address) => {
+            let right = answer(0x8180, &[address]);
+            let mut other = answer(0x8180, &["203.0.113.1", "2001:db8::1"]);
+            other[1] ^= 1;
+            let mut renamed = answer(0x8180, &["203.0.113.1", "2001:db8::1"]);
+            renamed[13] ^= 2;
+            vec![
+                vec![],
+                vec![0xff; 40],
+                question.to_vec(),
+                right[..11].to_vec(),
+                other,
+                renamed,
+                right,
+            ]
+        }
+    }
+}
+
+/// A node with an API server on both families, and its files about names.
+struct Lab {
+    node: Namespace,
+    pod: Namespace,
+    server: ApiServer,
+    folder: Folder,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let node = Namespace::new();
+        let server = ApiServer::start(node.run(|| TcpListener::bind("[::]:0").unwrap()));
+        server.add_pod(
+            "shop",
+            "web",
+            &Pod {
+                containers: &["linkerd-proxy"],
+                ..Pod::default()
+            },
+        );
+        Self {
+            server,
+            node,
+            pod: Namespace::new(),
+            folder: Folder::new(),
+        }
+    }
+
+    /// An ADD with the API server of this name, and these files in /etc.
+    fn run(&self, name: &str, files: &[(&str, &str)], wrapper: &[&str]) -> Finished {
+        let server = format!("{name}:{}", self.server.address().port());
+        let tls = "insecure-skip-tls-verify: true";
+        let kubeconfig = self
+            .server
+            .kubeconfig_with(self.folder.path(), "good-token", &server, tls);
+        let mut mounts = String::new();
+        for file in ["hosts", "resolv.conf", "nsswitch.conf"] {
+            let text = files
+                .iter()
+                .find(|(name, _)| *name == file)
+                .map_or("", |(_, text)| *text);
+            let path = self.folder.path().join(file);
+            std::fs::write(&path, text).unwrap();
+            mounts += &format!("mount --bind {} /etc/{file}; ", path.display());
+        }
+        let mounts = format!("{mounts} exec \"$@\"");
+        let words = [&["unshare", "--mount", "sh", "-ec", &mounts, "sh"], wrapper].concat();
+        let run = Run::new("ADD", &by_api(&kubeconfig), self.pod.path());
+        run.under(&words).output(&self.node)
+    }
+
+    fn add(&self, name: &str, resolv: &str) -> Finished {
+        self.run(name, &[("resolv.conf", resolv)], &[])
+    }
+
+    fn assert_redirected(&self, finished: &Finished) {
+        finished.success();
+        assert_eq!(saved(&self.pod, "nft"), linkerds(&Flags::default()));
+    }
+}
+
+/// They are for the node's libc: with a static one of another version, the plugin aborted.
+#[test]
+fn no_module_that_nsswitch_names_is_loaded() {
+    let lab = Lab::new();
+    let trace = lab.folder.path().join("trace");
+    let trace_flag = format!("--output={}", trace.display());
+    let strace = ["strace", "--follow-forks", "--trace=open,openat,openat2", &trace_flag];
+    let nsswitch = (
+        "nsswitch.conf",
+        "hosts: mymachines resolve [!UNAVAIL=return] files myhostname compat dns\n",
+    );
+    NameServer::start(&lab.node, "127.0.0.53", |_, _, _| Reply::Has(&["127.0.0.1"]));
+    for files in [
+        ("hosts", "127.0.0.1 api.test\n"),
+        ("resolv.conf", "nameserver 127.0.0.53\n"),
+    ] {
+        let finished = lab.run("api.test", &[files, nsswitch], &strace);
+        lab.assert_redirected(&finished);
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        assert!(trace.contains("/etc/hosts"), "{trace}");
+        for word in ["nsswitch", "libnss", "nscd"] {
+            assert!(!trace.contains(word), "{word}: {trace}");
+        }
+    }
+}
+
+#[test]
+fn a_name_is_found_in_dns() {
+    for (zone, address) in [
+        ((|_, _, _| Reply::Has(&["127.0.0.1"])) as Zone, "127.0.0.1"),
+        (|_, _, _| Reply::Has(&["::1"]), "127.0.0.1"),
+        (|_, _, _| Reply::Has(&["127.0.0.1"]), "::1"),
+        // What answers some other question is not for this one.
+        (
+            |_, kind, _| Reply::Noise(if kind == A { "127.0.0.1" } else { "::1" }),
+            "127.0.0.1",
+        ),
+        // The first address leads nowhere.
+        (|_, _, _| Reply::Has(&["127.0.0.1", "127.99.0.1", "::1"]), "::1"),
+        // By TCP, what doesn't fit into a packet.
+        (
+            |_, _, tcp| {
+                if tcp {
+                    Reply::Has(&["127.0.0.1", "::1"])
+                } else {
+                    Reply::Truncated
+                }
+            },
+            "127.0.0.1",
+        ),
+        // One kind fails.
+        (
+            |_, kind, _| {
+                if kind == A {
+                    Reply::Has(&["127.0.0.1"])
+                } else {
+                    Reply::Code(2)
+                }
+            },
+            "::1",
+        ),
+        (
+            |_, kind, _| {
+                if kind == A {
+                    Reply::Code(4)
+                } else {
+                    Reply::Has(&["::1"])
+                }
+            },
+            "::1",
+        ),
+    ] {
+        let lab = Lab::new();
+        let server = NameServer::start(&lab.node, address, zone);
+        let finished = lab.add("api.test", &format!("nameserver {address}\n"));
+        lab.assert_redirected(&finished);
+        let asked = server.asked();
+        assert!(asked.iter().any(|line| line == "api.test A") && asked.iter().any(|line| line == "api.test AAAA"));
+    }
+}
+
+#[test]
+fn a_name_is_looked_up_in_the_domains_that_the_node_searches() {
+    let zone: Zone = |name, _, _| match name {
+        "api.two.example" => Reply::Has(&["127.0.0.1"]),
+        "api.one.example" => Reply::Code(2),
+        _ => Reply::Code(3),
+    };
+    let lab = Lab::new();
+    let server = NameServer::start(&lab.node, "127.0.0.1", zone);
+    let finished = lab.add("api", "nameserver 127.0.0.1\nsearch one.example two.example\n");
+    lab.assert_redirected(&finished);
+    let asked = server.asked();
+    let mut names: Vec<_> = asked.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    names.dedup();
+    // Once for both requests, in this order; a server that fails is asked again.
+    assert_eq!(names, ["api.one.example", "api.two.example"], "{asked:?}");
+}
+
+#[test]
+fn the_next_name_server_is_asked_where_one_is_silent_or_fails() {
+    for (zone, most) in [
+        ((|_, _, _| Reply::Silence) as Zone, Duration::from_secs(3)),
+        (|_, _, _| Reply::Code(2), Duration::from_secs(1)),
+        (|_, _, _| Reply::Code(5), Duration::from_secs(1)),
+    ] {
+        let lab = Lab::new();
+        NameServer::start(&lab.node, "127.0.0.1", zone);
+        NameServer::start(&lab.node, "127.0.0.2", |_, _, _| Reply::Has(&["127.0.0.1"]));
+        let start = Instant::now();
+        // Nothing at all is on the first.
+        let servers = "nameserver 127.0.0.3\nnameserver 127.0.0.1\nnameserver 127.0.0.2\noptions timeout:1\n";
+        let finished = lab.add("api.test", servers);
+        lab.assert_redirected(&finished);
+        assert!(start.elapsed() < most + Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}
+
+/// A firewall may lose the second of two questions.
+#[test]
+fn addresses_of_one_kind_do_not_wait_for_the_other() {
+    let lab = Lab::new();
+    NameServer::start(&lab.node, "127.0.0.1", |_, kind, _| match kind {
+        A => Reply::Has(&["127.0.0.1"]),
+        _ => Reply::Silence,
+    });
+    let start = Instant::now();
+    lab.assert_redirected(&lab.add("api.test", "nameserver 127.0.0.1\n"));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+#[test]
+fn tcp_alone_is_used_where_it_is_asked_for() {
+    let lab = Lab::new();
+    let server = NameServer::start(&lab.node, "127.0.0.1", |_, _, _| Reply::Has(&["127.0.0.1"]));
+    lab.assert_redirected(&lab.add("api.test", "nameserver 127.0.0.1\noptions use-vc\n"));
+    assert_eq!(server.asked(), ["api.test A tcp", "api.test AAAA tcp"]);
+}
+
+/// They take the whole ten seconds, so at the same time.
+#[test]
+fn a_name_that_is_not_found_says_so_within_ten_seconds() {
+    let cases: [(Zone, &str); 3] = [
+        (
+            |_, _, _| Reply::Code(3),
+            "neither /etc/hosts nor the name server 127.0.0.1 knows an address of api.test",
+        ),
+        (
+            |_, _, _| Reply::Silence,
+            "api.test cannot be looked up: name server 127.0.0.1: timed out",
+        ),
+        (
+            |_, _, _| Reply::Code(5),
+            "api.test cannot be looked up: name server 127.0.0.1: it answered with code 5 (refused)",
+        ),
+    ];
+    let threads = cases.map(|(zone, words)| {
+        thread::spawn(move || {
+            let lab = Lab::new();
+            NameServer::start(&lab.node, "127.0.0.1", zone);
+            let start = Instant::now();
+            let message = lab.add("api.test", "nameserver 127.0.0.1\n").error(11);
+            let took = start.elapsed();
+            assert!(message.contains(words), "{message}");
+            assert!(took < Duration::from_secs(13), "{took:?}: {message}");
+        })
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,49 @@
+//! What of the environment reaches iptables commands, and where those are. A user who starts proxy-init with privileges
+//! that are the program's, by its file capabilities, would else get them by a command of their own.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use nix::unistd::{getegid, geteuid, getgid, getuid};
+
+use crate::netlink::privilege;
+
+/// Where commands are looked for when the environment has no PATH, or none that is trusted.
+const DEFAULT_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where the xtables lock is, unless XTABLES_LOCKFILE says otherwise.
+const LOCK_FILE: &str = "/run/xtables.lock";
+
+/// The folders in which commands are looked for, in this order; `first` is what a flag names.
+pub(super) fn folders(first: Option<PathBuf>) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = env::split_paths(&path()).collect();
+    let is_trusted = |folder: &PathBuf| !privilege::is_borrowed() || folders.contains(folder);
+    if let Some(first) = first.filter(is_trusted) {
+        folders.insert(0, first);
+    }
+    folders
+}
+
+/// The variables that commands get.
+pub(super) fn handed_on() -> impl Iterator<Item = (&'static str, OsString)> {
+    let plugins = trusted("XTABLES_LIBDIR").map(|folder| ("XTABLES_LIBDIR", folder));
+    [("PATH", path()), ("LC_ALL", "C".into())].into_iter().chain(plugins)
+}
+
+/// The file of the xtables lock. It is opened with the user's own rights, unless the program is set-user-ID: capabilities to
+/// change tables give none over files.
+pub(super) fn lock_file() -> PathBuf {
+    let is_own = getuid() == geteuid() && getgid() == getegid();
+    let named = env::var_os("XTABLES_LOCKFILE").filter(|_| is_own);
+    named.map_or_else(|| LOCK_FILE.into(), PathBuf::from)
+}
+
+fn path() -> OsString {
+    trusted("PATH").unwrap_or_else(|| DEFAULT_PATH.into())
+}
+
+/// The value of a variable, if there is one, and it may decide what is executed.
+fn trusted(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|_| !privilege::is_borrowed())
+}
