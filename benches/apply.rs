@@ -9,10 +9,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
 };
-use proxy_init::backend::Backend;
-use proxy_init::backend::legacy::{Commands, Legacy};
-use proxy_init::backend::native::{self, Native};
-use proxy_init::backend::nft::{self, Nft};
+use proxy_init::internal::Backend;
+use proxy_init::internal::legacy::{Commands, Legacy};
+use proxy_init::internal::native::{self, Native};
+use proxy_init::internal::nft::{self, Nft};
 use xtask::lab::Namespace;
 
 mod support;

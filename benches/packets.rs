@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nix::sys::socket::{setsockopt, sockopt};
-use proxy_init::backend::Backend;
-use proxy_init::backend::legacy::{Commands, Legacy};
-use proxy_init::backend::native::Native;
-use proxy_init::backend::nft::Nft;
+use proxy_init::internal::Backend;
+use proxy_init::internal::legacy::{Commands, Legacy};
+use proxy_init::internal::native::Native;
+use proxy_init::internal::nft::Nft;
 use xtask::lab::{Lab, POD};
 
 mod support;

@@ -8,7 +8,8 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use proxy_init::{Config, Install, OwnerId, Uninstall};
+use proxy_init::error::chain;
+use proxy_init::{Config, Connection, Direction, Install, OwnerId, Uninstall, explain};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pods: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -27,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 pub(crate) fn config() -> Result<Config, Box<dyn Error>> {
     let mut config = Config::new("4143".parse()?, "4140".parse()?);
+    // Without it, what the proxy itself sends would be redirected to the proxy.
     config.proxy_uid = OwnerId::new(2102);
     config.ignored_inbound_ports = vec!["4190".parse()?, "4191".parse()?];
     Ok(config)
@@ -40,6 +42,9 @@ fn install(pod: &Path, config: &Config) -> Install {
 
 pub(crate) fn add(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
     let installed = install(pod, config).run()?;
+    for warning in &installed.warnings {
+        eprintln!("ADD {}: {warning}", pod.display());
+    }
     println!(
         "ADD {}: {} rules in {} mode, because {}",
         pod.display(),
@@ -55,7 +60,12 @@ pub(crate) fn check(pod: &Path, config: &Config) -> Result<(), Box<dyn Error>> {
     if !verdict.is_in_place() {
         return Err(format!("{}: {verdict}", pod.display()).into());
     }
-    println!("CHECK {}: in place", pod.display());
+    let connection = Connection::new(Direction::Outbound, "192.0.2.1:80".parse()?);
+    match explain(Some(pod), &connection, |explained| explained.verdict.to_string()) {
+        Ok(verdict) => println!("CHECK {}: in place; {}: {verdict}", pod.display(), connection.to),
+        // A pod without a network yet has no route.
+        Err(error) => println!("CHECK {}: in place; {}", pod.display(), chain(&error)),
+    }
     Ok(())
 }
 

@@ -15,7 +15,6 @@ use self::cause::{UNCHANGED, advice};
 use crate::rules::family::Family;
 use crate::wanted::config::OwnerId;
 use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::ChainName;
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
 /// changed.
@@ -55,7 +54,7 @@ pub enum Error {
         /// The family of the table.
         family: Family,
         /// The chain.
-        chain: ChainName,
+        chain: String,
         /// What the kernel said.
         errno: Errno,
     },
@@ -70,7 +69,7 @@ pub enum Error {
         /// The family of the table.
         family: Family,
         /// The chain.
-        chain: ChainName,
+        chain: String,
         /// What the kernel said.
         errno: Errno,
     },
@@ -635,7 +634,7 @@ mod tests {
     fn all() -> Vec<Error> {
         let (mode, errno) = (Mode::Nft, Errno::from_raw(libc::ENOENT));
         let (rule, what) = ("rule".to_owned(), "rule".to_owned());
-        let (family, chain) = (Family::V4, ChainName::ProxyInitOutput);
+        let (family, chain) = (Family::V4, "PROXY_INIT_OUTPUT".to_owned());
         let (table, stderr) = ("ip nat".to_owned(), "words".to_owned());
         let (path, command) = (PathBuf::from("/path"), PathBuf::from("/sbin/iptables-legacy-restore"));
         let permitted = |lacking| Error::NotPermitted { mode, lacking };
@@ -653,7 +652,11 @@ mod tests {
                 module: "xt_owner",
                 option: "CONFIG",
             }),
-            Error::OtherBaseChain { family, chain, errno },
+            Error::OtherBaseChain {
+                family,
+                chain: chain.clone(),
+                errno,
+            },
             Error::ChainNameTaken { family, chain, errno },
             Error::TableOwned {
                 mode,

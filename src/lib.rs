@@ -1,20 +1,30 @@
 //! Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy: what `linkerd-init` does with
 //! two dozen iptables processes, in one netlink transaction.
 //!
+//! ```toml
+//! [dependencies]
+//! proxy-init = { version = "0.2", default-features = false }
+//! ```
+//!
 //! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, and compares
 //! what is installed with it; [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves the
 //! calling thread where it is:
 //!
 //! ```no_run
-//! use proxy_init::{Config, Install, Uninstall};
+//! use proxy_init::{Config, Install, OwnerId, Uninstall};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut config = Config::new("4143".parse()?, "4140".parse()?);
+//! // Without it, what the proxy itself sends would be redirected to the proxy.
+//! config.proxy_uid = OwnerId::new(2102);
 //! config.ignored_inbound_ports = vec!["4190".parse()?, "8000-8100".parse()?];
 //!
 //! let mut install = Install::new(config);
 //! install.netns = Some("/var/run/netns/pod".into());
 //! let installed = install.run()?;
+//! for warning in &installed.warnings {
+//!     eprintln!("warning: {warning}");
+//! }
 //! println!("{} rules in {} mode, because {}", installed.rules(), installed.mode, installed.reason);
 //! assert!(install.verify()?.is_in_place());
 //!
@@ -26,25 +36,44 @@
 //! ```
 //!
 //! That takes CAP_NET_ADMIN, and CAP_SYS_ADMIN for another namespace than the process' own. A mode that would leave
-//! connections redirected twice, because another backend holds rules already, is refused. The rules themselves are plain
-//! data and take no privilege:
+//! connections redirected twice, because another backend holds rules already, is refused. [`error::chain`] writes an error
+//! with its causes.
+//!
+//! [`explain`] tells what becomes of a connection, and which rule says so; [`show`] what redirects connections here,
+//! whichever program made the rules; [`recognize`] whether that is one complete installation; [`detect`] what this
+//! kernel supports. They change nothing:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use proxy_init::{Connection, Direction, Verdict, detect, explain, show};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pod = Some(Path::new("/var/run/netns/pod"));
+//! let connection = Connection::new(Direction::Outbound, "192.0.2.1:80".parse()?);
+//! let verdict = explain(pod, &connection, |explained| explained.verdict.clone())?;
+//! assert_eq!(verdict, Verdict::Proxy(4140));
+//!
+//! println!("{}", show(pod, |shown| shown.text(false))?);
+//! println!("{}", detect(pod)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What would be installed takes no privilege to see:
 //!
 //! ```
-//! use proxy_init::{Config, plan};
+//! use proxy_init::{Config, Install, OwnerId, Simulate};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut config = Config::new("4143".parse()?, "4140".parse()?);
+//! config.proxy_uid = OwnerId::new(2102);
 //! config.ignored_inbound_ports = vec!["4190".parse()?, "8000-8100".parse()?];
 //!
-//! let rulesets = plan(&config);
-//! let rules: Vec<String> = rulesets[0]
-//!     .rules()
-//!     .map(|(chain, rule)| format!("-A {chain} {rule}"))
-//!     .collect();
-//! assert_eq!(
-//!     rules[0],
+//! let rules = Install::new(config).simulate(Simulate::AllFamilies);
+//! assert!(rules.contains(
 //!     r#"-A PROXY_INIT_REDIRECT -p tcp -m multiport --dports 4190,8000:8100 -m comment --comment "proxy-init/ignore-port-4190,8000:8100" -j RETURN"#
-//! );
+//! ));
 //! # Ok(())
 //! # }
 //! ```
@@ -65,33 +94,45 @@
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+// In a room, `pub` is what other rooms may use. What other programs may use is what this file names, and
+// docs/library-api.txt lists it.
+#![allow(unreachable_pub)]
 
-pub mod backend;
+mod backend;
 // What is hidden is the program's own, not for others.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
-pub mod findings;
-pub mod found;
+mod findings;
+mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 #[doc(hidden)]
 pub mod log;
-pub mod namespace;
+mod namespace;
 mod netlink;
 mod nf_tables;
-pub mod operate;
+mod operate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
-pub mod rules;
+mod rules;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod start_up;
-pub mod walk;
-pub mod wanted;
+mod walk;
+mod wanted;
 mod xt;
+
+/// For this project's own benchmarks and fuzzers: not for others.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::backend::{Backend, legacy, native, nft};
+    pub use crate::wanted::plan::plan;
+    pub use crate::wanted::restore;
+    pub use crate::wanted::ruleset::Ruleset;
+}
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.
 #[doc(hidden)]
@@ -111,14 +152,23 @@ pub const BUILD: &str = concat!(
 );
 
 pub use error::Error;
+pub use findings::difference::Finding;
+pub use findings::explain::{Connection, Verdict};
+pub use found::Unseen;
 pub use namespace::Namespace;
 pub use operate::choose::Reason;
-pub use operate::install::{Install, Installed};
+pub use operate::detect::{Detected, Feature, detect};
+pub use operate::explain::{Decider, Explained, explain};
+pub use operate::install::{Install, Installed, Simulate};
 pub use operate::notice::{Notice, Warning};
+pub use operate::recognize::{Recognized, recognize};
+pub use operate::show::{Shown, show};
 pub use operate::uninstall::{Uninstall, Uninstalled};
-pub use operate::verify::Verdict;
+pub use operate::verify::Verification;
 pub use rules::family::Family;
-pub use wanted::config::{Config, OwnerId, Port, PortRange, Subnet};
+pub use rules::name::Name;
+pub use rules::table::Subsystem;
+pub use wanted::config::{Config, Invalid, OwnerId, Port, PortRange, Subnet};
+pub use wanted::direction::Direction;
 pub use wanted::mode::{Choice, Mode};
-pub use wanted::plan::plan;
-pub use wanted::ruleset::Ruleset;
+pub use wanted::warnings::Warning as ConfigWarning;

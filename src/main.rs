@@ -14,10 +14,7 @@ use std::os::fd::AsFd as _;
 use proxy_init::cli::{self, Command, Exit, Output};
 use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Level, Log};
-use proxy_init::operate::explain::{self, Explained};
-use proxy_init::operate::show::{self, Shown};
-use proxy_init::operate::{detect, recognize};
-use proxy_init::{report, start_up};
+use proxy_init::{Explained, Shown, detect, explain, recognize, report, show, start_up};
 use serde_json::json;
 
 // SAFETY: no other function of the program has this name.
@@ -57,7 +54,7 @@ fn run(command: Command) -> Exit {
             )
         }
         Command::Recognize(path, mode, output) => {
-            let recognized = recognize::recognize(path.as_deref(), mode);
+            let recognized = recognize(path.as_deref(), mode);
             answer(
                 output,
                 recognized.map(|recognized| Answer {
@@ -71,17 +68,17 @@ fn run(command: Command) -> Exit {
                 text: output.form(|| shown.text(has_colour()), || shown.json()),
                 exit: Exit::Done,
             };
-            answer(output, show::show(path.as_deref(), report))
+            answer(output, show(path.as_deref(), report))
         }
         Command::Explain(path, connection, expected, output) => {
             let report = |explained: &Explained<'_>| Answer {
                 text: output.form(|| explained.text(), || explained.json()),
                 exit: as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))),
             };
-            answer(output, explain::explain(path.as_deref(), &connection, report))
+            answer(output, explain(path.as_deref(), &connection, report))
         }
         Command::Detect(path, output) => {
-            let report = detect::report(path.as_deref());
+            let report = detect(path.as_deref());
             answer(
                 output,
                 report.map(|report| Answer {

@@ -12,7 +12,7 @@ use crate::operate::validate::{NotValidated, Progress, Validate};
 /// # Errors
 /// As [`Install::run`].
 pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
-    let installed = install.run_telling(|notice| add(log, &notice))?;
+    let installed = install.run_with(|notice| add(log, &notice))?;
     if let Some(seconds) = install.close_wait_timeout {
         log.add(
             Level::Info,
@@ -49,7 +49,7 @@ pub fn install(install: &Install, log: &mut Log) -> Result<(), Error> {
 /// # Errors
 /// As [`Uninstall::run`].
 pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
-    let uninstalled = uninstall.run_telling(|notice| add(log, &notice))?;
+    let uninstalled = uninstall.run_with(|notice| add(log, &notice))?;
     let hidden = uninstalled
         .warnings
         .iter()
@@ -62,7 +62,7 @@ pub fn uninstall(uninstall: &Uninstall, log: &mut Log) -> Result<(), Error> {
 /// Validates the rules by a connection, and logs its steps.
 ///
 /// # Errors
-/// As [`Validate::run`].
+/// The connection did not come back.
 pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> {
     validate.run(|step| {
         let level = match step {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use proxy_init::{Config, OwnerId, Port, PortRange, Ruleset, plan};
+use proxy_init::internal::{Ruleset, plan};
+use proxy_init::{Config, OwnerId, Port, PortRange};
 
 /// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
 pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
@@ -15,13 +16,12 @@ pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
     let mut ignored = ports(&[4190, 4191, 4567, 4568]);
     // Every third, so that no two make a range.
     ignored.extend((1..=more_ports).map(|index| PortRange::new(index * 3, index * 3).unwrap()));
-    Config {
-        proxy_uid: OwnerId::new(2102),
-        ignored_inbound_ports: ignored,
-        ignored_outbound_ports: ports(&[4567, 4568]),
-        ipv6,
-        ..Config::new(port(4143), port(4140))
-    }
+    let mut config = Config::new(port(4143), port(4140));
+    config.proxy_uid = OwnerId::new(2102);
+    config.ignored_inbound_ports = ignored;
+    config.ignored_outbound_ports = ports(&[4567, 4568]);
+    config.ipv6 = ipv6;
+    config
 }
 
 /// The rulesets of each family that the config asks for.

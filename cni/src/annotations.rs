@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use proxy_init::wanted::config::Invalid;
-use proxy_init::{Config, PortRange};
+use proxy_init::{Config, Invalid, PortRange};
 
 use crate::configuration::Owner;
 use crate::error::Error;

@@ -6,8 +6,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use proxy_init::wanted::config::Invalid;
-use proxy_init::{Choice, Config, Install, OwnerId, Port, PortRange, Subnet};
+use proxy_init::{Choice, Config, Install, Invalid, OwnerId, Port, PortRange, Subnet};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -213,8 +212,8 @@ impl Configuration {
     pub fn install(&self, config: Config) -> Install {
         let mut install = Install::new(config);
         let mode = self.linkerd().and_then(|it| it.iptables_mode.as_ref()?.0.as_ref());
-        install.choice = mode.map_or(Choice::Default, |mode| mode.0);
-        install.wait = self.linkerd().and_then(|it| it.use_wait_flag).unwrap_or_default();
+        install.mode = mode.map_or(Choice::Default, |mode| mode.0);
+        install.wait_for_lock = self.linkerd().and_then(|it| it.use_wait_flag).unwrap_or_default();
         install
     }
 

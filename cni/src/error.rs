@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use proxy_init::Verification;
 use proxy_init::error::chain;
-use proxy_init::operate::verify::Verdict;
 use serde_json::json;
 use thiserror::Error;
 
@@ -86,7 +86,7 @@ pub enum Error {
 
     /// CHECK found something else than what ADD would install.
     #[error("the rules in the pod's network namespace are not those of its configuration")]
-    NotInPlace(Box<Verdict>),
+    NotInPlace(Box<Verification>),
 
     /// An annotation has an invalid value.
     #[error("annotation {key} of {holder} has the invalid value {}: {}", shortened(.value), one_line(.reason))]

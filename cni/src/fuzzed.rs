@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use proxy_init::plan;
+use proxy_init::internal::plan;
 
 use crate::annotations::{Annotations, KEYS};
 use crate::configuration::Configuration;

@@ -9,8 +9,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use proxy_init::error::Errno;
-use proxy_init::operate::install::Simulate;
-use proxy_init::{Choice, Install, Namespace, Notice};
+use proxy_init::{Choice, Install, Namespace, Notice, Simulate};
 
 use crate::command::{Container, Environment, verb};
 use crate::configuration::{Configuration, LogLevel, PodInfo};
@@ -164,7 +163,7 @@ impl Command {
                 log.add(LogLevel::Warning, warning);
             }
         };
-        let installed = namespace.run(|| install.run_telling(tell))?;
+        let installed = namespace.run(|| install.run_with(tell))?;
         let (rules, mode, reason) = (installed.rules(), installed.mode, &installed.reason);
         log.add(
             LogLevel::Info,
@@ -181,7 +180,7 @@ impl Command {
             return Ok(());
         }
         // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
-        install.choice = Choice::Auto;
+        install.mode = Choice::Auto;
         let verdict = namespace.run(|| install.verify())?;
         if verdict.is_in_place() {
             return Ok(());

@@ -1,8 +1,7 @@
 //! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
 
-use proxy_init::backend::{native, nft};
-use proxy_init::wanted::restore;
-use proxy_init::{Config, OwnerId, Port, PortRange, Ruleset, plan};
+use proxy_init::internal::{Ruleset, native, nft, plan, restore};
+use proxy_init::{Config, OwnerId, Port, PortRange};
 use xtask::linkerd;
 
 use crate::Result;
@@ -61,12 +60,11 @@ impl Rules {
             let ranges: Option<Vec<_>> = ranges.collect();
             Ok(ranges.ok_or("0 is no port")?)
         };
-        Ok(plan(&Config {
-            proxy_uid: OwnerId::new(2102),
-            ignored_inbound_ports: ports(&self.inbound)?,
-            ignored_outbound_ports: ports(&[4567, 4568])?,
-            ..Config::new(port(4143)?, port(4140)?)
-        }))
+        let mut config = Config::new(port(4143)?, port(4140)?);
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = ports(&self.inbound)?;
+        config.ignored_outbound_ports = ports(&[4567, 4568])?;
+        Ok(plan(&config))
     }
 
     /// proxy-init that installs them.

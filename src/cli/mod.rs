@@ -257,8 +257,8 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
 
 fn uninstall(settings: Settings) -> Uninstall {
     Uninstall {
-        folder: folder(&settings.firewall_bin_path),
-        wait: settings.use_wait_flag,
+        iptables_dir: iptables_dir(&settings.firewall_bin_path),
+        wait_for_lock: settings.use_wait_flag,
         netns: settings.netns,
     }
 }
@@ -290,9 +290,9 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
     }
     Ok(Install {
         config,
-        choice,
-        folder: folder(&settings.firewall_bin_path),
-        wait: settings.use_wait_flag,
+        mode: choice,
+        iptables_dir: iptables_dir(&settings.firewall_bin_path),
+        wait_for_lock: settings.use_wait_flag,
         replace_other_backend: settings.replace_other_backend,
         netns: settings.netns,
         close_wait_timeout: settings.timeout_close_wait_secs,
@@ -309,7 +309,7 @@ fn required(flag: &str, port: Option<Port>) -> Result<Port, String> {
 }
 
 /// The folder of an iptables command's path.
-fn folder(path: &str) -> Option<PathBuf> {
+fn iptables_dir(path: &str) -> Option<PathBuf> {
     Path::new(path)
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -354,7 +354,7 @@ mod tests {
     fn read_back(arguments: Vec<String>) -> (Config, Choice) {
         let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
         match parse(all.map(OsString::from), |_| None) {
-            Ok(Command::Install(install, _)) => (install.config, install.choice),
+            Ok(Command::Install(install, _)) => (install.config, install.mode),
             other => panic!("{other:?}"),
         }
     }
@@ -447,7 +447,7 @@ mod tests {
             ),
         ] {
             match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
-                Ok(Command::Install(install, _)) => assert_eq!(install.choice, want, "{flags} {environment:?}"),
+                Ok(Command::Install(install, _)) => assert_eq!(install.mode, want, "{flags} {environment:?}"),
                 other => panic!("{flags}: {other:?}"),
             }
         }
@@ -495,14 +495,14 @@ mod tests {
         let Ok(Command::Simulate(install, Simulate::Only(Family::V6))) = try_parse(line, None) else {
             panic!("{line}");
         };
-        assert_eq!(install.folder.as_deref(), Some(Path::new("/opt/bin")));
-        assert!(install.wait && install.replace_other_backend);
+        assert_eq!(install.iptables_dir.as_deref(), Some(Path::new("/opt/bin")));
+        assert!(install.wait_for_lock && install.replace_other_backend);
         assert_eq!(install.netns.as_deref(), Some(Path::new("/run/pod")));
         assert_eq!(install.close_wait_timeout, Some(9));
         let Ok(Command::Uninstall(uninstall, _)) = try_parse("proxy-init uninstall -w --netns /run/pod", None) else {
             panic!("uninstall");
         };
-        assert!(uninstall.wait && uninstall.folder.is_none());
+        assert!(uninstall.wait_for_lock && uninstall.iptables_dir.is_none());
         assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
         let detect = try_parse("proxy-init detect --output json", None);
         assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");

@@ -23,13 +23,14 @@ use crate::wanted::ruleset::ChainName;
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Finding {
     /// In whose table: `IPv4`, `IPv6`, or native mode's `inet`.
     pub family: String,
     /// In which chain, or native mode's set or table.
     pub chain: String,
     /// What is wrong.
-    pub problem: Problem,
+    pub(crate) problem: Problem,
 }
 
 /// What is wrong.

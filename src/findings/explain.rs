@@ -20,6 +20,7 @@ use crate::wanted::ruleset::ChainName;
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Connection {
     /// Which way it goes.
     pub direction: Direction,
@@ -35,6 +36,21 @@ pub struct Connection {
     pub gid: Option<u32>,
     /// The device by which it comes in or leaves; without, for an inbound one, any but the loopback device.
     pub device: Option<Name>,
+}
+
+impl Connection {
+    /// Any connection in this direction that is meant to go there.
+    pub fn new(direction: Direction, to: SocketAddr) -> Self {
+        Self {
+            direction,
+            to,
+            from: None,
+            from_port: None,
+            uid: None,
+            gid: None,
+            device: None,
+        }
+    }
 }
 
 /// What becomes of a connection.
@@ -80,6 +96,7 @@ pub struct Answer<'a> {
 }
 
 /// Follows a connection through everything that was found.
+#[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
     as_far_as_seen(found, of_seen(found, connection))
 }

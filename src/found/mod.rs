@@ -20,6 +20,7 @@ pub struct Found {
 
 /// Something that could not be seen, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unseen {
     /// What could not be seen.
     pub subsystem: Subsystem,

@@ -114,7 +114,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         (Step::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
             Error::OtherBaseChain {
                 family,
-                chain: *chain,
+                chain: chain.to_string(),
                 errno: kept,
             }
         }
@@ -131,7 +131,7 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         (Step::AddRule(_, base, ..), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => {
             Error::ChainNameTaken {
                 family,
-                chain: base.counterpart(),
+                chain: base.counterpart().to_string(),
                 errno: kept,
             }
         }

@@ -36,11 +36,11 @@ pub struct Install {
     /// Which rules.
     pub config: Config,
     /// In which mode; by default whatever fits, [`Choice::Auto`].
-    pub choice: Choice,
-    /// A folder in which iptables commands are looked for before PATH.
-    pub folder: Option<PathBuf>,
+    pub mode: Choice,
+    /// A directory in which iptables commands are looked for before PATH.
+    pub iptables_dir: Option<PathBuf>,
     /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
-    pub wait: bool,
+    pub wait_for_lock: bool,
     /// Remove proxy-init's rules from other backends. Otherwise, finding any is an error.
     pub replace_other_backend: bool,
     /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The calling
@@ -54,6 +54,7 @@ pub struct Install {
 
 /// Which rules to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Simulate {
     /// Those of all families, to be read; `iptables-restore` refuses that text.
     AllFamilies,
@@ -70,7 +71,7 @@ pub struct Installed {
     /// Why that one.
     pub reason: Reason,
     /// The rules, for each family.
-    pub rulesets: Vec<Ruleset>,
+    pub(crate) rulesets: Vec<Ruleset>,
     /// Whether anything had to be changed: the same rules may have been there before.
     pub changed: bool,
     /// The other modes whose rules were removed.
@@ -124,9 +125,9 @@ impl Install {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            choice: Choice::Auto,
-            folder: None,
-            wait: false,
+            mode: Choice::Auto,
+            iptables_dir: None,
+            wait_for_lock: false,
             replace_other_backend: false,
             netns: None,
             close_wait_timeout: None,
@@ -139,14 +140,14 @@ impl Install {
     /// # Errors
     /// See [`Error`]; unless the error says otherwise, nothing has changed then.
     pub fn run(&self) -> Result<Installed, Error> {
-        self.run_telling(|_| ())
+        self.run_with(|_| ())
     }
 
     /// As [`Install::run`], and tells `tell` what happens while it does, also if the run then fails.
     ///
     /// # Errors
     /// As [`Install::run`].
-    pub fn run_telling(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Installed, Error> {
+    pub fn run_with(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Installed, Error> {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
@@ -154,7 +155,7 @@ impl Install {
     /// Changes nothing and needs no privilege.
     pub fn simulate(&self, simulate: Simulate) -> String {
         let mut rulesets = plan(&self.config);
-        match self.choice {
+        match self.mode {
             Choice::Mode(Mode::Native) => native::script(&rulesets),
             _ => {
                 if let Simulate::Only(family) = simulate {
@@ -228,11 +229,11 @@ impl Install {
         families: &[Family],
         check: impl FnMut(Mode) -> Result<(), Error>,
     ) -> Result<(Mode, Reason, Commands), Error> {
-        let commands = match self.choice {
-            Choice::Plain => Commands::plain(self.folder.clone()),
-            _ => Commands::legacy(self.folder.clone()),
+        let commands = match self.mode {
+            Choice::Plain => Commands::plain(self.iptables_dir.clone()),
+            _ => Commands::legacy(self.iptables_dir.clone()),
         };
-        let (mode, reason) = match self.choice {
+        let (mode, reason) = match self.mode {
             Choice::Default => (Mode::Legacy, Reason::Default),
             Choice::Mode(mode) => (mode, Reason::Named),
             Choice::Plain if commands.are_nf_tables()? => (Mode::Nft, Reason::Plain),
@@ -267,7 +268,7 @@ struct Work<'a, 't> {
 impl Work<'_, '_> {
     /// Returns the mode that was used, and why that one.
     fn run(&mut self) -> Result<(Mode, Reason), Error> {
-        if self.install.choice == Choice::Auto
+        if self.install.mode == Choice::Auto
             && let Some((mode, reason)) = self.install_if_untouched()
         {
             (self.tell)(Notice::Chose(mode, &reason));
@@ -287,7 +288,7 @@ impl Work<'_, '_> {
         });
         match chosen {
             Ok((mode, reason, commands)) => {
-                if self.install.choice == Choice::Auto {
+                if self.install.mode == Choice::Auto {
                     (self.tell)(Notice::Chose(mode, &reason));
                 }
                 match Over::of(mode) {
@@ -362,7 +363,7 @@ impl Work<'_, '_> {
             LegacyRules::Some | LegacyRules::Unseen(_) | LegacyRules::None => {}
         }
         // Auto has tried that already.
-        let try_fresh = self.install.choice != Choice::Auto && in_legacy != LegacyRules::Some;
+        let try_fresh = self.install.mode != Choice::Auto && in_legacy != LegacyRules::Some;
         self.commit(over, try_fresh)?;
         self.settle_over_netlink(mode)
     }
@@ -398,10 +399,10 @@ impl Work<'_, '_> {
             return Err(Error::OtherBackend { mode, other });
         }
         (self.tell)(Notice::RunningCommands {
-            waits: self.install.wait,
+            waits: self.install.wait_for_lock,
         });
         legacy::leave_out_ipv6(mode, &mut self.rulesets);
-        let legacy = Legacy::new(commands, self.install.wait);
+        let legacy = Legacy::new(commands, self.install.wait_for_lock);
         let install = |work: &mut Self| {
             work.changed |= legacy.install(&work.rulesets)?;
             Ok(())
@@ -483,7 +484,7 @@ impl Work<'_, '_> {
     }
 
     fn remove(&self, mode: Mode) -> Result<Removed, Error> {
-        all::backend(mode, self.install.folder.clone(), self.install.wait).remove()
+        all::backend(mode, self.install.iptables_dir.clone(), self.install.wait_for_lock).remove()
     }
 
     fn replaced(&mut self, other: Mode) {

@@ -11,6 +11,7 @@ pub mod notice;
 pub mod recognize;
 pub mod show;
 pub mod uninstall;
+#[cfg(feature = "cli")]
 pub mod validate;
 pub mod verify;
 mod words;

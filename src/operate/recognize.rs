@@ -11,7 +11,7 @@ use crate::findings::difference::{Finding, Problem, differences};
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
-use crate::operate::verify::{Verdict, verdict};
+use crate::operate::verify::{Verification, verdict};
 use crate::rules::table::Subsystem;
 use crate::wanted::config::Config;
 use crate::wanted::flags::{self, arguments};
@@ -26,7 +26,7 @@ pub struct Recognized {
     /// none does.
     pub mode: Option<Mode>,
     /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
-    pub compared: Result<(Verdict, Vec<String>), NoConfig>,
+    pub(crate) compared: Result<(Verification, Vec<String>), NoConfig>,
     /// What could not be seen, so that it may hold rules of proxy-init's too.
     pub not_known: Vec<Subsystem>,
 }
@@ -35,6 +35,11 @@ impl Recognized {
     /// Whether what is installed is one complete, untouched installation.
     pub fn is_in_place(&self) -> bool {
         matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
+    }
+
+    /// The flags that install what was found or, if it isn't in place, come closest to it; none if too little was found.
+    pub fn flags(&self) -> Option<&[String]> {
+        self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
     }
 
     /// For machines; docs/verify.md has the schema.
@@ -52,8 +57,7 @@ impl Recognized {
             }),
         };
         if let Value::Object(value) = &mut value {
-            let flags = self.compared.as_ref().ok().map(|(_, flags)| flags);
-            value.insert("flags".to_owned(), json!(flags));
+            value.insert("flags".to_owned(), json!(self.flags()));
         }
         value.to_string()
     }

@@ -13,10 +13,10 @@ use crate::wanted::mode::Mode;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Uninstall {
-    /// A folder in which iptables commands are looked for before PATH.
-    pub folder: Option<PathBuf>,
+    /// A directory in which iptables commands are looked for before PATH.
+    pub iptables_dir: Option<PathBuf>,
     /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
-    pub wait: bool,
+    pub wait_for_lock: bool,
     /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The calling
     /// thread stays where it is.
     pub netns: Option<PathBuf>,
@@ -38,14 +38,14 @@ impl Uninstall {
     /// # Errors
     /// The error of the first backend that fails; the rules of the others are removed all the same.
     pub fn run(&self) -> Result<Uninstalled, Error> {
-        self.run_telling(|_| ())
+        self.run_with(|_| ())
     }
 
     /// As [`Uninstall::run`], and tells `tell` what happens while it does, also if the run then fails.
     ///
     /// # Errors
     /// As [`Uninstall::run`].
-    pub fn run_telling(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Uninstalled, Error> {
+    pub fn run_with(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Uninstalled, Error> {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
@@ -70,7 +70,7 @@ impl Uninstall {
             }
         }
         for mode in Mode::ALL.into_iter().filter(|&mode| found.holds(mode)) {
-            match all::backend(mode, self.folder.clone(), self.wait).remove() {
+            match all::backend(mode, self.iptables_dir.clone(), self.wait_for_lock).remove() {
                 Ok(done) => {
                     if done.any {
                         tell(Notice::Removed(mode));

@@ -22,7 +22,7 @@ use crate::wanted::ruleset::Ruleset;
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Verdict {
+pub struct Verification {
     /// The mode that was checked.
     pub mode: Mode,
     /// Every difference.
@@ -34,7 +34,7 @@ pub struct Verdict {
     pub not_known: Vec<Subsystem>,
 }
 
-impl Verdict {
+impl Verification {
     /// Whether everything that could be seen is as expected.
     pub fn is_in_place(&self) -> bool {
         self.findings.is_empty() && self.others.is_empty()
@@ -79,7 +79,7 @@ impl Verdict {
 }
 
 /// For people: one line if all is well, otherwise each difference.
-impl fmt::Display for Verdict {
+impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_place() {
             writeln!(f, "in place: the rules in {} mode are as expected", self.mode)?;
@@ -119,19 +119,19 @@ impl Install {
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn verify(&self) -> Result<Verdict, Error> {
+    pub fn verify(&self) -> Result<Verification, Error> {
         namespace::run_in(self.netns.as_deref(), || self.verify_here())
     }
 
-    fn verify_here(&self) -> Result<Verdict, Error> {
+    fn verify_here(&self) -> Result<Verification, Error> {
         let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = found.holder();
-        if holder.is_none() && !matches!(self.choice, Choice::Mode(_)) {
+        if holder.is_none() && !matches!(self.mode, Choice::Mode(_)) {
             // Otherwise it can't even be told which mode to look at.
             must_see(&found, Mode::Nft)?;
         }
-        let mode = match (self.choice, holder) {
+        let mode = match (self.mode, holder) {
             (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
             // If choosing fails, installing would go on in nft mode.
             _ => self
@@ -161,9 +161,9 @@ impl Install {
 ///
 /// # Errors
 /// What the mode's rules are kept in could not be seen.
-pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verdict, Error> {
+pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    Ok(Verdict {
+    Ok(Verification {
         mode,
         findings: differences(mode, &all::expected(mode, rulesets), found),
         others: Mode::ALL

@@ -10,6 +10,7 @@ use crate::rules::set::Set;
 
 /// The part of the kernel that holds a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Subsystem {
     /// nf_tables: what nft and iptables-nft show.
     NfTables,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::rules::hook::Hook;
 use crate::wanted::ruleset::ChainName;
 
 /// Which way connections go, seen from the pod.
@@ -26,16 +25,8 @@ impl Direction {
         }
     }
 
-    /// The hook at which connections are redirected.
-    pub fn hook(self) -> Hook {
-        match self {
-            Direction::Inbound => Hook::Prerouting,
-            Direction::Outbound => Hook::Output,
-        }
-    }
-
     /// The chain that redirects them.
-    pub fn chain(self) -> ChainName {
+    pub(crate) fn chain(self) -> ChainName {
         match self {
             Direction::Inbound => ChainName::ProxyInitRedirect,
             Direction::Outbound => ChainName::ProxyInitOutput,
@@ -60,7 +51,6 @@ mod tests {
             (inbound.to_string(), outbound.to_string()),
             ("inbound".into(), "outbound".into())
         );
-        assert_eq!((inbound.hook(), outbound.hook()), (Hook::Prerouting, Hook::Output));
         assert_eq!(inbound.chain().as_str(), "PROXY_INIT_REDIRECT");
         assert_eq!(outbound.chain().as_str(), "PROXY_INIT_OUTPUT");
     }

@@ -136,7 +136,7 @@ impl Mode {
     }
 
     /// The family and the name of the table that holds the mode's rules for packets of a family.
-    pub fn table(self, family: Family) -> (TableFamily, &'static str) {
+    pub(crate) fn table(self, family: Family) -> (TableFamily, &'static str) {
         match self {
             Mode::Native => (TableFamily::Inet, NATIVE),
             Mode::Nft | Mode::Legacy => (TableFamily::Ip(family), NAT),
@@ -144,7 +144,7 @@ impl Mode {
     }
 
     /// The mode whose rules a table holds, or would hold if there were any.
-    pub fn of(table: &Table) -> Option<Self> {
+    pub(crate) fn of(table: &Table) -> Option<Self> {
         let is_of = |mode: &Self, family: Family| {
             let (table_family, name) = mode.table(family);
             table.subsystem == mode.subsystem() && table.family == table_family && table.name == *name

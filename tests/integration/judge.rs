@@ -14,10 +14,7 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use proxy_init::findings::explain::{Connection, Verdict};
-use proxy_init::operate::explain::explain;
-use proxy_init::rules::name::Name;
-use proxy_init::wanted::direction::Direction;
+use proxy_init::{Connection, Direction, Name, Verdict, explain};
 use serde_json::Value;
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families, seed};
 
@@ -673,19 +670,17 @@ fn check(mode: &str, rules: &Pod, cases: &[Case], count: &mut Count) -> Result<(
 
 fn by_library(pod: &Namespace, case: &Case, from: SocketAddr, to: SocketAddr) -> Verdict {
     let inbound = case.is_inbound();
-    let connection = Connection {
-        direction: if inbound {
-            Direction::Inbound
-        } else {
-            Direction::Outbound
-        },
-        to,
-        from: Some(from.ip()),
-        from_port: Some(from.port()),
-        uid: (!inbound).then_some(case.uid),
-        gid: (!inbound).then_some(case.gid),
-        device: inbound.then(|| Name::from("eth0")),
+    let direction = if inbound {
+        Direction::Inbound
+    } else {
+        Direction::Outbound
     };
+    let mut connection = Connection::new(direction, to);
+    connection.from = Some(from.ip());
+    connection.from_port = Some(from.port());
+    connection.uid = (!inbound).then_some(case.uid);
+    connection.gid = (!inbound).then_some(case.gid);
+    connection.device = inbound.then(|| Name::from("eth0"));
     pod.run(|| explain(None, &connection, |explained| explained.verdict.clone()).unwrap())
 }
 

@@ -5,12 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use proxy_init::error::Errno;
-use proxy_init::namespace::Namespace as Target;
-use proxy_init::operate::choose::Reason;
-use proxy_init::operate::detect;
-use proxy_init::operate::install::Install;
-use proxy_init::operate::uninstall::{Uninstall, Uninstalled};
-use proxy_init::{Choice, Config, Error, Mode, OwnerId};
+use proxy_init::{
+    Choice, Config, Error, Install, Mode, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
+};
 use xtask::lab::Namespace;
 
 #[expect(dead_code, reason = "its main, which the tests do not call")]
@@ -127,7 +124,7 @@ fn an_errno_says_its_name_and_its_number() {
 #[test]
 fn a_report_has_every_feature_of_both_families() {
     let namespace = Namespace::new();
-    let report = detect::report(Some(&namespace.path())).unwrap();
+    let report = detect(Some(&namespace.path())).unwrap();
     let names: Vec<_> = report.features.iter().map(|feature| feature.name.as_str()).collect();
     let one = |family| {
         [
@@ -168,7 +165,7 @@ fn config() -> Config {
 
 fn install(namespace: &Namespace, choice: Choice) -> Install {
     let mut install = Install::new(config());
-    install.choice = choice;
+    install.mode = choice;
     install.netns = Some(namespace.path());
     install
 }
@@ -215,7 +212,7 @@ fn results_are_values() {
     );
     native.replace_other_backend = true;
     let mut told = Vec::new();
-    let installed = native.run_telling(|notice| told.push(format!("{notice:?}"))).unwrap();
+    let installed = native.run_with(|notice| told.push(format!("{notice:?}"))).unwrap();
     assert_eq!(
         (installed.mode, &installed.replaced[..]),
         (Mode::Native, &[Mode::Nft][..])
@@ -272,11 +269,11 @@ fn the_example_adds_checks_and_deletes_in_three_namespaces() {
 fn that_commands_are_about_to_run_is_told_before_they_do() {
     let namespace = Namespace::new();
     let mut legacy = install(&namespace, Choice::Mode(Mode::Legacy));
-    legacy.wait = true;
+    legacy.wait_for_lock = true;
     let mut told = Vec::new();
     let tables = "cat /proc/thread-self/net/ip_tables_names";
     let installed = legacy
-        .run_telling(|notice| told.push((format!("{notice:?}"), namespace.sh(tables))))
+        .run_with(|notice| told.push((format!("{notice:?}"), namespace.sh(tables))))
         .unwrap();
     assert_eq!(installed.mode, Mode::Legacy);
     assert_eq!(told, [("RunningCommands { waits: true }".to_owned(), String::new())]);

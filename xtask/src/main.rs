@@ -9,6 +9,7 @@ mod commit;
 mod demo;
 mod image;
 mod kernels;
+mod library;
 mod licences;
 mod mutants;
 mod pods;
@@ -47,6 +48,8 @@ Commands:
           10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
+  library-api
+          List what the library offers to other programs in docs/library-api.txt (cargo xtask test compares)
   release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
           completions, licences, SBOMs, checksums and notes (needs root); --check makes it twice and compares
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         ("pods", [flag, name]) if flag == "--sweep" => pods::sweep(name),
         ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
+        ("library-api", []) => setup::for_build().and_then(|()| library::write_items()),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("release", []) => setup::for_build().and_then(|()| release::run()),
         ("release", [flag]) if flag == "--check" => setup::for_build().and_then(|()| release::check()),
@@ -132,6 +136,7 @@ fn test() -> Result<()> {
         .args(["--manifest-path", "fuzz/Cargo.toml"])
         .stdout(std::process::Stdio::null())
         .run()?;
+    library::check_items()?;
     // What can't run here is left out by name, and said last: nobody shall take it for passed.
     let mut skipped = Vec::new();
     let mut tests = cargo(&["test", "--workspace", "--locked", "--all-features"]);
@@ -143,6 +148,7 @@ fn test() -> Result<()> {
     }
     // Unit, integration and doc tests.
     tests.run()?;
+    library::test_package()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
     if let pods::Outcome::Skipped(reason) = pods::check()? {

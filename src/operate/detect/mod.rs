@@ -16,22 +16,22 @@ use crate::wanted::plan::plan;
 use crate::wanted::ruleset::{Match, Rule, Ruleset, Target};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
-/// [`Report::json`] for machines.
+/// [`Detected::json`] for machines.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Report {
+pub struct Detected {
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
     /// Each thing that nft and native mode need of the kernel.
     pub features: Vec<Feature>,
     /// The tables of nf_tables.
-    pub nft: Tables,
+    pub(crate) nft: Tables,
     /// The legacy tables.
-    pub legacy: Tables,
+    pub(crate) legacy: Tables,
     /// What Kubernetes' chains say about who uses which backend.
-    pub hints: Vec<String>,
+    pub(crate) hints: Vec<String>,
     /// The iptables commands on PATH.
-    pub binaries: Vec<Binary>,
+    pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
     pub installed: Vec<Mode>,
     /// What could not be seen.
@@ -42,6 +42,7 @@ pub struct Report {
 
 /// Something that a mode needs of the kernel.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Feature {
     /// Its name, with the family that it is for.
     pub name: String,
@@ -77,11 +78,11 @@ pub struct Binary {
 ///
 /// # Errors
 /// The namespace cannot be entered.
-pub fn report(netns: Option<&Path>) -> Result<Report, Error> {
+pub fn detect(netns: Option<&Path>) -> Result<Detected, Error> {
     namespace::run_in(netns, || Ok(look_around()))
 }
 
-fn look_around() -> Report {
+fn look_around() -> Detected {
     let everything = everything();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let found = all::read();
@@ -105,7 +106,7 @@ fn look_around() -> Report {
         },
         Err(error) => Err(error.to_string()),
     };
-    Report {
+    Detected {
         kernel: kernel.trim().to_owned(),
         features,
         nft: tables(Subsystem::NfTables),

@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{Report, Tables};
+use super::{Detected, Tables};
 use crate::log::escaped;
 
 /// kube-proxy's detection, and that of others who copied it, prefers a backend with more rules than this.
 const THRESHOLD: usize = 10;
 
-impl Report {
+impl Detected {
     /// For machines; docs/detect.md has the schema.
     pub fn json(&self) -> String {
         self.value().to_string()
@@ -81,7 +81,7 @@ impl Report {
 }
 
 /// For people: at most a screen.
-impl fmt::Display for Report {
+impl fmt::Display for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel      {}", self.kernel)?;
         self.write_features(f)?;
@@ -160,8 +160,8 @@ mod tests {
         Ok(tables.iter().map(table).collect())
     }
 
-    fn report() -> Report {
-        Report {
+    fn report() -> Detected {
+        Detected {
             kernel: "6.12.0".to_owned(),
             features: vec![feature("IPv4: nat chains", true), feature("native mode", true)],
             nft: tables(&[("ip nat", 8), ("ip6 nat", 0)]),

@@ -31,7 +31,7 @@ pub struct Explained<'a> {
     /// The rule that says so, or the policy; none if no rule does.
     pub by: Option<Decider>,
     /// Everything that the connection was compared with, in the kernel's order.
-    pub steps: Vec<Step<'a>>,
+    pub(crate) steps: Vec<Step<'a>>,
 }
 
 /// The rule or the policy that decides.
@@ -134,8 +134,9 @@ pub fn explain<T: Send>(
 }
 
 impl<'a> Explained<'a> {
-    /// Explains by what was read.
-    pub fn of(found: &'a Found, connection: &Connection) -> Self {
+    /// Explains by what was read, without routing.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of(found: &'a Found, connection: &Connection) -> Self {
         Self::new(found, connection, explain::explain(found, connection))
     }
 

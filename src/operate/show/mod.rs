@@ -28,11 +28,11 @@ use crate::wanted::ruleset::ChainName;
 #[non_exhaustive]
 pub struct Shown<'a> {
     /// The modes that hold proxy-init's rules.
-    pub backends: Vec<Backend<'a>>,
+    pub(crate) backends: Vec<Backend<'a>>,
     /// What could not be seen.
-    pub not_known: Vec<Unseen>,
+    pub(crate) not_known: Vec<Unseen>,
     /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
-    pub auto: Option<Result<(Mode, Reason), Error>>,
+    pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
 /// proxy-init's rules in a mode.

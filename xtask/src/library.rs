@@ -1,0 +1,107 @@
+//! The library as other programs get it: its public items, and the package.
+
+use std::fs;
+use std::process::Command;
+
+use xtask::shell::{self, Result, Run as _, cargo};
+
+/// The list of the library's public items, which is reviewed with the code.
+const LIST: &str = "docs/library-api.txt";
+
+/// Fails unless the list is what the library offers.
+///
+/// # Errors
+/// How the two differ, and how to bring the list up to date.
+pub(crate) fn check_items() -> Result<()> {
+    let (listed, offered) = (fs::read_to_string(shell::root().join(LIST))?, items()?);
+    if listed == offered {
+        return Ok(());
+    }
+    let mut text = String::new();
+    let (listed, offered): (Vec<_>, Vec<_>) = (listed.lines().collect(), offered.lines().collect());
+    for (sign, lines, others) in [('-', &listed, &offered), ('+', &offered, &listed)] {
+        for line in lines.iter().filter(|line| !others.contains(line)) {
+            text += &format!("\n{sign} {line}");
+        }
+    }
+    Err(format!(
+        "the library's public items are not those of {LIST}: if that is meant, run `cargo xtask library-api`, and commit \
+         the list with the change{text}"
+    )
+    .into())
+}
+
+/// Writes the list.
+///
+/// # Errors
+/// The items can't be listed.
+pub(crate) fn write_items() -> Result<()> {
+    Ok(fs::write(shell::root().join(LIST), items()?)?)
+}
+
+/// As a program that embeds the library sees it: without the command line, with serde.
+fn items() -> Result<String> {
+    let folder = shell::target("library-api");
+    cargo(&[
+        "rustdoc",
+        "--lib",
+        "--locked",
+        "--no-default-features",
+        "--features=serde",
+    ])
+    .arg("--target-dir")
+    .arg(&folder)
+    .args(["--", "-Z", "unstable-options", "--output-format", "json"])
+    // rustdoc's JSON is not stable yet; the compiler takes its flag all the same.
+    .env("RUSTC_BOOTSTRAP", "1")
+    .run()?;
+    let json = folder.join("doc/proxy_init.json");
+    let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"])
+        .arg(json)
+        .read();
+    let advice =
+        "xtask/library-api/Cargo.toml needs the version of public-api that reads the JSON of this Rust's rustdoc";
+    listed.map_err(|error| format!("{error}\n{advice}").into())
+}
+
+/// Tests the package, unpacked where nothing else of the checkout is.
+///
+/// # Errors
+/// It can't be made, or a test fails.
+pub(crate) fn test_package() -> Result<()> {
+    let folder = shell::target("package-test");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    // What is packaged is what is here, committed or not.
+    cargo(&[
+        "package",
+        "--locked",
+        "--no-verify",
+        "--allow-dirty",
+        "--package",
+        "proxy-init",
+    ])
+    .arg("--target-dir")
+    .arg(&folder)
+    .run()?;
+    let name = format!("proxy-init-{}", env!("CARGO_PKG_VERSION"));
+    // Below another folder than the checkout's, whose workspace it would belong to.
+    let elsewhere = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&elsewhere)?;
+    let tested = Command::new("tar")
+        .arg("-xzf")
+        .arg(folder.join("package").join(format!("{name}.crate")))
+        .arg("-C")
+        .arg(&elsewhere)
+        .run()
+        .and_then(|()| {
+            cargo(&["test", "--all-features", "--target-dir"])
+                .arg(folder.join("target"))
+                .current_dir(elsewhere.join(name))
+                .run()
+        });
+    fs::remove_dir_all(&elsewhere)?;
+    tested
+}
