@@ -267,6 +267,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The rules by which `auto` chooses a mode could not be seen.
+    #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
+    CannotChoose {
+        /// Why not.
+        reason: String,
+    },
+
     /// The table is dormant, and rules in it do nothing.
     #[error(
         "{mode} mode: nothing was changed: the table {table} is dormant, so rules in it would do nothing, and waking it up \
@@ -722,6 +729,7 @@ mod tests {
                 errno,
             },
             Error::Garbled { mode },
+            Error::CannotChoose { reason: String::new() },
             Error::HostNetwork,
             Error::Netns {
                 path: path.clone(),

@@ -5,8 +5,11 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::unistd::write;
 
 /// How a line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,13 +100,32 @@ impl Log {
         }
     }
 
-    /// Writes the lines to stdout, in one write. If stdout is closed, they are lost: the exit code remains.
-    pub fn flush(&mut self) {
-        let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(self.lines.as_bytes());
-        let _ = stdout.flush();
+    /// Writes the lines to stdout, in one write.
+    ///
+    /// # Errors
+    /// They could not be written, and are lost.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let written = print(&self.lines);
         self.lines.clear();
+        written
     }
+}
+
+/// Writes to stdout, in one write if that takes it. To std's handle, writing to a closed file is no error.
+///
+/// # Errors
+/// As write(2).
+pub fn print(text: &str) -> io::Result<()> {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match write(io::stdout(), rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Adds a text as JSON and logfmt have it between double quotes. Most texts need no escape, and are written once.

@@ -7,13 +7,14 @@
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Display;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 
-use proxy_init::cli::{self, Command, Exit, Output};
+use nix::fcntl::OFlag;
+use proxy_init::cli::{self, Command, Exit, Output, UsageError};
 use proxy_init::error::{Error, chain};
-use proxy_init::log::{self, Level, Log};
+use proxy_init::log::{self, Format, Level, Log};
 use proxy_init::{Explained, Shown, detect, explain, recognize, report, show, start_up};
 use serde_json::json;
 
@@ -23,7 +24,7 @@ extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     start_up::prepare();
     let exit = match cli::parse(std::env::args_os(), |name| std::env::var_os(name)) {
         Ok(command) => run(command),
-        Err(error) => fail(&error, Exit::BadInput, error.output),
+        Err(error) => refuse(&error),
     };
     exit.code()
 }
@@ -113,16 +114,48 @@ fn answer(output: Output, found: Result<Answer, Error>) -> Exit {
     }
 }
 
-/// Ends a run that keeps a log on stdout. An error is the log's last line, which Kubernetes shows as the termination
-/// message, and goes to stderr too.
-fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
-    if let Err(error) = &result {
-        log.add(Level::Error, format_args!("{error}"));
+/// Ends a run whose arguments are invalid.
+fn refuse(error: &UsageError) -> Exit {
+    match error.log {
+        Some(Format::Json) => {
+            let log = Log::new(Format::Json, Level::Error);
+            finish(Err(error.to_string()), log, Exit::BadInput)
+        }
+        // Stdout may be another program's input: --simulate is.
+        Some(Format::Plain) => {
+            leave_message(&error.to_string());
+            fail(error, Exit::BadInput, Output::Text)
+        }
+        None => fail(error, Exit::BadInput, error.output),
     }
-    log.flush();
-    match result {
-        Ok(()) => Exit::Done,
-        Err(error) => fail(&error, failed, Output::Text),
+}
+
+/// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a line
+/// on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
+fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
+    let Err(error) = result else {
+        // If it cannot be written, the exit code remains.
+        let _ = log.flush();
+        return Exit::Done;
+    };
+    log.add(Level::Error, format_args!("{error}"));
+    let logged = log.flush();
+    leave_message(&error);
+    match logged {
+        Ok(()) if failed == Exit::NotValidated => failed,
+        _ => fail(&error, failed, Output::Text),
+    }
+}
+
+/// Writes a line where kubelet looks for a container's termination message, if it has made that file. Otherwise it shows
+/// the end of stdout and stderr together, or nothing, as terminationMessagePolicy says.
+fn leave_message(text: &str) {
+    let mut options = OpenOptions::new();
+    // Whatever else may be there: it is not waited for, and no link is followed.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    options.write(true).truncate(true).custom_flags(flags.bits());
+    if let Ok(mut file) = options.open("/dev/termination-log") {
+        let _ = writeln!(file, "{}", log::escaped(text));
     }
 }
 
@@ -138,15 +171,15 @@ fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
     exit
 }
 
-/// Whether stdout is a terminal, and its user has not refused colours (no-color.org).
+/// Whether stdout is a terminal, and its user has not refused colours (no-color.org). A container's log keeps what its
+/// terminal shows, for `kubectl logs`.
 fn has_colour() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    let is_set = |name| std::env::var_os(name).is_some();
+    std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_set(cli::IN_A_POD)
 }
 
 fn print(text: &str) -> Exit {
-    // Not through std's handle, to which writing to a closed file is no error.
-    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
-    match stdout.and_then(|stdout| File::from(stdout).write_all(text.as_bytes())) {
+    match log::print(text) {
         // A reader that has seen enough is no failure.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let _ = writeln!(std::io::stderr(), "error: cannot write to stdout: {error}");

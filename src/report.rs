@@ -71,7 +71,7 @@ pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> 
         };
         log.add(level, format_args!("{step}"));
         // It may wait for something now.
-        log.flush();
+        let _ = log.flush();
     })?;
     log.add(Level::Info, format_args!("Validated"));
     Ok(())
@@ -88,12 +88,12 @@ fn add(log: &mut Log, notice: &Notice<'_>) {
                 format_args!("running the iptables commands of legacy mode{waits}"),
             );
             // That may take long, so what is known is shown before.
-            log.flush();
+            let _ = log.flush();
         }
         Notice::Removed(mode) => {
             log.add(Level::Info, format_args!("removed the rules of {mode} mode"));
             // The next backend may wait for the kernel, or for a lock.
-            log.flush();
+            let _ = log.flush();
         }
     }
 }

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use self::exit::Exit;
-use self::flags::{FLAGS, Settings};
+use self::flags::{FLAGS, Flag, Settings};
 use self::parse::Asked;
 use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
 use crate::findings::explain::Connection;
-use crate::log::Log;
+use crate::log::{Format, Log};
 use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
@@ -61,6 +61,8 @@ pub struct UsageError {
     text: String,
     /// For whom the error is to be printed.
     pub output: Output,
+    /// The format of the log, if the run would have kept one.
+    pub log: Option<Format>,
 }
 
 /// A program of this name takes the flags of `validate`.
@@ -96,7 +98,14 @@ pub fn parse(
     let subcommand = named.unwrap_or(Subcommand::Install);
     read(subcommand, behind, &environment).map_err(|text| UsageError {
         text,
-        output: output(subcommand, behind),
+        output: match is_json("output", subcommand, behind) {
+            Some(true) => Output::Json,
+            _ => Output::Text,
+        },
+        log: is_json("log-format", subcommand, behind).map(|is_json| match is_json {
+            true => Format::Json,
+            false => Format::Plain,
+        }),
     })
 }
 
@@ -155,20 +164,15 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
     }
 }
 
-/// For whom errors are, where the flags can't be read.
-fn output(subcommand: Subcommand, arguments: &[OsString]) -> Output {
-    let takes_it = FLAGS
-        .iter()
-        .any(|flag| flag.is_named(b"output") && flag.is_taken_by(subcommand));
-    let joined = arguments.iter().any(|argument| argument == "--output=json");
-    let apart = arguments
-        .windows(2)
-        .any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"));
-    if takes_it && (joined || apart) {
-        Output::Json
-    } else {
-        Output::Text
-    }
+/// Whether a flag of this name says `json`, where the flags can't be read; none if the subcommand takes no such flag.
+fn is_json(name: &str, subcommand: Subcommand, arguments: &[OsString]) -> Option<bool> {
+    let is_it = |flag: &Flag| flag.is_named(name.as_bytes()) && flag.is_taken_by(subcommand);
+    FLAGS.iter().any(is_it).then(|| {
+        let flag = format!("--{name}");
+        let joined = format!("{flag}=json");
+        let is_apart = |pair: &[OsString]| matches!(pair, [name, value] if *name == *flag && value == "json");
+        arguments.iter().any(|argument| *argument == *joined) || arguments.windows(2).any(is_apart)
+    })
 }
 
 /// linkerd-network-validator has two variables in the environment, for where the flags are not given.

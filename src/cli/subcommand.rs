@@ -138,7 +138,8 @@ impl Subcommand {
                 "It needs none of the flags that the rules were installed with. It lists proxy-init's rules in every\n\
                  mode and the rules of other programs that run before them, in the order in which the kernel runs\n\
                  them: what each matches and does, and how much traffic it has counted. It changes nothing, starts no\n\
-                 process, and says what it cannot see. Bold letters only on a terminal, and never if NO_COLOR is set."
+                 process, and says what it cannot see. Bold letters only on a terminal\n\
+                 outside pods, and never if NO_COLOR is set."
             }
             Self::Explain => {
                 "It follows the connection's first packet through all chains of nf_tables and of legacy tables that the\n\

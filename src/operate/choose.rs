@@ -81,7 +81,10 @@ pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
 /// # Errors
 /// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
 pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
-    must_see(found, Mode::Nft)?;
+    must_see(found, Mode::Nft).map_err(|error| match error {
+        Error::Unseen { reason, .. } => Error::CannotChoose { reason },
+        other => other,
+    })?;
     if let Some(mode) = found.holder() {
         return Ok((mode, Reason::Holds));
     }
@@ -278,6 +281,6 @@ mod tests {
             Error::NotPermitted { mode: Mode::Native, .. }
         ));
         let blind = chosen(&unseen(Subsystem::NfTables), works, works);
-        assert!(matches!(blind, Err(Error::Unseen { .. })), "{blind:?}");
+        assert!(matches!(blind, Err(Error::CannotChoose { .. })), "{blind:?}");
     }
 }

@@ -273,7 +273,12 @@ impl Validate {
         };
         match explain(None, &connection, |explained| self.in_words(explained)) {
             Ok(words) => words,
-            Err(Error::Unseen { reason, .. }) => format!("the rules cannot be seen ({reason})"),
+            // The most common reason. What else it says is how to see them, which mends nothing.
+            Err(Error::Unseen { reason, .. }) => format!(
+                "it was not redirected to this program: most likely, neither linkerd-cni nor proxy-init has set up this pod \
+                 (the rules cannot be seen: {})",
+                reason.split(": ").next().unwrap_or_default()
+            ),
             Err(error) => format!("the rules cannot be read: {error}"),
         }
     }

@@ -25,11 +25,7 @@ impl fmt::Display for Warning {
                 "neither --{PROXY_UID} nor --{PROXY_GID} is given: the proxy's own connections will be redirected back \
                  to the proxy"
             ),
-            Warning::SamePort(port) => write!(
-                f,
-                "--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {port}: the proxy cannot tell inbound \
-                 from outbound connections"
-            ),
+            Warning::SamePort(port) => write!(f, "--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {port}"),
             Warning::NoRulesFor(subnet) => write!(
                 f,
                 "subnet {subnet} has no effect: with --{IPV6}=false there are no rules for {}",

@@ -161,6 +161,15 @@ fn legacy_tables_that_may_be_listed_but_not_read() {
     assert!(line.contains("EPERM") && line.contains("CAP_NET_ADMIN"), "{line}");
 }
 
+#[test]
+fn auto_says_what_it_cannot_choose_by() {
+    let run = Run::new(&format!("--iptables-mode auto {PORTS}")).nobody(&[]);
+    let line = run.output(&Namespace::new()).last_line();
+    let words =
+        "msg=\"cannot read this network namespace's rules, by which auto chooses a mode: EPERM: run as root or with";
+    assert!(line.contains(words), "{line}");
+}
+
 /// Each try's batch gets another generation on its way to the kernel, as if somebody had committed just before it.
 #[test]
 fn somebody_who_commits_before_every_batch() {

@@ -540,6 +540,57 @@ fn an_error_of_a_run_is_in_the_log_and_on_stderr() {
     }
 }
 
+#[test]
+fn an_invalid_command_line_is_json_in_a_log_that_is() {
+    let namespace = Namespace::new();
+    for arguments in [
+        "--log-format json -p 70000 -o 4140",
+        "--log-format=json --bogus",
+        "uninstall --log-format json stray",
+        "validate --timeout 1 --log-format=json",
+    ] {
+        let finished = Run::new(arguments).output(&namespace);
+        assert_eq!(finished.code(), Some(2), "{arguments}");
+        let line: Value = serde_json::from_str(&finished.stdout()).unwrap();
+        assert_eq!(line["level"], "error");
+        assert_eq!(finished.stderr(), format!("error: {}\n", line["msg"].as_str().unwrap()));
+    }
+}
+
+/// Runs it with a file where kubelet looks for a message, and returns what it has then.
+fn message(line: &str, capabilities: &[&str]) -> String {
+    let dev = "mount -t tmpfs tmpfs /dev; mknod -m 666 /dev/full c 1 7; umask 0; : >/dev/termination-log";
+    let kept = "\"$@\" >/dev/full 2>&1; cat /dev/termination-log";
+    let run = Run::new(line).after_mounting(dev).nobody(capabilities);
+    run.under(["sh", "-c", kept, "sh"]).output(&Namespace::new()).success()
+}
+
+#[test]
+fn an_error_is_the_containers_termination_message() {
+    for (arguments, words) in [
+        ("-p 4143 -o", "--outgoing-proxy-port <PORT>: a value is missing"),
+        ("--iptables-mode nft -p 4143 -o 4140", "CAP_NET_ADMIN"),
+        (
+            "uninstall --netns /nonexistent\u{1b}[1m",
+            "network namespace /nonexistent\\u{1b}[1m: ENOENT",
+        ),
+        ("validate --timeout 100ms", "this namespace has no route to it"),
+        ("validate --listen-addr 4140", "--listen-addr \"4140\" is not"),
+    ] {
+        let text = message(arguments, &[]);
+        assert!(text.contains(words) && text.lines().count() == 1, "{arguments}: {text}");
+    }
+    // Those may run in any container, for a user who reads the answer.
+    for arguments in [
+        "verify -p 1",
+        "show --netns /nonexistent",
+        "detect --netns=/nonexistent",
+    ] {
+        assert_eq!(message(arguments, &[]), "", "{arguments}");
+    }
+    assert_eq!(message(&format!("--iptables-mode nft {PORTS}"), &["net_admin"]), "");
+}
+
 /// Where a command is waited for, its line is there before, and each line has its own time.
 #[test]
 fn the_log_does_not_wait_for_what_the_run_waits_for() {

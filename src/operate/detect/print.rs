@@ -213,11 +213,13 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
     fn what_cannot_be_read_says_why() {
         let mut report = report();
         report.legacy = Err("for a reason".to_owned());
-        report.auto = Err(refused(Privilege::Read));
+        report.auto = Err(Error::CannotChoose {
+            reason: "EPERM".to_owned(),
+        });
         let text = report.to_string();
         assert!(text.contains("\nlegacy      cannot be read: for a reason\n"), "{text}");
         assert!(
-            text.contains("\nauto        cannot choose: nft mode: cannot read"),
+            text.contains("\nauto        cannot choose: cannot read this network namespace's rules"),
             "{text}"
         );
         let json: Value = serde_json::from_str(&report.json()).unwrap();
