@@ -68,6 +68,8 @@ pub(super) struct Flag {
     pub(super) words: fn() -> Vec<&'static str>,
     /// The subcommands that take it.
     pub(super) taken_by: &'static [Subcommand],
+    /// The subcommands that don't run without it.
+    pub(super) required_by: &'static [Subcommand],
     /// Under which heading help shows it.
     pub(super) heading: &'static str,
     /// What help says of it.
@@ -141,6 +143,7 @@ const FLAG: Flag = Flag {
     value: Value::Path(|_, _| Ok(())),
     words: Vec::new,
     taken_by: &[Subcommand::Install, Subcommand::Verify],
+    required_by: &[],
     heading: RULES,
     help: "",
 };
@@ -155,7 +158,8 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.incoming_proxy_port = Some(values::proxy_port(text)?);
             Ok(())
         }),
-        help: "Port of the proxy for inbound connections (required)",
+        required_by: &[Subcommand::Install],
+        help: "Port of the proxy for inbound connections",
         ..FLAG
     },
     Flag {
@@ -166,7 +170,8 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.outgoing_proxy_port = Some(values::proxy_port(text)?);
             Ok(())
         }),
-        help: "Port of the proxy for outbound connections (required)",
+        required_by: &[Subcommand::Install],
+        help: "Port of the proxy for outbound connections",
         ..FLAG
     },
     Flag {
@@ -322,8 +327,8 @@ pub(super) const FLAGS: &[Flag] = &[
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Print the rules and change nothing; needs no privileges. --simulate=ipv4 is input for\n\
-               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; the text of\n\
-               both families is for reading. In native mode it is input for nft -f -",
+               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; both\n\
+               families together are only for reading. In native mode it is input for nft -f -",
         ..FLAG
     },
     Flag {
@@ -390,8 +395,9 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         taken_by: &[Subcommand::Explain],
+        required_by: &[Subcommand::Explain],
         heading: CONNECTION,
-        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80 (required)",
+        help: "Where the connection goes, e.g. 10.0.0.1:80 or [fd00::1]:80",
         ..FLAG
     },
     Flag {

@@ -27,11 +27,21 @@ fn command(subcommand: Subcommand) -> Command {
         .about(subcommand.about())
         .long_about(format!("{}\n\n{}", subcommand.about(), subcommand.details()))
         .after_help(after_help(subcommand))
-        .args(FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)).map(argument))
+        .args(
+            FLAGS
+                .iter()
+                .filter(|flag| flag.is_taken_by(subcommand))
+                .map(|flag| argument(flag, subcommand)),
+        )
         .args(subcommand.word().map(word));
-    match subcommand.has_version() {
-        true => command.version(BUILD),
-        false => command,
+    match subcommand {
+        _ if subcommand.has_version() => command.version(BUILD),
+        // Two questions, of which clap would show one.
+        Subcommand::Verify => command.override_usage(
+            "proxy-init verify [--netns PATH] [--iptables-mode MODE] [--output FORMAT]\n       \
+             proxy-init verify -p PORT -o PORT [OPTIONS]",
+        ),
+        _ => command,
     }
 }
 
@@ -41,19 +51,27 @@ fn after_help(subcommand: Subcommand) -> String {
         text += &format!("Example: {what}\n  {}\n\n", line.replace('\n', "\n  "));
     }
     text += "Exit codes:";
-    for (exit, meaning) in subcommand.exits() {
-        text += &format!("\n  {}  {meaning}", exit.code());
+    let exits = subcommand.exits();
+    let width = exits.iter().map(|(exit, _)| exit.code().to_string().len()).max();
+    for (exit, meaning) in exits {
+        let (code, width) = (exit.code(), width.unwrap_or_default());
+        text += &format!("\n  {code:<width$}  {meaning}");
     }
     text
 }
 
-fn argument(flag: &'static Flag) -> Arg {
+fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
+    let required = if flag.required_by.contains(&subcommand) {
+        " (required)"
+    } else {
+        ""
+    };
     let argument = Arg::new(flag.name)
         .long(flag.name)
         .short(flag.short)
         .visible_aliases(flag.alias)
         .value_name(flag.placeholder)
-        .help(flag.help)
+        .help(format!("{}{required}", flag.help))
         .help_heading(flag.heading)
         .hide_possible_values(true)
         .action(ArgAction::Append);
@@ -95,9 +113,13 @@ pub(super) fn version(subcommand: Subcommand) -> String {
     find(subcommand).render_version()
 }
 
+/// The section of the manual that is about programs for system administrators.
+const SECTION: &str = "8";
+
 /// The man page, in roff.
 pub(super) fn man(subcommand: Subcommand) -> String {
     let man = Man::new(find(subcommand).mut_args(name_aliases))
+        .section(SECTION)
         .source(concat!("proxy-init ", env!("CARGO_PKG_VERSION")))
         .manual("proxy-init manual");
     let mut page = Vec::new();
@@ -149,7 +171,7 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += ".SH \"SEE ALSO\"\n.PP\n";
         page += "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n";
     } else {
-        page += ".SH \"SEE ALSO\"\n.PP\nproxy\\-init(1)\n";
+        page += &format!(".SH \"SEE ALSO\"\n.PP\nproxy\\-init({SECTION})\n");
     }
     page
 }
@@ -192,7 +214,7 @@ pub(super) fn completions(shell: &str) -> String {
             script
         };
     }
-    // A boolean's value is behind "=", where bash has a word of its own and the script would offer it behind a blank.
+    // A boolean's value comes after "=", where bash has a word of its own and the script would offer it after a blank.
     program = without_values_of_switches(program).mut_subcommands(without_values_of_switches);
     // In clap_complete 4.6 the labels of subcommands don't match where the program's name has a dash.
     clap_complete::generate(shell, &mut program, BASH_NAME, &mut script);

@@ -94,24 +94,24 @@ pub fn parse(
     let named = arguments
         .first()
         .and_then(|first| Subcommand::from_name(first.to_str()?));
-    let behind = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
+    let rest = arguments.get(usize::from(named.is_some())..).unwrap_or_default();
     let subcommand = named.unwrap_or(Subcommand::Install);
-    read(subcommand, behind, &environment).map_err(|text| UsageError {
+    read(subcommand, rest, &environment).map_err(|text| UsageError {
         text,
-        output: match is_json("output", subcommand, behind) {
+        output: match is_json("output", subcommand, rest) {
             Some(true) => Output::Json,
             _ => Output::Text,
         },
-        log: is_json("log-format", subcommand, behind).map(|is_json| match is_json {
+        log: is_json("log-format", subcommand, rest).map(|is_json| match is_json {
             true => Format::Json,
             false => Format::Plain,
         }),
     })
 }
 
-/// Reads the arguments `behind` the subcommand's name.
-fn read(subcommand: Subcommand, behind: &[OsString], environment: Environment<'_>) -> Result<Command, String> {
-    let given = match parse::parse(behind, subcommand) {
+/// Reads the arguments after the subcommand's name.
+fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>) -> Result<Command, String> {
+    let given = match parse::parse(rest, subcommand) {
         Ok(Asked::Given(given)) => given,
         Ok(Asked::Help { is_long }) => return Ok(Command::Print(manual::help(subcommand, is_long))),
         Ok(Asked::Version) => return Ok(Command::Print(manual::version(subcommand))),
@@ -675,7 +675,7 @@ mod tests {
     #[test]
     fn exit_codes_are_those_of_the_documents() {
         let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
-        assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3, 95]);
         let codes = Subcommand::Validate.exits().into_iter().map(|(exit, _)| exit.code());
         assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
     }

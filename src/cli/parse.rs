@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
         };
         let is_switch = |flag: &Flag| matches!(flag.value, Value::Switch(_)) && flag.spellings().any(|it| it == before);
         if FLAGS.iter().any(is_switch) {
-            format!("{before} {stray}: a boolean takes its value behind \"=\": write {before}={stray}")
+            format!("{before} {stray}: a boolean takes its value after \"=\": write {before}={stray}")
         } else if before.ends_with(',') || stray.starts_with(',') {
             format!("{before} {stray}: a list is one argument, without blanks: write {before}{stray}")
         } else {

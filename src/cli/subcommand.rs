@@ -132,7 +132,7 @@ impl Subcommand {
                  flags and installs linkerd-init's rules for IPv4 and IPv6, in one transaction: all of them or none.\n\
                  Running it again replaces its own rules and leaves all others alone.\n\n\
                  Lists are separated by commas, and the flag of a list may be repeated. A boolean takes a value\n\
-                 only behind an equals sign, as in --ipv6=false."
+                 only after an equals sign, as in --ipv6=false."
             }
             Self::Show => {
                 "It needs none of the flags that the rules were installed with. It lists proxy-init's rules in every\n\
@@ -153,10 +153,9 @@ impl Subcommand {
             Self::Verify => {
                 "It takes the flags that say which rules should be there and where to look for them. Without any flag\n\
                  about rules, it checks whether what is installed is one complete, untouched installation, whatever\n\
-                 its flags were, and prints those. Flags that only\n\
-                 steer an installation (--simulate, --replace-other-backend, --use-wait-flag,\n\
-                 --timeout-close-wait-secs, --log-format, --log-level) are refused. Where no mode is named, it checks\n\
-                 the backend that holds proxy-init's rules, or else the one that an installation would choose.\n\
+                 its flags were, and prints those. With any of them, -p and -o are needed as well. Flags that only\n\
+                 steer an installation are refused. Where no mode is named, it checks the backend that holds\n\
+                 proxy-init's rules, or else the one that an installation would choose.\n\
                  It exits 0 if they match, 3 if they differ, and prints the difference."
             }
             Self::Uninstall => {
@@ -176,7 +175,7 @@ impl Subcommand {
                  LINKERD_VALIDATOR_LOG_FORMAT and LINKERD_VALIDATOR_LOG_LEVEL in the environment stand for\n\
                  --log-format and --log-level where those are not given."
             }
-            Self::Help => "It is the same text as that of --help behind the subcommand.",
+            Self::Help => "It is the same text as that of --help after the subcommand.",
             Self::Man => "The page is written in roff, which man(1) formats.",
             Self::Completions => "The script completes subcommands, flags, and values that are words.",
         }
@@ -249,7 +248,7 @@ impl Subcommand {
     pub(super) fn exits(self) -> Vec<(Exit, &'static str)> {
         let (done, failed) = match self {
             Self::Install => (
-                "the rules are installed; verify: they are in place",
+                "done: the rules are installed; verify: they are in place",
                 "failed; the error says why, what to do, and whether anything was changed",
             ),
             Self::Show => ("shown, even if there are no rules", "the rules cannot be read"),
@@ -281,7 +280,13 @@ impl Subcommand {
             (Exit::BadInput, "the command line is invalid; nothing was changed"),
         ];
         match self {
-            Self::Install => exits.push((Exit::Differs, "verify: the rules differ from what the flags describe")),
+            Self::Install => exits.extend([
+                (
+                    Exit::Differs,
+                    "verify: the rules are not as they should be; explain: the answer is not the one that --expect names",
+                ),
+                (Exit::NotValidated, "validate: the connection did not arrive, or a signal ended the run"),
+            ]),
             Self::Explain => exits.push((Exit::Differs, "the answer is not the one that --expect names")),
             Self::Verify => exits.push((Exit::Differs, "the rules differ from what the flags describe")),
             _ => {}

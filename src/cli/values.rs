@@ -293,8 +293,8 @@ fn nanoseconds(spelled: &str) -> Option<u64> {
     let is_number = |character: char| character.is_ascii_digit() || character == '.';
     let (mut rest, mut sum) = (spelled, 0u64);
     loop {
-        let (number, behind) = rest.split_at(rest.find(|character| !is_number(character))?);
-        let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
+        let (number, after) = rest.split_at(rest.find(|character| !is_number(character))?);
+        let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
         let unit: u64 = match unit {
             "ns" => 1,
             "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
@@ -316,7 +316,7 @@ fn nanoseconds(spelled: &str) -> Option<u64> {
             place /= 10;
             sum = sum.checked_add(place * u64::from(digit.to_digit(10)?))?;
         }
-        rest = behind;
+        rest = after;
         if rest.is_empty() {
             return Some(sum);
         }

@@ -318,7 +318,7 @@ fn the_man_page_and_completions_know_the_flags() {
     let stdout = |line: &str| install(&Namespace::new(), line);
     let page = stdout("man");
     assert!(
-        page.contains(".TH proxy-init 1") && page.contains("inbound\\-ports\\-to\\-ignore"),
+        page.contains(".TH proxy-init 8") && page.contains("inbound\\-ports\\-to\\-ignore"),
         "{page}"
     );
     for shell in ["bash", "zsh", "fish"] {

@@ -99,7 +99,7 @@ fn a_mistake_is_named_with_what_to_write_instead() {
     for (arguments, words) in [
         (
             &["--ipv6", "false"][..],
-            "--ipv6 false: a boolean takes its value behind \"=\": write --ipv6=false",
+            "--ipv6 false: a boolean takes its value after \"=\": write --ipv6=false",
         ),
         (&["-w", "false"], "write -w=false"),
         (&["--simulate", "ipv4"], "write --simulate=ipv4"),
@@ -350,10 +350,24 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
             assert!(help.contains(words), "{words} in {help}");
         }
         assert_eq!(help.contains("\n  3  "), ["explain", "verify"].contains(&subcommand));
+        assert_eq!(help.contains("\n  95  "), subcommand == "validate");
         assert!(stdout(&["--help"]).contains(&format!("\n  {subcommand} ")));
     }
-    for code in 0..=3 {
-        assert!(stdout(&["--help"]).contains(&format!("\n  {code}  ")), "{code}");
+    for line in [
+        "0   done: ",
+        "1   failed; ",
+        "2   the command line is invalid",
+        "3   verify: ",
+        "95  validate: ",
+    ] {
+        assert!(stdout(&["--help"]).contains(&format!("\n  {line}")), "{line}");
+    }
+    // verify takes two forms, and needs the ports in one of them only.
+    let (install, verify) = (stdout(&["--help"]), stdout(&["help", "verify"]));
+    assert_eq!(install.matches("(required)").count(), 2);
+    assert_eq!(verify.matches("(required)").count(), 0);
+    for form in [" verify [--netns PATH] ", " verify -p PORT -o PORT "] {
+        assert!(verify.contains(form), "{form} in {verify}");
     }
 }
 
@@ -463,7 +477,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["help", "ver"], &["verify"]),
         (&["man", "un"], &["uninstall"]),
         (&["completions", "z"], &["zsh"]),
-        // A boolean takes no value behind a blank.
+        // A boolean takes no value after a blank.
         (&["--ipv6", "--sim"], &["--simulate"]),
         (&["--ipv6", "fal"], &[]),
     ] {

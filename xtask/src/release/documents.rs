@@ -10,16 +10,16 @@ use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::git;
 
-/// A manual page for the program and for each subcommand, in man/man1, where man(1) expects them.
+/// A manual page for the program and for each subcommand, in man/man8, where man(1) expects them.
 pub(super) fn add_manual(folder: &Path) -> Result<()> {
-    let folder = folder.join("man/man1");
+    let folder = folder.join("man/man8");
     fs::create_dir_all(&folder)?;
     let program = program()?;
     let print = |subject: &[&str]| Command::new(&program).arg("man").args(subject).read();
-    fs::write(folder.join("proxy-init.1"), print(&[])?)?;
+    fs::write(folder.join("proxy-init.8"), print(&[])?)?;
     for subcommand in subcommands(&program)? {
         fs::write(
-            folder.join(format!("proxy-init-{subcommand}.1")),
+            folder.join(format!("proxy-init-{subcommand}.8")),
             print(&[&subcommand])?,
         )?;
     }
