@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
-use crate::log::{Format, Level};
+use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::rules::name::Name;
 use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
@@ -46,7 +46,7 @@ pub(super) struct Settings {
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
     pub(super) expect: Option<Expected>,
-    pub(super) log_format: Option<Format>,
+    pub(super) log_format: Option<String>,
     pub(super) log_level: Option<Level>,
     pub(super) output: Output,
 }
@@ -515,7 +515,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "log-format",
         placeholder: "FORMAT",
         value: Value::Word(|settings, text| {
-            settings.log_format = Some(values::log_format(text)?);
+            settings.log_format = Some(text.to_owned());
             Ok(())
         }),
         words: || vec!["plain", "json"],

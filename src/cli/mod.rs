@@ -18,7 +18,7 @@ use self::parse::Asked;
 use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
 use crate::findings::explain::Connection;
-use crate::log::{Format, Log};
+use crate::log::{Format, Level, Log};
 use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
@@ -178,14 +178,12 @@ fn is_json(name: &str, subcommand: Subcommand, arguments: &[OsString]) -> Option
 /// linkerd-network-validator has two variables in the environment, for where the flags are not given.
 fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
     let look = |name| environment(name).filter(|value| !value.is_empty());
-    let invalid = |name, reason| format!("{name} in the environment {reason}");
-    if let (None, Some(text)) = (settings.log_format, look(LOG_FORMAT)) {
-        let format = values::log_format(&text.to_string_lossy());
-        settings.log_format = Some(format.map_err(|reason| invalid(LOG_FORMAT, reason))?);
+    if let (None, Some(text)) = (&settings.log_format, look(LOG_FORMAT)) {
+        settings.log_format = Some(text.to_string_lossy().into_owned());
     }
     if let (None, Some(text)) = (settings.log_level, look(LOG_LEVEL)) {
         let level = values::log_level(&text.to_string_lossy());
-        settings.log_level = Some(level.map_err(|reason| invalid(LOG_LEVEL, reason))?);
+        settings.log_level = Some(level.map_err(|reason| format!("{LOG_LEVEL} in the environment {reason}"))?);
     }
     let mut validate = Validate::default();
     validate.listen = settings.listen_addr.unwrap_or(validate.listen);
@@ -194,11 +192,26 @@ fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Comm
     Ok(Command::Validate(validate, log(&settings)))
 }
 
+/// The log of a run. A format that is not known is plain, as linkerd-init has it: a log is no reason to keep a pod from
+/// starting.
 fn log(settings: &Settings) -> Log {
-    Log::new(
-        settings.log_format.unwrap_or_default(),
-        settings.log_level.unwrap_or_default(),
-    )
+    let level = settings.log_level.unwrap_or_default();
+    match settings
+        .log_format
+        .as_deref()
+        .map(|text| (text, values::log_format(text)))
+    {
+        None => Log::new(Format::default(), level),
+        Some((_, Some(format))) => Log::new(format, level),
+        Some((text, None)) => {
+            let mut log = Log::new(Format::Plain, level);
+            log.add(
+                Level::Warning,
+                format_args!("log format \"{text}\" is neither plain nor json: this log is plain"),
+            );
+            log
+        }
+    }
 }
 
 /// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how to
@@ -540,7 +553,7 @@ mod tests {
             assert_eq!(validate.connect, "[fd00::1]:20001".parse().unwrap());
             assert_eq!(validate.listen, "[::]:4141".parse().unwrap());
             assert_eq!(validate.timeout.as_secs(), 90);
-            let want = Log::new(crate::log::Format::Json, crate::log::Level::Debug);
+            let want = Log::new(crate::log::Format::Json, Level::Debug);
             assert_eq!(format!("{log:?}"), format!("{want:?}"));
             let (validate, _) = validation(program, &[]).unwrap();
             assert_eq!(validate, Validate::default());
@@ -561,7 +574,7 @@ mod tests {
             "{error}"
         );
         let (_, log) = validation("proxy-init validate --log-level warn", &environment).unwrap();
-        let want = Log::new(crate::log::Format::Json, crate::log::Level::Warning);
+        let want = Log::new(crate::log::Format::Json, Level::Warning);
         assert_eq!(format!("{log:?}"), format!("{want:?}"));
     }
 

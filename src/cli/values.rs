@@ -62,10 +62,15 @@ pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
     }
 }
 
-/// The items of a list. Blanks around items are ignored, and so are empty items.
+/// The items of a list. Blanks and quotes around items are ignored, and so are empty items. Quotes are those of CSV, as
+/// which linkerd-init reads most lists (pflag's StringSlice); no item has a comma in it.
 pub(super) fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, String> {
     text.split(',')
         .map(str::trim)
+        .map(|item| {
+            let quoted = item.strip_prefix('"').and_then(|item| item.strip_suffix('"'));
+            quoted.map_or(item, str::trim)
+        })
         .filter(|item| !item.is_empty())
         .map(|item| item.parse().map_err(|error: Invalid| error.to_string()))
         .collect()
@@ -82,8 +87,8 @@ pub(super) fn ports_to_redirect(text: &str) -> Result<Vec<Port>, String> {
     Ok(ports)
 }
 
-/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front (strconv.ParseInt with
-/// base 0).
+/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front, and perhaps with underscores
+/// between digits (strconv.ParseInt with base 0).
 fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -101,10 +106,11 @@ fn integer(text: &str) -> Option<i64> {
     } else {
         (lower.as_str(), 10)
     };
-    if digits.starts_with(['+', '-']) {
+    let is_parted_well = !digits.contains("__") && !digits.ends_with('_') && (radix != 10 || !digits.starts_with('_'));
+    if digits.starts_with(['+', '-']) || !is_parted_well {
         return None;
     }
-    Some(sign * i64::from_str_radix(digits, radix).ok()?)
+    Some(sign * i64::from_str_radix(&digits.replace('_', ""), radix).ok()?)
 }
 
 /// A boolean as Go's flags read it (strconv.ParseBool).
@@ -151,12 +157,12 @@ pub(super) fn output(text: &str) -> Result<Output, String> {
     }
 }
 
-/// `--log-format`
-pub(super) fn log_format(text: &str) -> Result<Format, String> {
+/// `--log-format`; none if it is neither plain nor json.
+pub(super) fn log_format(text: &str) -> Option<Format> {
     match text {
-        "plain" => Ok(Format::Plain),
-        "json" => Ok(Format::Json),
-        _ => Err(format!("\"{text}\" is not a format: use plain or json")),
+        "plain" => Some(Format::Plain),
+        "json" => Some(Format::Json),
+        _ => None,
     }
 }
 
@@ -426,6 +432,15 @@ mod tests {
             ("0x102C", Some(4140)),
             ("0b101", Some(5)),
             ("0o17", Some(15)),
+            ("4_143", Some(4143)),
+            ("0x_10_2C", Some(4140)),
+            ("0_17", Some(15)),
+            ("_4143", None),
+            ("4143_", None),
+            ("4__143", None),
+            ("+_4", None),
+            ("_", None),
+            ("0x_", None),
             ("017", Some(15)),
             ("-0x10", Some(-16)),
             ("9223372036854775807", Some(i64::MAX)),
@@ -486,6 +501,10 @@ mod tests {
     #[test]
     fn blanks_and_empty_items_of_a_list_do_not_count() {
         assert_eq!(list::<Port>(" 80 , ,443,"), ports_to_redirect("80,443"));
+        assert_eq!(list::<Port>(r#""80"," 443","""#), ports_to_redirect("80,443"));
+        for text in [r#""80,443""#, r#""80"#, r#"80""#, r#""80"""#, "\""] {
+            assert!(list::<Port>(text).is_err(), "{text}");
+        }
         assert_eq!(list::<Port>(" , "), Ok(vec![]));
         assert!(ports_to_redirect(" , ").is_err() && ports_to_redirect("").is_err());
         assert!(list::<Port>("80 443").is_err());

@@ -22,7 +22,7 @@ pub enum Invalid {
     #[error("\"{0}\": ranges expected as <lower>-<upper>")]
     RangeForm(String),
     /// The number before the dash, or the only one, is not from 0 to 65535.
-    #[error("\"{0}\" is not a valid lower-bound (a port, or a range such as 8000-8100)")]
+    #[error("\"{0}\" is not a port or a range of ports (such as 80 or 8000-8100)")]
     LowerBound(String),
     /// The number after the dash is not from 0 to 65535.
     #[error("\"{0}\" is not a valid upper-bound (0-65535)")]

@@ -65,7 +65,6 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
             "-p 4143 -o 4140 --timeout-close-wait-secs -5",
             &["--timeout-close-wait-secs", "-5"],
         ),
-        ("-p 4143 -o 4140 --log-format xml", &["--log-format", "xml"]),
         ("-p 4143 -o 4140 --log-level loud", &["--log-level", "loud"]),
         (
             "-p 4143 -o 4140 --firewall-bin-path /bin/false",
@@ -134,14 +133,13 @@ fn every_way_of_writing_the_same_gives_the_same() {
             "-p4143",
             "-o=4140",
             "-u",
-            "2102",
+            "2_102",
             "-g",
             "0",
             "-r80",
             "-r",
             "443",
-            "--inbound-ports-to-ignore=25",
-            "--inbound-ports-to-ignore=26-27",
+            "--inbound-ports-to-ignore=\"25\",\"26-27\"",
             "--outbound-ports-to-ignore=99-99",
             "--subnets-to-ignore=10.0.0.0/8",
             "--inbound-subnets-to-ignore=fd00::/8",
@@ -275,6 +273,11 @@ fn the_log_is_what_was_done() {
             "{line}"
         );
     }
+    let other = install(&Namespace::new(), &format!("{} --log-format text", chart_in("nft")));
+    let mut lines = other.lines();
+    let warning = "level=warning msg=\"log format \\\"text\\\" is neither plain nor json: this log is plain\"";
+    assert!(lines.next().unwrap().ends_with(warning), "{other}");
+    assert_eq!(lines.count(), plain.lines().count());
     let quiet = install(&Namespace::new(), &format!("{} --log-level error", chart_in("nft")));
     assert_eq!(quiet, "");
 }

@@ -214,7 +214,7 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
                 "it goes elsewhere: redirected to port 9999 of this host, by rule 1 ",
             ),
         ] {
-            let lab = Lab::new();
+            let lab = lab();
             install(&lab.pod, &chart_in(mode));
             assert_eq!(validate(&lab.pod, "").code(), Some(0));
             let iptables = match target {
@@ -240,7 +240,7 @@ fn it_names_the_earlier_rule_that_takes_the_connection() {
             assert_eq!(code, Some(if mode == "native" { 95 } else { 0 }));
         }
         // Another program's table, hooked earlier.
-        let lab = Lab::new();
+        let lab = lab();
         install(&lab.pod, &chart_in(mode));
         lab.pod.sh("nft add table inet other");
         lab.pod
