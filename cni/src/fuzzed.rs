@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use proxy_init::internal::plan;
+use ureq::tls::Certificate;
 
 use crate::annotations::{Annotations, KEYS};
+use crate::authority::usable;
 use crate::configuration::Configuration;
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
@@ -38,6 +41,7 @@ pub fn read_all(input: &[u8]) {
             "{error}"
         ),
     }
+    let _ = usable(vec![Certificate::from_der(input).to_owned()], Duration::ZERO);
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };

@@ -4,19 +4,33 @@
 //! `certificate-authority-data` or `insecure-skip-tls-verify`, and `token`. The token changes while the node lives, so the
 //! file is read anew by each command.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use k8s_openapi::ByteString;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use ureq::tls::{Certificate, PemItem, parse_pem};
+use yaml_serde::Value;
 
+use crate::authority::usable;
 use crate::error::Error;
+use crate::file;
 
 /// The context that the installer writes and that upstream's plugin asks for by name.
 const CONTEXT: &str = "linkerd-cni-context";
+
+/// The longest kubeconfig that is read; the installer's has some kilobytes.
+const LONGEST: usize = 256 << 10;
+
+/// How deep its brackets may nest. For each word, libyaml looks at every bracket that is open.
+const DEEPEST: usize = 32;
+
+/// The longest file that a kubeconfig names: a token, or all authorities that a system trusts.
+const LONGEST_NAMED: usize = 1 << 20;
 
 /// What a kubeconfig says about one cluster and its user.
 #[derive(Debug)]
@@ -68,13 +82,17 @@ struct NamedCluster {
     cluster: Cluster,
 }
 
+/// client-go's `Cluster` (tools/clientcmd/api/v1/types.go). What the plugin doesn't do is read nevertheless, so that it isn't
+/// passed over.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Cluster {
     server: String,
-    certificate_authority_data: Option<ByteString>,
+    certificate_authority_data: Option<String>,
     certificate_authority: Option<PathBuf>,
     insecure_skip_tls_verify: Option<bool>,
+    tls_server_name: Option<Value>,
+    proxy_url: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -83,11 +101,68 @@ struct NamedUser {
     user: User,
 }
 
+/// client-go's `AuthInfo`, likewise.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "kebab-case")]
 struct User {
     token: Option<String>,
+    #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
+    client_certificate: Option<Value>,
+    client_certificate_data: Option<Value>,
+    client_key: Option<Value>,
+    client_key_data: Option<Value>,
+    r#as: Option<Value>,
+    as_uid: Option<Value>,
+    as_groups: Option<Value>,
+    as_user_extra: Option<Value>,
+    username: Option<Value>,
+    password: Option<Value>,
+    auth_provider: Option<Value>,
+    exec: Option<Value>,
+}
+
+impl Cluster {
+    fn check(&self) -> Result<(), String> {
+        supported([
+            ("tls-server-name", &self.tls_server_name),
+            ("proxy-url", &self.proxy_url),
+        ])
+    }
+}
+
+impl User {
+    fn check(&self) -> Result<(), String> {
+        supported([
+            ("client-certificate", &self.client_certificate),
+            ("client-certificate-data", &self.client_certificate_data),
+            ("client-key", &self.client_key),
+            ("client-key-data", &self.client_key_data),
+            ("as", &self.r#as),
+            ("as-uid", &self.as_uid),
+            ("as-groups", &self.as_groups),
+            ("as-user-extra", &self.as_user_extra),
+            ("username", &self.username),
+            ("password", &self.password),
+            ("auth-provider", &self.auth_provider),
+            ("exec", &self.exec),
+        ])
+    }
+}
+
+/// Refuses what the plugin doesn't do. As in client-go, an empty value is none.
+fn supported<const N: usize>(keys: [(&str, &Option<Value>); N]) -> Result<(), String> {
+    let is_set = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Sequence(list) => !list.is_empty(),
+        Value::Mapping(map) => !map.is_empty(),
+        _ => true,
+    };
+    match keys.into_iter().find(|(_, value)| value.as_ref().is_some_and(is_set)) {
+        Some((key, _)) => Err(format!("has {key}, which the plugin does not support: remove it")),
+        None => Ok(()),
+    }
 }
 
 impl Kubeconfig {
@@ -100,7 +175,7 @@ impl Kubeconfig {
             path: path.to_owned(),
             reason,
         };
-        let text = read_text(path).map_err(|error| {
+        let text = read_text(path, LONGEST).map_err(|error| {
             unusable(format!(
                 "cannot be read: {error}; linkerd-cni's installer, or whatever set the plugin up on this node, writes it"
             ))
@@ -112,9 +187,9 @@ impl Kubeconfig {
     /// Reads the text of a kubeconfig. Relative paths in it start at `folder`.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Why it is of no use, without anything that could be a secret.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
-        let file: Parts = yaml_serde::from_str(text).map_err(|error| format!("is not valid: {error}"))?;
+        let file = parts(text)?;
         let by_name = |name: &str| file.contexts.iter().find(|it| it.name == name);
         let context = by_name(CONTEXT).or_else(|| by_name(file.current.as_deref()?));
         let Context { cluster, user } = &context
@@ -126,6 +201,8 @@ impl Kubeconfig {
             .cluster;
         let user = file.users.iter().find(|it| it.name == *user);
         let user = &user.ok_or("has no user of the name that its context names")?.user;
+        cluster.check()?;
+        user.check()?;
         Ok(Self {
             server: server(&cluster.server)?,
             trust: trust(cluster, folder)?,
@@ -134,12 +211,46 @@ impl Kubeconfig {
     }
 }
 
+/// Reads the file's structure. A parser's message repeats what it has found, which may be a token in the wrong place: only
+/// the place is told.
+fn parts(text: &str) -> Result<Parts, String> {
+    if depth(text) > DEEPEST {
+        return Err(format!(
+            "is not valid: more than {DEEPEST} brackets are open at the same place"
+        ));
+    }
+    serde_path_to_error::deserialize(yaml_serde::Deserializer::from_str(text)).map_err(|error| {
+        let key = error.path().to_string();
+        let place = error.into_inner().location();
+        let place = place.map_or(String::new(), |at| {
+            format!(" at line {}, column {}", at.line(), at.column())
+        });
+        match yaml_serde::from_str::<IgnoredAny>(text) {
+            Err(_) => format!("is not valid: it is not YAML{place}"),
+            Ok(_) => format!("is not valid{place}: {key} is missing something, or is of the wrong type"),
+        }
+    })
+}
+
+/// How many brackets are open where the most are, those in strings and comments included.
+fn depth(text: &str) -> usize {
+    let deepest = text.bytes().fold((0_usize, 0), |(open, deepest), byte| match byte {
+        b'[' | b'{' => (open + 1, deepest.max(open + 1)),
+        b']' | b'}' => (open.saturating_sub(1), deepest),
+        _ => (open, deepest),
+    });
+    deepest.1
+}
+
 /// The server's URL. The installer has put any host into brackets for a while, an IPv4 address too, and before that none,
 /// not even an IPv6 address (linkerd2-proxy-init's history of install-cni.sh); both are read.
 fn server(url: &str) -> Result<String, String> {
-    let invalid = || format!("has the server {url:?}, where https://HOST:PORT was expected");
+    // Not with the URL: some people write a password into it.
+    let invalid = |what: &str| format!("has a server {what}: https://HOST:PORT was expected");
     // By http, anybody on the way could read the token.
-    let rest = url.strip_prefix("https://").ok_or_else(invalid)?;
+    let rest = url
+        .strip_prefix("https://")
+        .ok_or_else(|| invalid("that does not start with https://"))?;
     let (authority, path) = match rest.find('/') {
         Some(slash) => rest.split_at(slash),
         None => (rest, ""),
@@ -159,11 +270,23 @@ fn server(url: &str) -> Result<String, String> {
     };
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[:]".contains(&byte);
     let port = match port {
-        Some(port) => format!(":{}", port.parse::<u16>().map_err(|_| invalid())?),
+        Some(port) => match port.parse::<u16>() {
+            Ok(port) => format!(":{port}"),
+            Err(_) => return Err(invalid("without a valid port behind its last colon")),
+        },
         None => String::new(),
     };
+    if authority.contains('@') {
+        return Err(invalid("with a user, which the plugin does not support"));
+    }
     if host.is_empty() || !host.bytes().all(is_name) {
-        return Err(invalid());
+        return Err(invalid("whose host is neither a name nor an address"));
+    }
+    if !path
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/.-_~%".contains(&byte))
+    {
+        return Err(invalid("with something other than a path behind its host"));
     }
     Ok(format!("https://{host}{port}{}", path.trim_end_matches('/')))
 }
@@ -174,7 +297,7 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
     let data = cluster
         .certificate_authority_data
         .as_ref()
-        .filter(|data| !data.0.is_empty());
+        .filter(|data| !data.is_empty());
     let path = cluster
         .certificate_authority
         .as_ref()
@@ -185,12 +308,17 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
         _ if is_insecure => {
             return Err("has both a certificate authority and insecure-skip-tls-verify: leave one out".to_owned());
         }
-        (Some(data), _) => ("certificate-authority-data", data.0.clone()),
+        (Some(data), _) => {
+            let digits: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let pem = STANDARD.decode(digits);
+            let pem = pem.map_err(|_| "has a certificate-authority-data that is not base64".to_owned())?;
+            ("certificate-authority-data", pem)
+        }
         (None, Some(path)) => {
             let path = folder.join(path);
-            let read = read_text(&path);
+            let read = file::read(&path, LONGEST_NAMED);
             let pem = read.map_err(|error| format!("names the certificate-authority {}: {error}", path.display()))?;
-            ("certificate-authority", pem.into_bytes())
+            ("certificate-authority", pem)
         }
         (None, None) => {
             return Err(
@@ -207,29 +335,31 @@ fn trust(cluster: &Cluster, folder: &Path) -> Result<Trust, String> {
     if certificates.is_empty() {
         return Err(format!("has a {what} without a certificate in PEM form"));
     }
-    Ok(Trust::Authorities(certificates))
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let usable = usable(certificates, now).map_err(|reason| format!("has a {what} {reason}"))?;
+    Ok(Trust::Authorities(usable))
 }
 
-/// A regular file of at most a megabyte: anything else is a mistake, and could be waited for, or read, for ever.
-fn read_text(path: &Path) -> io::Result<String> {
-    const LONGEST: u64 = 1 << 20;
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut text = String::new();
-    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other("it is longer than a megabyte"));
-    }
-    Ok(text)
+fn read_text(path: &Path, longest: usize) -> io::Result<String> {
+    let bytes = file::read(path, longest)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// The bearer token. As in client-go, a file counts before a token that stands beside it.
 fn token(user: &User, folder: &Path) -> Result<String, String> {
-    let token = match (&user.token_file, &user.token) {
+    let file = user.token_file.as_ref().filter(|path| !path.as_os_str().is_empty());
+    let token = match (file, &user.token) {
         (Some(path), _) => {
-            let path = folder.join(path);
-            read_text(&path).map_err(|error| format!("names the tokenFile {}: {error}", path.display()))?
+            // A relative path may be a token in the wrong place.
+            let shown = if path.is_absolute() {
+                path.display().to_string()
+            } else {
+                "beside it".to_owned()
+            };
+            let read = read_text(&folder.join(path), LONGEST_NAMED);
+            read.map_err(|error| format!("names a tokenFile ({shown}): {error}"))?
         }
         (None, Some(token)) => token.clone(),
         (None, None) => {
@@ -284,17 +414,20 @@ mod tests {
         ] {
             assert_eq!(server(written).as_deref(), Ok(want), "{written}");
         }
-        for wrong in [
-            "",
-            "10.0.0.1:443",
-            "ftp://a:1",
-            "http://10.0.0.1:8080",
-            "https://",
-            "https://a:port",
-            "https://a b:1",
-            "https://u@a:1",
+        for (wrong, words) in [
+            ("", "not start with https://"),
+            ("10.0.0.1:443", "not start with https://"),
+            ("ftp://a:1", "not start with https://"),
+            ("http://10.0.0.1:8080", "not start with https://"),
+            ("https://", "neither a name nor an address"),
+            ("https://a:port", "port"),
+            ("https://a b:1", "neither a name nor an address"),
+            ("https://u@a:1", "a user"),
+            ("https://a:1/?token=x", "other than a path"),
+            ("https://a:1/b#x", "other than a path"),
         ] {
-            assert!(server(wrong).unwrap_err().contains(&format!("{wrong:?}")), "{wrong}");
+            let error = server(wrong).unwrap_err();
+            assert!(error.contains(words), "{wrong}: {error}");
         }
     }
 
@@ -305,7 +438,7 @@ mod tests {
             (
                 "server: https://a:1\n    certificate-authority-data: '?'",
                 "token: x",
-                "not valid",
+                "not base64",
             ),
             (
                 "server: https://a:1\n    certificate-authority-data: aGVsbG8=",
@@ -330,25 +463,136 @@ mod tests {
             (
                 "server: http://a:1\n    insecure-skip-tls-verify: true",
                 "token: x",
-                "where https://HOST:PORT was expected",
+                "https://HOST:PORT was expected",
             ),
             (
                 "server: https://a:1\n    certificate-authority-data: ''\n    certificate-authority: ''",
                 "token: x",
                 "has no certificate-authority-data",
             ),
-            (INSECURE, "username: x", "neither token nor tokenFile"),
+            (INSECURE, "username: ''", "neither token nor tokenFile"),
             (INSECURE, "token: ''", "token that is empty"),
             (INSECURE, "token: \"a\\r\\nX-Evil: 1\"", "other characters"),
-            (INSECURE, "tokenFile: token", "/nonexistent/token"),
+            (INSECURE, "tokenFile: token", "tokenFile (beside it): No such file"),
+            (
+                INSECURE,
+                "tokenFile: /nonexistent/token",
+                "tokenFile (/nonexistent/token): No such file",
+            ),
             (INSECURE, "tokenFile: /dev/zero", "not a regular file"),
-            ("insecure-skip-tls-verify: true", "token: x", "server"),
+            (
+                "insecure-skip-tls-verify: true",
+                "token: x",
+                "clusters[0].cluster is missing something",
+            ),
         ] {
             let error = kubeconfig(cluster, user).unwrap_err();
             assert!(error.contains(words), "{cluster}, {user}: {error}");
         }
         for text in ["", "[]", "a: [", "contexts: []", "\0"] {
             Kubeconfig::parse(text, Path::new("/")).unwrap_err();
+        }
+    }
+
+    /// Whoever reads the runtime's log, or an event, is not whoever may read the kubeconfig.
+    #[test]
+    fn no_message_has_what_may_be_a_secret() {
+        for (cluster, user) in [
+            ("server: https://admin:hunter2@10.0.0.1:443", "token: x"),
+            ("server: https://admin:hunter2", "token: x"),
+            ("server: hunter2", "token: x"),
+            ("server: [hunter2]", "token: x"),
+            ("hunter2", "token: x"),
+            ("server: https://10.0.0.1:1/?token=hunter2", "token: x"),
+            (INSECURE, "hunter2"),
+            (INSECURE, "[hunter2]"),
+            (INSECURE, "token: [hunter2]"),
+            (INSECURE, "token: {hunter2: hunter2}"),
+            (INSECURE, "token: &hunter2 *hunter2"),
+            (INSECURE, "token: *hunter2"),
+            (INSECURE, "token: !hunter2 x\n    token: hunter2"),
+            (INSECURE, "hunter2: 1\n    hunter2: 1"),
+            (INSECURE, "token: hunter2\u{7}"),
+            (INSECURE, "token: \"hunter2"),
+            (INSECURE, "token: hunter2: x"),
+            (INSECURE, "tokenFile: hunter2"),
+            (INSECURE, "token: x\n    password: hunter2"),
+            (INSECURE, "token: x\n    insecure: \"\\hunter2\""),
+            (
+                "server: https://a:1\n    certificate-authority-data: hunter2",
+                "token: x",
+            ),
+            ("server: https://a:1\n    insecure-skip-tls-verify: hunter2", "token: x"),
+        ] {
+            let error = kubeconfig(cluster, user).unwrap_err();
+            assert!(!error.contains("hunter2") && !error.contains("aHVudGVyMg"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_the_place() {
+        let error = kubeconfig(INSECURE, "[hunter2]").unwrap_err();
+        assert!(error.contains("line 12") && error.contains("users[0].user"), "{error}");
+        let error = kubeconfig(INSECURE, "token: \"x").unwrap_err();
+        assert!(error.contains("not YAML at line "), "{error}");
+    }
+
+    #[test]
+    fn what_the_plugin_does_not_do_is_refused_by_name() {
+        for key in [
+            "client-certificate",
+            "client-certificate-data",
+            "client-key",
+            "client-key-data",
+            "as",
+            "as-uid",
+            "as-groups",
+            "as-user-extra",
+            "username",
+            "password",
+            "auth-provider",
+            "exec",
+        ] {
+            for value in ["x", "[x]", "{x: y}", "7"] {
+                let error = kubeconfig(INSECURE, &format!("token: x\n    {key}: {value}")).unwrap_err();
+                assert!(error.starts_with(&format!("has {key}, ")), "{error}");
+            }
+            for none in ["", "''", "[]", "{}", "null"] {
+                kubeconfig(INSECURE, &format!("token: x\n    {key}: {none}")).unwrap();
+            }
+        }
+        for key in ["tls-server-name", "proxy-url"] {
+            let error = kubeconfig(&format!("{INSECURE}\n    {key}: x"), "token: x").unwrap_err();
+            assert!(error.starts_with(&format!("has {key}, ")), "{error}");
+            kubeconfig(&format!("{INSECURE}\n    {key}: ''"), "token: x").unwrap();
+        }
+        // What changes nothing.
+        kubeconfig(
+            &format!("{INSECURE}\n    disable-compression: true\n    extensions: []"),
+            "token: x",
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn a_file_counts_before_a_token_unless_it_is_empty() {
+        assert_eq!(kubeconfig(INSECURE, "token: x\n    tokenFile: ''").unwrap().token, "x");
+        kubeconfig(INSECURE, "token: x\n    tokenFile: token").unwrap_err();
+    }
+
+    /// The longest file takes this much of a command's ten seconds, even on a slow machine and without optimisation.
+    #[test]
+    fn a_file_that_nests_deeply_takes_no_time() {
+        let nested = format!("{}{}, ", "{a: ".repeat(DEEPEST - 1), "}".repeat(DEEPEST - 1));
+        for piece in [
+            "{a: ", "[", "{? ", "- ", "? ", "a: {", "&a [", "!!a {a: ", "]", "\"", "a, ", "*a ", &nested,
+        ] {
+            let start = std::time::Instant::now();
+            let text = format!("[{}", piece.repeat(LONGEST / piece.len()));
+            Kubeconfig::parse(&text, Path::new("/")).unwrap_err();
+            Kubeconfig::parse(&text[1..], Path::new("/")).unwrap_err();
+            let took = start.elapsed();
+            assert!(took < std::time::Duration::from_secs(2), "{piece:?}: {took:?}");
         }
     }
 

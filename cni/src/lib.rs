@@ -13,9 +13,11 @@
 
 pub mod annotations;
 pub mod api;
+pub mod authority;
 pub mod command;
 pub mod configuration;
 pub mod error;
+pub mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 pub mod kubeconfig;

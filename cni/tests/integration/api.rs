@@ -419,7 +419,32 @@ fn the_server_proves_who_it_is_unless_the_kubeconfig_says_otherwise() {
     lab.add().success();
     write("127.0.0.1", "proxy-url: http://nowhere");
     let message = lab.add().error(105);
+    assert!(message.contains("has proxy-url, which"), "{message}");
+    write("127.0.0.1", "disable-compression: true");
+    let message = lab.add().error(105);
     assert!(message.contains("certificate-authority-data"), "{message}");
+}
+
+/// As for upstream's plugin, by Go's crypto/x509.
+#[test]
+fn an_authority_that_may_not_sign_is_not_trusted() {
+    let lab = Lab::new(&MESHED);
+    for (authority, words) in [
+        (ApiServer::expired as fn(SocketAddr) -> ApiServer, "expired"),
+        (ApiServer::signed_by_a_leaf, "CA:TRUE"),
+    ] {
+        let server = authority(free_address(&lab.node, "127.0.0.1"));
+        server.add_pod("shop", "web", &MESHED);
+        server.listen(lab.node.run(|| TcpListener::bind(server.address()).unwrap()));
+        server.kubeconfig(lab.folder.path(), "good-token");
+        let message = lab.add().error(105);
+        assert!(
+            message.contains("certificate-authority-data") && message.contains(words),
+            "{message}"
+        );
+        assert!(lab.run("STATUS").output(&lab.node).error(50).contains(words));
+        assert_eq!(server.connections(), 0);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -62,8 +62,29 @@ impl ApiServer {
     /// # Panics
     /// If no certificate can be made.
     pub fn new(address: SocketAddr) -> Self {
+        Self::with_authority(address, |_| ())
+    }
+
+    /// The same, whose authority's certificate has expired.
+    ///
+    /// # Panics
+    /// If no certificate can be made.
+    pub fn expired(address: SocketAddr) -> Self {
+        Self::with_authority(address, |params| params.not_after = date_time_ymd(2024, 2, 3))
+    }
+
+    /// The same, whose authority's certificate says that it is none.
+    ///
+    /// # Panics
+    /// If no certificate can be made.
+    pub fn signed_by_a_leaf(address: SocketAddr) -> Self {
+        Self::with_authority(address, |params| params.is_ca = IsCa::ExplicitNoCa)
+    }
+
+    fn with_authority(address: SocketAddr, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let key = KeyPair::generate().unwrap();
         let names = ["127.0.0.1", "::1", &address.ip().to_string(), "api.test"].map(str::to_owned);
