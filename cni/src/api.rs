@@ -15,10 +15,12 @@ use serde::de::DeserializeOwned;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
+use ureq::unversioned::transport::DefaultConnector;
 
 use crate::error::{Error, shortened};
 use crate::kubeconfig::{Kubeconfig, Trust};
 use crate::pod::PodName;
+use crate::resolve::Names;
 
 /// What all requests of one command may take together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,6 +40,7 @@ const LONGEST_ANSWER: u64 = 8 << 20;
 /// A connection to the API server, made when it is first needed.
 pub struct Client {
     agent: Agent,
+    names: Names,
     server: String,
     authorization: String,
     end: Instant,
@@ -63,10 +66,12 @@ impl Client {
             .user_agent(concat!("linkerd-cni/", env!("CARGO_PKG_VERSION")))
             .accept("application/json")
             .timeout_connect(Some(CONNECTING))
-            .build()
-            .new_agent();
+            .build();
+        let names = Names::default();
+        let agent = Agent::with_parts(agent, DefaultConnector::new(), names.clone());
         Self {
             agent,
+            names,
             server: kubeconfig.server,
             authorization: format!("Bearer {}", kubeconfig.token),
             end: Instant::now() + PATIENCE,
@@ -152,7 +157,10 @@ impl Client {
                         reason: format!("the API server at {}: {error}", self.server),
                     });
                 }
-                Err(error) => (format!("{}: {error}", self.server), Duration::ZERO),
+                Err(error) => {
+                    self.names.forget();
+                    (format!("{}: {error}", self.server), Duration::ZERO)
+                }
             };
             let wait = pause.max(asked);
             let left = self.left();

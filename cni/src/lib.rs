@@ -25,5 +25,6 @@ pub mod log;
 pub mod plugin;
 pub mod pod;
 pub mod redirect;
+pub mod resolve;
 pub mod verb;
 pub mod version;

@@ -4,5 +4,6 @@
 mod api;
 mod by_hand;
 mod errors;
+mod names;
 mod rules;
 mod support;
