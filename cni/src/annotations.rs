@@ -4,13 +4,18 @@
 //! they can change is the rules in that pod's own network namespace.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use proxy_init::{Config, Invalid, PortRange};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::configuration::Owner;
 use crate::error::Error;
 
+/// What the injector sets on each pod whose proxy it adds.
+pub(crate) const PROXY_VERSION: &str = "linkerd.io/proxy-version";
 /// Replaces the outbound ports that bypass the proxy.
 const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
 /// Adds to the inbound ports that bypass the proxy (linkerd2-proxy-init's pull request 518: among them are the proxy's own
@@ -23,6 +28,7 @@ const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
 /// Replaces the proxy's group.
 const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
 
+/// Those that change rules.
 pub(crate) const KEYS: [&str; 5] = [
     SKIP_OUTBOUND_PORTS,
     SKIP_INBOUND_PORTS,
@@ -30,6 +36,52 @@ pub(crate) const KEYS: [&str; 5] = [
     PROXY_UID,
     PROXY_GID,
 ];
+
+/// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
+/// (pkg/api/validation/objectmeta.go).
+const LONGEST: usize = 256 << 10;
+
+/// The annotations of one object that count, whatever else it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Whether the injector has added a proxy.
+    pub is_injected: bool,
+    values: BTreeMap<&'static str, String>,
+}
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Given;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
+                let mut given = Given::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
+                        // Go's null is an empty string.
+                        let value = map.next_value::<Option<String>>()?.unwrap_or_default();
+                        if value.len() > LONGEST {
+                            return Err(A::Error::invalid_length(value.len(), &"at most 256 KiB"));
+                        }
+                        given.values.insert(known, value);
+                    } else {
+                        given.is_injected |= key == PROXY_VERSION;
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(given)
+            }
+        }
+
+        deserializer.deserialize_map(Read)
+    }
+}
 
 /// The annotations that count for one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,15 +96,11 @@ struct Annotation {
 impl Annotations {
     /// Adds those of an object, which `holder` names, whose keys none of the objects before had. As in upstream's plugin, an
     /// empty value is none.
-    pub fn add(&mut self, annotations: &BTreeMap<String, String>, holder: &str) {
-        for key in KEYS {
-            let value = annotations.get(key).filter(|value| !value.is_empty());
-            if let (Some(value), false) = (value, self.0.contains_key(key)) {
-                let annotation = Annotation {
-                    value: value.clone(),
-                    holder: holder.to_owned(),
-                };
-                self.0.insert(key, annotation);
+    pub fn add(&mut self, given: Given, holder: &str) {
+        for (key, value) in given.values {
+            if !value.is_empty() {
+                let holder = holder.to_owned();
+                self.0.entry(key).or_insert(Annotation { value, holder });
             }
         }
     }
@@ -108,11 +156,9 @@ fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, Invalid> {
 mod tests {
     use super::*;
 
-    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs
-            .iter()
-            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-            .collect()
+    fn annotations(pairs: &[(&str, &str)]) -> Given {
+        let pairs: BTreeMap<_, _> = pairs.iter().copied().collect();
+        serde_json::from_value(serde_json::json!(pairs)).unwrap()
     }
 
     fn config() -> Config {
@@ -136,7 +182,7 @@ mod tests {
         ]);
         let mut all = Annotations::default();
         assert!(all.lack_any());
-        all.add(&pod, "pod a/b");
+        all.add(pod, "pod a/b");
         assert!(!all.lack_any());
         let mut changed = config();
         all.apply(&mut changed).unwrap();
@@ -153,8 +199,8 @@ mod tests {
     #[test]
     fn the_namespaces_count_where_the_pod_has_none() {
         let mut all = Annotations::default();
-        all.add(&annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]), "pod a/b");
-        all.add(&annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]), "namespace a");
+        all.add(annotations(&[(PROXY_UID, "7"), (PROXY_GID, "")]), "pod a/b");
+        all.add(annotations(&[(PROXY_UID, "x"), (PROXY_GID, "9")]), "namespace a");
         let mut changed = config();
         all.apply(&mut changed).unwrap();
         assert_eq!(changed.proxy_uid, proxy_init::OwnerId::new(7));
@@ -172,10 +218,10 @@ mod tests {
             (SKIP_SUBNETS, "::ffff:10.0.0.0/104", "10.0.0.0/8"),
             (PROXY_UID, "root", "root"),
             (PROXY_UID, "4294967295", "4294967295"),
-            (PROXY_GID, "-2", "-2"),
+            (PROXY_GID, "-x", "-x"),
         ] {
             let mut all = Annotations::default();
-            all.add(&annotations(&[(key, value)]), "namespace shop");
+            all.add(annotations(&[(key, value)]), "namespace shop");
             let mut changed = config();
             let error = all.apply(&mut changed).unwrap_err();
             assert_eq!(error.code(), 102);
@@ -190,16 +236,41 @@ mod tests {
     fn a_long_value_and_a_hostile_one_stay_short_and_on_their_line() {
         let mut all = Annotations::default();
         let value = format!("\u{1b}[31m\n{}", "é".repeat(100_000));
-        all.add(&annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
+        all.add(annotations(&[(SKIP_SUBNETS, &value)]), "pod a/b");
         let text = all.apply(&mut config()).unwrap_err().to_string();
         assert!(!text.contains('\u{1b}') && !text.contains('\n'), "{text:.300}");
     }
 
     #[test]
+    fn what_does_not_count_is_not_kept() {
+        let given: Given = serde_json::from_str(
+            r#"{"a": {"b": [1]}, "linkerd.io/proxy-version": "x", "config.linkerd.io/proxy-uid": null,
+                "config.linkerd.io/proxy-gid": "9"}"#,
+        )
+        .unwrap();
+        assert!(given.is_injected);
+        assert_eq!(
+            given.values,
+            BTreeMap::from([(PROXY_UID, String::new()), (PROXY_GID, "9".to_owned())])
+        );
+        for wrong in ["[]", "7", r#"{"config.linkerd.io/proxy-uid": 7}"#] {
+            serde_json::from_str::<Given>(wrong).unwrap_err();
+        }
+        // No object of Kubernetes' is allowed that.
+        let long = format!("{{{SKIP_SUBNETS:?}: {:?}}}", ",".repeat(LONGEST + 1));
+        assert!(
+            serde_json::from_str::<Given>(&long)
+                .unwrap_err()
+                .to_string()
+                .contains("256 KiB")
+        );
+    }
+
+    #[test]
     fn ids_of_no_one_are_none() {
-        for none in ["0", "-1"] {
+        for none in ["0", "-1", "-2", " -99999999999999999999 "] {
             let mut all = Annotations::default();
-            all.add(&annotations(&[(PROXY_UID, none)]), "pod a/b");
+            all.add(annotations(&[(PROXY_UID, none)]), "pod a/b");
             let mut changed = config();
             all.apply(&mut changed).unwrap();
             assert_eq!(changed.proxy_uid, None);

@@ -4,21 +4,20 @@
 //! connection that is refused or lost, 429 (whose Retry-After counts) and 5xx. Everything else is an error at once.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Read as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::Metadata;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Status};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::transport::DefaultConnector;
 
-use crate::error::{Error, shortened};
+use crate::error::{Error, one_line, shortened};
 use crate::kubeconfig::{Kubeconfig, Trust};
+use crate::object::{Containers, Map, Metadata, NamespaceSpec, Object, PodSpec, ServiceSpec};
 use crate::pod::PodName;
 use crate::resolve::Names;
 
@@ -35,7 +34,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest answer. An object in etcd has at most 1.5 MiB (--max-request-bytes).
-const LONGEST_ANSWER: u64 = 8 << 20;
+const LONGEST_ANSWER: u64 = 2 << 20;
+
+/// The longest body of a failure that is looked at.
+const LONGEST_FAILURE: u64 = 64 << 10;
+
+/// A pod, and what counts of it.
+#[derive(Debug)]
+pub struct Pod {
+    /// What is noted on it.
+    pub metadata: Metadata,
+    /// Its containers, of which there are some.
+    pub containers: Containers,
+    /// Its init containers.
+    pub init_containers: Containers,
+}
 
 /// A connection to the API server, made when it is first needed.
 pub struct Client {
@@ -85,53 +98,63 @@ impl Client {
     pub fn pod(&self, pod: &PodName) -> Result<Pod, Error> {
         let request = format!("pod {pod}");
         let path = format!("namespaces/{}/pods/{}", pod.namespace(), pod.name());
-        let answer: Pod = self.get(&request, &path, Some(pod.namespace()), pod.name())?;
+        let (metadata, spec) = self.get::<PodSpec>("Pod", &request, &path, Some(pod.namespace()), pod.name())?;
+        let containers = spec.containers.unwrap_or_default();
         // Kubernetes has no pod without containers and none of them without a name: such a pod would be taken for one
         // without a proxy.
-        let containers = answer.spec.as_ref().map(|spec| spec.containers.as_slice());
-        match containers.unwrap_or_default() {
-            [] => Err(no_sense(&request, "the pod has no containers")),
-            some if some.iter().any(|container| container.name.is_empty()) => {
-                Err(no_sense(&request, "the pod has a container without a name"))
-            }
-            _ => Ok(answer),
+        if !containers.is_any {
+            return Err(no_sense(&request, "the pod has no containers"));
         }
+        if containers.is_one_unnamed {
+            return Err(no_sense(&request, "the pod has a container without a name"));
+        }
+        Ok(Pod {
+            metadata,
+            containers,
+            init_containers: spec.init_containers.unwrap_or_default(),
+        })
     }
 
-    /// The pod's namespace.
+    /// What is noted on the pod's namespace.
     ///
     /// # Errors
     /// As of [`Client::pod`].
-    pub fn namespace(&self, pod: &PodName) -> Result<Namespace, Error> {
+    pub fn namespace(&self, pod: &PodName) -> Result<Metadata, Error> {
         let name = pod.namespace();
-        self.get(&format!("namespace {name}"), &format!("namespaces/{name}"), None, name)
+        let (request, path) = (format!("namespace {name}"), format!("namespaces/{name}"));
+        let (metadata, NamespaceSpec {}) = self.get("Namespace", &request, &path, None, name)?;
+        Ok(metadata)
     }
 
-    /// The service by which pods reach the API server.
+    /// The ports and target ports of the service by which pods reach the API server.
     ///
     /// # Errors
     /// As of [`Client::pod`].
-    pub fn kubernetes_service(&self) -> Result<Service, Error> {
+    pub fn ports_of_api_server(&self) -> Result<Vec<u16>, Error> {
         let request = "service default/kubernetes";
         let path = "namespaces/default/services/kubernetes";
-        let answer: Service = self.get(request, path, Some("default"), "kubernetes")?;
-        let ports = answer.spec.as_ref().and_then(|spec| spec.ports.as_deref());
-        if ports.unwrap_or_default().is_empty() {
+        let (_, spec) = self.get::<ServiceSpec>("Service", request, path, Some("default"), "kubernetes")?;
+        let ports = spec.ports.unwrap_or_default().0;
+        if ports.is_empty() {
             return Err(no_sense(request, "the service has no ports"));
         }
-        Ok(answer)
+        Ok(ports)
     }
 
-    /// The object at `path`, which is of this name, and in this namespace if its kind has one.
-    fn get<T>(&self, request: &str, path: &str, namespace: Option<&str>, name: &str) -> Result<T, Error>
-    where
-        T: DeserializeOwned + Metadata<Ty = ObjectMeta>,
-    {
+    /// The object at `path`, which is of this kind and name, and in this namespace if its kind has one.
+    fn get<S: DeserializeOwned + Default>(
+        &self,
+        kind: &str,
+        request: &str,
+        path: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<(Metadata, S), Error> {
         let url = format!("{}/api/v1/{path}", self.server);
         let mut pause = FIRST_PAUSE;
         loop {
             let (reason, asked) = match self.attempt(&url) {
-                Ok((StatusCode::OK, _, body)) => return read(request, &body, namespace, name),
+                Ok((StatusCode::OK, _, body)) => return read(kind, request, &body, namespace, name),
                 Ok((status, retry_after, body)) if may_pass(status) => (said(status, &body), retry_after),
                 Ok((StatusCode::NOT_FOUND, ..)) => {
                     return Err(Error::NotFound {
@@ -188,7 +211,17 @@ impl Client {
         let request = self.agent.get(url).config().timeout_global(Some(self.left())).build();
         let mut response = request.header("Authorization", &self.authorization).call()?;
         let (status, asked) = (response.status(), retry_after(&response));
-        let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec()?;
+        if status == StatusCode::OK {
+            let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec()?;
+            return Ok((status, asked, body));
+        }
+        // Of a failure, the status counts; what it says about itself is for people.
+        let mut body = Vec::new();
+        let _ = response
+            .body_mut()
+            .as_reader()
+            .take(LONGEST_FAILURE)
+            .read_to_end(&mut body);
         Ok((status, asked, body))
     }
 
@@ -219,16 +252,25 @@ fn retry_after<T>(response: &Response<T>) -> Duration {
     Duration::from_secs(seconds.unwrap_or_default())
 }
 
-/// Reads an object. That it is of another kind is an error of k8s-openapi's; that it is another object is one here.
-fn read<T>(request: &str, body: &[u8], namespace: Option<&str>, name: &str) -> Result<T, Error>
-where
-    T: DeserializeOwned + Metadata<Ty = ObjectMeta>,
-{
-    let object: T = serde_json::from_slice(body).map_err(|error| no_sense(request, error))?;
-    let metadata = object.metadata();
+/// Reads an object.
+fn read<S: DeserializeOwned + Default>(
+    kind: &str,
+    request: &str,
+    body: &[u8],
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<(Metadata, S), Error> {
+    let Map(object): Map<Object<S>> = serde_json::from_slice(body).map_err(|error| no_sense(request, error))?;
+    if let Some(other) = object.kind.filter(|other| other != kind) {
+        return Err(no_sense(
+            request,
+            format_args!("it is a {}, not a {kind}", shortened(&other)),
+        ));
+    }
+    let Map(metadata) = object.metadata.unwrap_or_default();
     let found = (metadata.namespace.as_deref(), metadata.name.as_deref());
     if found == (namespace, Some(name)) {
-        return Ok(object);
+        return Ok((metadata, object.spec.unwrap_or_default().0));
     }
     let shown = |text: Option<&str>| text.map_or("null".to_owned(), shortened);
     Err(no_sense(
@@ -250,9 +292,13 @@ fn no_sense(request: &str, reason: impl Display) -> Error {
 
 /// What the API server says of a failure: its status, and the message of the `Status` object that comes with it.
 fn said(status: StatusCode, body: &[u8]) -> String {
-    let message = serde_json::from_slice::<Status>(body).ok().and_then(|it| it.message);
-    match message {
-        Some(message) => format!("the API server answered {status}: {message}"),
-        None => format!("the API server answered {status}"),
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+
+    match serde_json::from_slice::<Status>(body) {
+        Ok(Status { message }) => format!("the API server answered {status}: {}", one_line(&message)),
+        Err(_) => format!("the API server answered {status}"),
     }
 }

@@ -1,33 +1,33 @@
 //! The network configuration that the runtime hands over on standard input.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use proxy_init::{Choice, Config, Install, Invalid, OwnerId, Port, PortRange, Subnet};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, StringDeserializer};
+use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use crate::annotations::Given;
 use crate::error::Error;
 use crate::version::Version;
 
 /// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
 #[derive(Debug, Deserialize)]
 pub struct Configuration {
-    #[serde(rename = "cniVersion")]
+    #[serde(rename = "cniversion")]
     version: Option<String>,
     name: Option<String>,
     log_level: Option<String>,
-    #[serde(rename = "prevResult")]
+    #[serde(rename = "prevresult")]
     previous: Option<Box<RawValue>>,
     kubernetes: Option<Object<Kubernetes>>,
     linkerd: Option<Object<Linkerd>>,
-    #[serde(rename = "runtimeConfig")]
+    #[serde(rename = "runtimeconfig")]
     runtime: Option<Object<Runtime>>,
 }
 
@@ -40,7 +40,7 @@ struct Kubernetes {
 struct Runtime {
     /// The outer `Option` is whether the runtime handed anything over: a pod without annotations is `null` (Go's empty map).
     #[serde(rename = "io.kubernetes.cri.pod-annotations", default, deserialize_with = "present")]
-    annotations: Option<Option<BTreeMap<String, String>>>,
+    annotations: Option<Option<Given>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -159,7 +159,7 @@ impl Configuration {
     }
 
     /// The annotations that the runtime handed over; none if it handed over nothing.
-    pub fn annotations(&self) -> Option<BTreeMap<String, String>> {
+    pub fn annotations(&self) -> Option<Given> {
         let handed_over = self.runtime.as_ref()?.0.annotations.as_ref()?;
         Some(handed_over.clone().unwrap_or_default())
     }
@@ -260,7 +260,7 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-/// A user or group; -1 and 0 stand for none, as for the init program's flags.
+/// A user or group; 0 and what is below stand for none, as upstream has it (`ProxyUID > 0` in pkg/iptables/iptables.go).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner(pub(crate) Option<OwnerId>);
 
@@ -268,8 +268,10 @@ impl FromStr for Owner {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
+        let is_negative = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
         match text {
-            "-1" | "0" => Ok(Self(None)),
+            "0" => Ok(Self(None)),
+            text if text.strip_prefix('-').is_some_and(is_negative) => Ok(Self(None)),
             id => id.parse().map(|id| Self(Some(id))),
         }
     }
@@ -289,7 +291,8 @@ impl FromStr for NamedChoice {
     }
 }
 
-/// A JSON object. What is derived for a struct would take an array too, its values in the order of the fields.
+/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. What is derived
+/// for a struct would take an array too, its values in the order of the fields.
 #[derive(Debug)]
 struct Object<T>(T);
 
@@ -305,11 +308,30 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+                T::deserialize(MapAccessDeserializer::new(InLowerCase(map))).map(Object)
             }
         }
 
         deserializer.deserialize_map(Objects(PhantomData))
+    }
+}
+
+/// The members of an object, with their keys in lower case.
+struct InLowerCase<A>(A);
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for InLowerCase<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let Some(key) = self.0.next_key::<String>()? else {
+            return Ok(None);
+        };
+        let key: StringDeserializer<A::Error> = key.to_ascii_lowercase().into_deserializer();
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.next_value_seed(seed)
     }
 }
 
@@ -341,7 +363,7 @@ impl<'de, T: FromStr<Err = Invalid>> Deserialize<'de> for Number<T> {
     }
 }
 
-/// A JSON string, checked as the flag's text is: blanks around it don't count, and an empty one is none.
+/// A JSON string, checked as the flag's text is: blanks and commas around it don't count, and an empty one is none.
 #[derive(Debug, Clone)]
 struct Text<T>(Option<T>);
 
@@ -357,7 +379,8 @@ impl<'de, T: FromStr<Err = Invalid>> Deserialize<'de> for Text<T> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
-                let text = Some(text.trim()).filter(|text| !text.is_empty());
+                let text = text.trim_matches(|character: char| character == ',' || character.is_whitespace());
+                let text = Some(text).filter(|text| !text.is_empty());
                 text.map(str::parse).transpose().map(Text).map_err(E::custom)
             }
         }

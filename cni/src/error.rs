@@ -161,18 +161,42 @@ impl Error {
         }
     }
 
+    /// What is wrong, in a line that is not too long for kubelet's events and for logs, whatever others chose is in it.
+    pub fn message(&self) -> String {
+        bounded(self.to_string(), 4 << 10)
+    }
+
+    /// For CHECK: how the rules differ.
+    pub fn details(&self) -> Option<String> {
+        match self {
+            Error::NotInPlace(verdict) => Some(bounded(verdict.to_string(), 64 << 10)),
+            _ => None,
+        }
+    }
+
     /// The specification's error object, in this version of it.
     pub fn json(&self, version: Version) -> String {
         let mut object = json!({
             "cniVersion": version.as_str(),
             "code": self.code(),
-            "msg": self.to_string(),
+            "msg": self.message(),
         });
-        if let (Error::NotInPlace(verdict), Some(object)) = (self, object.as_object_mut()) {
-            object.insert("details".to_owned(), verdict.to_string().into());
+        if let (Some(details), Some(object)) = (self.details(), object.as_object_mut()) {
+            object.insert("details".to_owned(), details.into());
         }
         object.to_string()
     }
+}
+
+/// The start of a text that is longer than so many bytes.
+fn bounded(mut text: String, longest: usize) -> String {
+    let rest = text.len().saturating_sub(longest);
+    if rest > 0 {
+        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end));
+        text.truncate(end.unwrap_or_default());
+        text.push_str(&format!("… (and {rest} bytes more)"));
+    }
+    text
 }
 
 /// A value in quotes, its control characters escaped: others chose it, and an annotation may be 256 KiB long.
@@ -186,7 +210,7 @@ pub(crate) fn shortened(value: &str) -> String {
 }
 
 /// A reason, which may repeat that value, without control characters and at most as long.
-fn one_line(reason: &str) -> String {
+pub(crate) fn one_line(reason: &str) -> String {
     const LONGEST: usize = 200;
     let escaped = reason.chars().take(LONGEST).flat_map(|character| {
         let (escape, plain) = match character.is_control() {

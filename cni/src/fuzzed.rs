@@ -1,11 +1,11 @@
 //! Everything that reads what others chose, for the fuzzer: standard input, `CNI_ARGS`, annotations and kubeconfigs.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use proxy_init::internal::plan;
+use serde_json::json;
 use ureq::tls::Certificate;
 
 use crate::annotations::{Annotations, KEYS};
@@ -13,6 +13,7 @@ use crate::authority::usable;
 use crate::configuration::Configuration;
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
+use crate::object::{Map, NamespaceSpec, Object, PodSpec, ServiceSpec};
 use crate::plugin;
 use crate::pod::PodName;
 use crate::resolve;
@@ -45,6 +46,7 @@ pub fn read_all(input: &[u8]) {
         ),
     }
     read_names(input);
+    read_objects(input);
     let _ = usable(vec![Certificate::from_der(input).to_owned()], Duration::ZERO);
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -60,7 +62,10 @@ pub fn read_all(input: &[u8]) {
     };
     for key in KEYS {
         let mut annotations = Annotations::default();
-        annotations.add(&BTreeMap::from([(key.to_owned(), text.to_owned())]), "pod a/b");
+        let Ok(given) = serde_json::from_value(json!({key: text})) else {
+            return;
+        };
+        annotations.add(given, "pod a/b");
         let mut config = proxy_init::Config::new(inbound, outbound);
         match annotations.apply(&mut config) {
             Ok(()) => drop(plan(&config)),
@@ -122,6 +127,13 @@ fn read_names(input: &[u8]) {
     {
         assert!(question.bytes().len() <= 12 + 255 + 4, "{name}");
     }
+}
+
+/// What the API server says.
+fn read_objects(input: &[u8]) {
+    let _ = serde_json::from_slice::<Map<Object<PodSpec>>>(input);
+    let _ = serde_json::from_slice::<Map<Object<NamespaceSpec>>>(input);
+    let _ = serde_json::from_slice::<Map<Object<ServiceSpec>>>(input);
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod file;
 pub mod fuzzed;
 pub mod kubeconfig;
 pub mod log;
+pub mod object;
 pub mod plugin;
 pub mod pod;
 pub mod redirect;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::fstat;
 use proxy_init::error::Errno;
 use proxy_init::{Choice, Install, Namespace, Notice, Simulate};
 
@@ -43,14 +44,11 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
     match command.run(environment, stdin) {
         Ok(stdout) => Outcome { stdout, code: 0 },
         Err(error) => {
-            let code = error.code();
-            let details = match &error {
-                Error::NotInPlace(verdict) => format!(": {verdict}"),
-                _ => String::new(),
-            };
+            let (code, message) = (error.code(), error.message());
+            let details = error.details().map_or(String::new(), |details| format!(": {details}"));
             command
                 .log
-                .add(LogLevel::Error, format_args!("{error} (code {code}){details}"));
+                .add(LogLevel::Error, format_args!("{message} (code {code}){details}"));
             Outcome {
                 stdout: error.json(command.version),
                 code: 1,
@@ -206,36 +204,33 @@ struct PodNamespace<'a> {
 }
 
 impl<'a> PodNamespace<'a> {
+    /// Opens the one of this path, unless it is the one that the plugin runs in, which is the node's. That is known before
+    /// the API server is asked about the pod.
     fn open(path: &'a Path) -> Result<Self, Error> {
-        match Namespace::open(path) {
-            Ok(namespace) => Ok(Self { path, namespace }),
-            Err(error) => Err(invalid(path, error)),
+        let namespace = Namespace::open(path).map_err(|error| invalid(path, error))?;
+        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)).
+        let here = fs::metadata("/proc/thread-self/ns/net").map(|file| (file.dev(), file.ino()));
+        let here = here.map_err(|error| {
+            let unknown = "whether it is another than the plugin's own cannot be told";
+            invalid(path, format_args!("{unknown}: /proc/thread-self/ns/net: {error}"))
+        })?;
+        let there = fstat(&namespace).map_err(|errno| invalid(path, format_args!("fstat: {errno}")))?;
+        if here == (there.st_dev, there.st_ino) {
+            let reason =
+                "that is the network namespace of the plugin itself, whose rules are the node's: nothing was changed";
+            return Err(invalid(path, reason));
         }
+        Ok(Self { path, namespace })
     }
 
-    /// Runs `work` in it, unless it is the one that the plugin runs in, which is the node's. The calling thread stays there: a
-    /// thread of its own for `work` would wait for its turn on a busy node, and nothing but printing is left to do.
+    /// Runs `work` in it. The calling thread stays there: a thread of its own for `work` would wait for its turn on a busy
+    /// node, and nothing but printing is left to do.
     fn run<T>(&self, work: impl FnOnce() -> Result<T, proxy_init::Error>) -> Result<T, Error> {
-        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)).
-        let identity = || fs::metadata("/proc/thread-self/ns/net").map(|file| (file.dev(), file.ino()));
-        let here = identity();
         setns(&self.namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| {
             let advice = "entering a pod's network namespace takes CAP_SYS_ADMIN";
             invalid(self.path, format_args!("setns: {errno}: {advice}"))
         })?;
-        match (here, identity()) {
-            (Ok(here), Ok(there)) if here != there => Ok(work()?),
-            (Ok(_), Ok(_)) => Err(invalid(
-                self.path,
-                "that is the network namespace of the plugin itself, whose rules are the node's: nothing was changed",
-            )),
-            (Err(error), _) | (_, Err(error)) => Err(invalid(
-                self.path,
-                format_args!(
-                    "whether it is another than the plugin's own cannot be told: /proc/thread-self/ns/net: {error}"
-                ),
-            )),
-        }
+        Ok(work()?)
     }
 }
 

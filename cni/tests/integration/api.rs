@@ -334,6 +334,7 @@ fn the_api_server_has_ten_seconds_in_all() {
         Some(Plan::Drop),
         Some(Plan::Answer(503, "")),
         Some(Plan::Late(Duration::from_secs(30))),
+        Some(Plan::Drip),
         None,
     ];
     let labs = plans.map(|plan| {
@@ -445,6 +446,167 @@ fn an_authority_that_may_not_sign_is_not_trusted() {
         assert!(lab.run("STATUS").output(&lab.node).error(50).contains(words));
         assert_eq!(server.connections(), 0);
     }
+}
+
+/// 12 MiB of memory, whatever the answer is.
+#[test]
+fn an_answer_takes_little_memory() {
+    let spec = |spec: &str| format!(r#"{{"metadata": {{"namespace": "shop", "name": "web"}}, "spec": {spec}}}"#);
+    let most = (2 << 20) - 300;
+    let filled = |start: &str, piece: &str, end: &str| {
+        let times = (most - start.len() - end.len()) / piece.len();
+        format!("{start}{}{end}", piece.repeat(times))
+    };
+    let proxy = r#""containers": [{"name": "linkerd-proxy"}"#;
+    let metadata = |key: &str, piece: &str| {
+        let start = format!(r#"{{"spec": {{{proxy}]}}, "metadata": {{"namespace": "shop", "name": "web", "{key}": {{"#);
+        filled(&start, piece, r#""z": ""}}}"#)
+    };
+    let in_spec = |start: &str, piece: &str, end: &str| {
+        let (before, after) = (r#"{"metadata": {"namespace": "shop", "name": "web"}, "spec": {"#, "}}");
+        filled(&format!("{before}{start}"), piece, &format!("{end}{after}"))
+    };
+    let volumes = format!(r#"{proxy}], "volumes": [{{}}"#);
+    for (body, redirected) in [
+        (in_spec(&volumes, r#", {"name": "v12345", "emptyDir": {}}"#, "]"), true),
+        (in_spec(proxy, r#", {"name": "a", "env": []}"#, "]"), true),
+        (in_spec(&format!("{volumes}, [[["), "{},", "{}]]]]"), true),
+        (in_spec(&format!("{volumes}, "), "[],", "[]]"), true),
+        (in_spec(&format!("{proxy}, {{\"name\": \""), "\\u0061", "\"}]"), true),
+        (metadata("annotations", r#""a": "", "#), true),
+        (metadata("annotations", r#""config.linkerd.io/proxy-gid": "1", "#), true),
+        (metadata("labels", r#""a": "", "#), true),
+        // What no pod is.
+        (in_spec(r#""containers": [{}"#, ",{}", "]"), false),
+        (in_spec(r#""containers": [{}"#, ", [", "]"), false),
+        (in_spec(r#""containers": "#, "[", ""), false),
+        (in_spec("", r#""containers": [], "#, ""), false),
+        (metadata("annotations", r#""config.linkerd.io/skip-subnets": ["#), false),
+        (filled("", "{}", ""), false),
+        (filled("", r#"{"metadata":"#, ""), false),
+        (filled("\"", "x", "\""), false),
+        // Longer than any object of Kubernetes'.
+        (
+            format!("{}{}", spec(&format!("{{{proxy}]}}")), " ".repeat(8 << 20)),
+            false,
+        ),
+    ] {
+        let lab = Lab::new(&MESHED);
+        lab.server.plan([Plan::Body(body.clone())]);
+        let start = Instant::now();
+        let run = lab.run("ADD").under(&["prlimit", "--data=12582912"]);
+        let finished = run.output(&lab.node);
+        let (took, head) = (start.elapsed(), body.get(..200).unwrap());
+        if redirected {
+            finished.success();
+            assert!(lab.saved().contains("PROXY_INIT"), "{head}");
+        } else {
+            let message = finished.error(104);
+            assert!(message.len() < 4500, "{head}: {message}");
+            assert_untouched(&lab.pod);
+        }
+        assert!(took < Duration::from_secs(5), "{took:?}: {head}");
+    }
+}
+
+/// As long as Kubernetes takes it, which is more rules than anybody has.
+#[test]
+fn a_long_annotation_is_installed() {
+    let list = vec!["1"; 128 << 10].join(",");
+    let annotations = [("config.linkerd.io/skip-inbound-ports", list.as_str())];
+    let lab = Lab::new(&Pod {
+        annotations: &annotations,
+        ..MESHED
+    });
+    let start = Instant::now();
+    lab.add().success();
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(lab.saved().matches("--dports 1,1,1").count() > 17_000);
+}
+
+#[test]
+fn what_a_failure_says_is_cut() {
+    let long = "x".repeat(7 << 20);
+    let status = |message: &str| serde_json::json!({"kind": "Status", "message": message}).to_string();
+    for (body, shown) in [
+        (
+            status(&long),
+            "the API server answered 403 Forbidden: the token's service account",
+        ),
+        (
+            long.clone(),
+            "the API server answered 403 Forbidden: the token's service account",
+        ),
+        (status(&long[..60_000]), "the API server answered 403 Forbidden: xxxx"),
+        (
+            status("no\u{1b}[31m\nway"),
+            "the API server answered 403 Forbidden: no\\u{1b}[31m\\nway: the token's service account",
+        ),
+    ] {
+        let lab = Lab::new(&MESHED);
+        lab.server.plan_for_ever(Some(Plan::Failure(403, body)));
+        let finished = lab.add();
+        let message = finished.error(104);
+        assert!(message.contains(shown), "{message:.1000}");
+        assert!(
+            message.len() < 4500 && finished.stderr().len() < 9000,
+            "{} bytes",
+            message.len()
+        );
+    }
+}
+
+/// The proxy runs as another user than the configuration has, and no annotation says so.
+#[test]
+fn the_proxys_user_is_that_of_its_container() {
+    for (user, annotation, uid) in [
+        (serde_json::json!(7), "", 7),
+        (serde_json::json!(7), "9", 9),
+        (serde_json::Value::Null, "", 2102),
+        (serde_json::json!(0), "", 2102),
+        (serde_json::json!(-1), "", 2102),
+        (serde_json::json!(4_294_967_295_u64), "", 2102),
+        (serde_json::json!(i64::MAX), "", 2102),
+    ] {
+        for init in [false, true] {
+            let lab = Lab::new(&MESHED);
+            let proxy = serde_json::json!([{"name": "linkerd-proxy", "securityContext": {"runAsUser": user}}]);
+            let app = serde_json::json!([{"name": "app", "securityContext": {"runAsUser": 1000}}]);
+            let (containers, init_containers) = if init { (app, proxy) } else { (proxy, app) };
+            let pod = serde_json::json!({
+                "metadata": {
+                    "namespace": "shop", "name": "web",
+                    "annotations": {"config.linkerd.io/proxy-uid": annotation},
+                },
+                "spec": {
+                    "securityContext": {"runAsUser": 1000},
+                    "containers": containers,
+                    "initContainers": init_containers,
+                },
+            });
+            lab.server.add("namespaces/shop/pods/web", pod);
+            lab.add().success();
+            let flags = Flags {
+                uid: Some(uid),
+                ..Flags::default()
+            };
+            assert_eq!(lab.saved(), linkerds(&flags), "{user}");
+            lab.run("CHECK").output(&lab.node).success();
+        }
+    }
+}
+
+/// A pod on the node's network, for which no runtime calls a plugin.
+#[test]
+fn the_nodes_own_namespace_is_refused_without_a_request() {
+    let lab = Lab::new(&MESHED);
+    for verb in ["ADD", "CHECK"] {
+        let run = lab.run(verb).with("CNI_NETNS", "/proc/self/ns/net");
+        let message = run.output(&lab.node).error(4);
+        assert!(message.contains("the plugin itself"), "{message}");
+    }
+    assert_eq!(lab.server.requests().len(), 0);
+    assert_untouched(&lab.node);
 }
 
 #[test]

@@ -150,11 +150,7 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
             "linkerd.outgoing-proxy-port: invalid type: floating point",
         ),
         ("/linkerd/proxy-uid", json!("2102"), "linkerd.proxy-uid: invalid type"),
-        (
-            "/linkerd/proxy-uid",
-            json!(-2),
-            "linkerd.proxy-uid: \"-2\" is not a valid id",
-        ),
+        ("/linkerd/proxy-uid", json!(1.5), "linkerd.proxy-uid: invalid type"),
         (
             "/linkerd/proxy-gid",
             json!(4_294_967_295_u32),
@@ -231,8 +227,8 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
         ("/runtimeConfig", json!(1), "runtimeConfig: invalid type"),
         (
             "/runtimeConfig",
-            json!({POD_ANNOTATIONS: {"a": 1}}),
-            "runtimeConfig.io.kubernetes.cri.pod-annotations.a: invalid type",
+            json!({POD_ANNOTATIONS: {"config.linkerd.io/proxy-uid": 1}}),
+            "runtimeConfig.io.kubernetes.cri.pod-annotations.config.linkerd.io/proxy-uid: invalid type",
         ),
     ] {
         let mut configuration = meshed();
@@ -257,7 +253,7 @@ fn an_error_is_in_the_version_of_the_configuration() {
     let (node, pod) = (Namespace::new(), Namespace::new());
     for (key, value) in [
         ("ipv6", json!("true")),
-        ("proxy-uid", json!(-2)),
+        ("proxy-uid", json!(4_294_967_295_u32)),
         ("incoming-proxy-port", Value::Null),
     ] {
         for version in ["0.3.0", "0.4.0", "1.0.0", "1.1.0"] {
@@ -292,6 +288,60 @@ fn unknown_keys_and_null_are_ignored() {
     configuration["linkerd"]["inbound-ports-to-ignore"] = json!([" 4190 ", ""]);
     Run::new("ADD", &configuration, pod.path()).output(&node).success();
     assert!(pod.sh("iptables-nft-save -t nat").contains("--dports 4190 "));
+}
+
+/// As upstream's plugin, by Go's encoding/json and its own checks.
+#[test]
+fn what_upstream_takes_is_taken() {
+    let (node, pod) = (Namespace::new(), Namespace::new());
+    let configuration = json!({
+        "CNIVersion": "1.0.0",
+        "Name": "net",
+        "RuntimeConfig": {POD_ANNOTATIONS: {"linkerd.io/proxy-version": "x"}},
+        "LINKERD": {
+            "Incoming-Proxy-Port": 4143,
+            "OUTGOING-PROXY-PORT": 4140,
+            "proxy-UID": 2102,
+            "proxy-gid": -2,
+            "Inbound-Ports-To-Ignore": ["4190", ",", "4191,", " , "],
+            "subnets-to-ignore": [","],
+            "Pod-Info": "annotations",
+            "iptables-mode": "nft",
+            "IPv6": true,
+        },
+    });
+    let result = Run::new("ADD", &configuration, pod.path()).output(&node).result();
+    assert_eq!(result, json!({"cniVersion": "1.0.0"}));
+    let rules = pod.sh("ip6tables-nft-save -t nat");
+    assert!(
+        rules.contains("--uid-owner 2102 ") && rules.contains("--dports 4190,4191 "),
+        "{rules}"
+    );
+    assert!(!rules.contains("gid-owner") && !rules.contains(" -s "), "{rules}");
+    // The same key twice is not for us to choose from.
+    let twice = r#"{"cniVersion": "1.0.0", "name": "net", "linkerd": {"proxy-uid": 1, "Proxy-UID": 2}}"#;
+    let message = Run::new("ADD", &json!({}), pod.path())
+        .stdin(twice)
+        .output(&node)
+        .error(7);
+    assert!(message.contains("duplicate field"), "{message}");
+}
+
+#[test]
+fn a_message_has_a_bound() {
+    let (node, pod) = (Namespace::new(), Namespace::new());
+    let long = "é".repeat(1 << 20);
+    let mut configuration = meshed();
+    configuration["linkerd"]["proxy-uid"] = long.clone().into();
+    let finished = Run::new("ADD", &configuration, pod.path()).output(&node);
+    let message = finished.error(7);
+    assert!(
+        message.len() < 4500 && message.contains("bytes more)"),
+        "{message:.500}"
+    );
+    assert!(finished.stderr().len() < 9000, "{}", finished.stderr().len());
+    let run = Run::new("ADD", &meshed(), pod.path()).with("CNI_ARGS", &long[..60_000]);
+    assert!(run.output(&node).error(4).len() < 4500);
 }
 
 /// A bad value in upstream's plugin leaves seven rules; `"3306, 5000"` loses its second port.

@@ -27,6 +27,10 @@ pub enum Plan {
     Answer(u16, &'static str),
     /// With this body, which need not make sense.
     Body(String),
+    /// The answer is this status and this body, byte for byte.
+    Failure(u16, String),
+    /// An answer that never ends: a byte of it every tenth of a second.
+    Drip,
     /// Half an answer, then the end of the connection.
     Half,
     /// As if nothing had been planned, but only after this long.
@@ -334,6 +338,19 @@ fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Opt
             Some(Plan::Body(body)) => {
                 answer(200, "", &body)?;
                 continue;
+            }
+            Some(Plan::Failure(status, body)) => {
+                answer(status, "", &body)?;
+                continue;
+            }
+            Some(Plan::Drip) => {
+                let text = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+                stream.get_mut().write_all(text.as_bytes()).ok()?;
+                loop {
+                    stream.get_mut().write_all(b" ").ok()?;
+                    stream.get_mut().flush().ok()?;
+                    thread::sleep(Duration::from_millis(100));
+                }
             }
             Some(Plan::Half) => {
                 let text = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"metadata\":";
