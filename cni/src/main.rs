@@ -15,18 +15,35 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 /// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
 const LONGEST: u64 = 16 << 20;
 
+const HELP: &str = "\
+linkerd-cni is a CNI plugin: it redirects a pod's TCP connections through its sidecar proxy. Container runtimes start
+it; it takes no arguments, but variables of the environment and the network configuration on standard input.
+
+    CNI_COMMAND=ADD CNI_CONTAINERID=sandbox-1 CNI_NETNS=/var/run/netns/pod CNI_IFNAME=eth0 \\
+    CNI_ARGS='IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0' linkerd-cni < configuration.json
+
+  CNI_COMMAND      ADD, CHECK, DEL, GC, STATUS or VERSION
+  CNI_CONTAINERID  the container (ADD, CHECK)
+  CNI_NETNS        the path of its network namespace (ADD, CHECK)
+  CNI_IFNAME       the name of its interface (ADD, CHECK)
+  CNI_ARGS         its pod; without one, nothing is redirected
+
+  --version, -V    the version, commit and libraries
+  --help, -h       this text
+
+The exit code is 0, or 1 with an error object on standard output. docs/cni.md lists the configuration's keys, the
+annotations that count, and the errors.";
+
 fn main() -> ExitCode {
     // For people: a runtime gives no arguments.
-    let outcome = if std::env::args_os()
+    let argument = std::env::args_os()
         .nth(1)
-        .is_some_and(|argument| argument == "--version")
-    {
-        Outcome {
-            stdout: format!("linkerd-cni {}", proxy_init::BUILD),
-            code: 0,
-        }
-    } else {
-        plugin::run(&|name| std::env::var_os(name), stdin)
+        .and_then(|argument| argument.into_string().ok());
+    let said = |stdout| Outcome { stdout, code: 0 };
+    let outcome = match argument.as_deref() {
+        Some("--version" | "-V") => said(format!("linkerd-cni {}", proxy_init::BUILD)),
+        Some("--help" | "-h" | "help") => said(HELP.to_owned()),
+        _ => plugin::run(&|name| std::env::var_os(name), stdin),
     };
     if !outcome.stdout.is_empty()
         && let Err(error) = print(&outcome.stdout)

@@ -73,6 +73,16 @@ fn the_program_names_its_version_and_libraries() {
     );
 }
 
+/// And reads no configuration, which a terminal would never end.
+#[test]
+fn the_program_explains_itself() {
+    for flag in ["--help", "-h", "help"] {
+        let said = Finished(Command::new(PLUGIN).arg(flag).output().unwrap()).success();
+        assert!(said.contains("CNI_COMMAND") && said.contains("docs/cni.md"), "{said}");
+        assert!(said.lines().all(|line| line.len() <= 120), "{said}");
+    }
+}
+
 #[test]
 fn other_versions_are_refused_with_code_1() {
     let (node, pod) = (Namespace::new(), Namespace::new());
