@@ -5,10 +5,11 @@
 #![no_main]
 #![allow(unsafe_code)] // for C's main to be found by its name
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use nix::fcntl::OFlag;
@@ -18,15 +19,37 @@ use proxy_init::log::{self, Format, Level, Log};
 use proxy_init::{Explained, Shown, detect, explain, recognize, report, show, start_up};
 use serde_json::json;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
-extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
+extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     start_up::prepare();
-    let exit = match cli::parse(std::env::args_os(), |name| std::env::var_os(name)) {
+    // SAFETY: these are what C's start-up passes to main.
+    let arguments = unsafe { arguments_of(count, arguments) };
+    let exit = match cli::parse(arguments, |name| std::env::var_os(name)) {
         Ok(command) => run(command),
         Err(error) => refuse(&error),
     };
     exit.code()
+}
+
+/// The arguments that `main` got. Without Rust's own start-up, std::env::args_os knows them with glibc only, which passes
+/// them to a program's constructors too.
+///
+/// # Safety
+/// `arguments` points to `count` strings that live as long as the process.
+unsafe fn arguments_of(count: c_int, arguments: *const *const c_char) -> impl Iterator<Item = OsString> {
+    let count = usize::try_from(count).unwrap_or_default();
+    (0..count).map(move |number| {
+        // SAFETY: there are `count` of them.
+        let argument = unsafe { *arguments.add(number) };
+        // SAFETY: each is a string that lives as long as the process.
+        let argument = unsafe { CStr::from_ptr(argument) };
+        OsStr::from_bytes(argument.to_bytes()).to_owned()
+    })
 }
 
 fn run(command: Command) -> Exit {

@@ -6,7 +6,7 @@ use mnl::Bus;
 use nix::errno::Errno;
 
 use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
-use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT};
+use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
@@ -102,7 +102,7 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
                 attributes.bytes(libc::RTA_SRC, &bytes(from));
             }
             if let Some(uid) = uid {
-                attributes.bytes(libc::RTA_UID, &uid.to_ne_bytes());
+                attributes.bytes(RTA_UID, &uid.to_ne_bytes());
             }
             attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
             attributes.bytes(RTA_DPORT, &to_port.to_be_bytes());
