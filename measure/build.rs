@@ -1,6 +1,7 @@
 //! Builds the small C programs that the benchmark carries, and puts them and proxy-init's binary where it can take them in.
 //!
-//! PROXY_INIT names the binary, as `cargo xtask build` does; without it, the benchmark must be told where one is.
+//! PROXY_INIT names the binary, and MUSL_SPECS the file that tells gcc of musl, as `cargo xtask build` does; without the one,
+//! the benchmark must be told where a binary is, and without the other, it has no floor with musl.
 
 use std::env;
 use std::error::Error;
@@ -11,41 +12,65 @@ use std::process::Command;
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for program in ["empty", "replay", "run"] {
-        compile(program, &out.join(program))?;
+        compile(program, None, &out.join(program))?;
+    }
+    println!("cargo::rerun-if-env-changed=MUSL_SPECS");
+    let specs = env::var("MUSL_SPECS").ok();
+    for program in ["empty", "replay"] {
+        let name = format!("{program}-musl");
+        if let Some(specs) = &specs {
+            println!("cargo::rerun-if-changed={specs}");
+            compile(program, Some(specs), &out.join(&name))?;
+        }
+        include(&out, &name, specs.is_some())?;
     }
     println!("cargo::rerun-if-env-changed=PROXY_INIT");
-    let binary = match env::var("PROXY_INIT") {
-        Ok(path) => {
-            println!("cargo::rerun-if-changed={path}");
-            fs::copy(&path, out.join("proxy-init")).map_err(|error| format!("PROXY_INIT={path}: {error}"))?;
-            "Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/proxy-init\")))"
-        }
-        Err(_) => "None",
-    };
-    fs::write(out.join("proxy_init.rs"), binary)?;
-    Ok(())
+    let binary = env::var("PROXY_INIT").ok();
+    if let Some(path) = &binary {
+        println!("cargo::rerun-if-changed={path}");
+        fs::copy(path, out.join("proxy-init")).map_err(|error| format!("PROXY_INIT={path}: {error}"))?;
+    }
+    include(&out, "proxy-init", binary.is_some())
 }
 
-/// Static, as proxy-init is; by the compiler for the target, if that is another one.
-fn compile(program: &str, to: &Path) -> Result<(), Box<dyn Error>> {
+/// Writes the Rust expression for a program that may be missing.
+fn include(out: &Path, name: &str, is_there: bool) -> Result<(), Box<dyn Error>> {
+    let bytes = if is_there {
+        format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
+    } else {
+        "None".to_owned()
+    };
+    Ok(fs::write(out.join(format!("{name}.rs")), bytes)?)
+}
+
+/// Static, as proxy-init is, with glibc or as a file tells gcc; by the compiler for the target, if that is another machine.
+fn compile(program: &str, specs: Option<&str>, to: &Path) -> Result<(), Box<dyn Error>> {
     let source = format!("c/{program}.c");
     println!("cargo::rerun-if-changed={source}");
     let (host, target) = (env::var("HOST")?, env::var("TARGET")?);
-    let compiler = if host == target {
+    let machine = |triple: &str| triple.split('-').next().unwrap_or_default().to_owned();
+    let (host, machine) = (machine(&host), machine(&target));
+    let compiler = if host == machine {
         "cc".to_owned()
     } else {
-        // Debian's name for it: aarch64-linux-gnu-gcc.
-        target.replace("-unknown-", "-") + "-gcc"
+        // Debian's name for it.
+        format!("{machine}-linux-gnu-gcc")
     };
     let mut command = Command::new(&compiler);
     command
         .args(["-O2", "-Wall", "-static", "-s", "-o"])
         .arg(to)
         .arg(&source);
-    // The C library that the rest of the program is linked with, if that isn't the compiler's own.
-    println!("cargo::rerun-if-env-changed=LIBC_LIB_DIR");
-    if let Some(folder) = env::var_os("LIBC_LIB_DIR") {
-        command.arg("-L").arg(folder);
+    if let Some(specs) = specs {
+        command.args(["-specs", specs]);
+        // The kernel's headers, which musl has none of. musl's own come first.
+        for folder in [
+            "/usr/include".to_owned(),
+            format!("/usr/include/{machine}-linux-gnu"),
+            format!("/usr/{machine}-linux-gnu/include"),
+        ] {
+            command.args(["-idirafter", &folder]);
+        }
     }
     let status = command.status().map_err(|error| format!("{compiler}: {error}"))?;
     if status.success() {

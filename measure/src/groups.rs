@@ -10,7 +10,7 @@ use crate::Result;
 use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
 use crate::group::{Contender, Group, Rounds};
-use crate::tools::{Step, Tools};
+use crate::tools::{Libc, Step, Tools};
 
 const MODES: [&str; 4] = ["nft", "native", "auto", "legacy"];
 
@@ -45,13 +45,16 @@ fn install(tools: &Tools) -> Group {
     let mut add = |name: &str, contender: Result<Contender>| {
         group.add(name, contender.map(|contender| contender.against(ours("nft"))));
     };
-    let empty = "floor: an empty static C program";
-    add(empty, Ok(Contender::new(empty, [tools.empty()])));
-    for mode in ["nft", "native"] {
-        let name = format!("floor: static C, replays {mode} mode's batch");
-        let replay = rules.replay(tools, mode);
-        let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
-        add(&name, contender);
+    for libc in Libc::ALL {
+        let name = format!("floor: an empty static C program, {}", libc.name());
+        let empty = tools.empty(libc);
+        add(&name, empty.map(|step| Contender::new(&name, [step])));
+        for mode in ["nft", "native"] {
+            let name = format!("floor: static C, replays {mode} mode's batch, {}", libc.name());
+            let replay = rules.replay(tools, libc, mode);
+            let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
+            add(&name, contender);
+        }
     }
     for mode in ["nft", "native", "auto"] {
         add(&ours(mode), proxy_init(tools, mode));
@@ -236,7 +239,7 @@ fn read_beside(tools: &Tools) -> Result<Group> {
     let floor = "floor: static C, reads the list of rules";
     let list = "nft list ruleset";
     for (name, step) in [
-        (floor, tools.replay("list", &list_of_rules())),
+        (floor, tools.replay(Libc::Glibc, "list", &list_of_rules())),
         (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
     ] {
         let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));

@@ -9,14 +9,14 @@ use xtask::samples::{Samples, time};
 
 use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
 use crate::group::Contender;
-use crate::tools::{Sample, Tools};
+use crate::tools::{Libc, Sample, Tools};
 use crate::{Result, interrupt};
 
 /// How many pods start in one storm, and how many at a time.
 pub(crate) const PODS: usize = 100;
 const AT_ONCE: [usize; 2] = [2, 16];
 
-/// The program that does nothing, which the others are compared with.
+/// The program that does nothing, which the others are compared with: with musl if the benchmark carries it.
 const EMPTY: &str = "an empty static C program";
 
 /// One contender's storms.
@@ -47,8 +47,15 @@ pub(crate) struct Storms {
 /// # Errors
 /// A run fails that succeeded before, or the user has interrupted.
 pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
-    let mut contenders = vec![Contender::new(EMPTY, [tools.empty()])];
     let mut left_out = Vec::new();
+    let (libc, empty) = match tools.empty(Libc::Musl) {
+        Ok(empty) => (Libc::Musl, empty),
+        Err(reason) => {
+            left_out.push(format!("{EMPTY}, {}: {reason}", Libc::Musl.name()));
+            (Libc::Glibc, tools.empty(Libc::Glibc)?)
+        }
+    };
+    let mut contenders = vec![Contender::new(format!("{EMPTY}, {}", libc.name()), [empty])];
     let mut add = |name: String, contender: Result<Contender>| match contender {
         Ok(contender) => contenders.push(contender),
         Err(reason) => left_out.push(format!("{name}: {reason}")),
@@ -140,13 +147,11 @@ impl Storms {
             }
         );
         for storm in &self.storms {
-            let find = |name: &str, at_once: usize| {
-                let mut storms = self.storms.iter();
-                storms.find(|storm| storm.name == name && storm.at_once == at_once)
-            };
-            let empty = find(EMPTY, storm.at_once).filter(|empty| empty.name != storm.name);
+            let with = |at_once: usize| self.storms.iter().filter(move |storm| storm.at_once == at_once);
+            let empty = with(storm.at_once).find(|other| other.name.starts_with(EMPTY));
+            let empty = empty.filter(|empty| empty.name != storm.name);
             let fewest = AT_ONCE.into_iter().min().filter(|fewest| *fewest != storm.at_once);
-            let slower = fewest.and_then(|fewest| find(&storm.name, fewest));
+            let slower = fewest.and_then(|fewest| with(fewest).find(|other| other.name == storm.name));
             let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
             text += &format!(
                 "| {} | {} | {} | {} | {} | {} | {} | {} | {:.1} MiB |\n",

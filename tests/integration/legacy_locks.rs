@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xtask::lab::Namespace;
 
-use crate::support::{Folder, Run, chart_in, install, saved};
+use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
 
 fn chart() -> String {
     chart_in("legacy")
@@ -232,7 +232,7 @@ fn file_capabilities_alone_are_enough() {
          mount -t tmpfs -o mode=1777 tmpfs /run; mount --bind {root}/bin /usr/sbin; \
          exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw --inh-caps=-all,+net_admin,+net_raw --ambient-caps=-all,+net_admin,+net_raw --reuid=65534 --regid=65534 --clear-groups \
          env PATH=/nonexistent {root}/proxy-init \"$@\"",
-        env!("CARGO_BIN_EXE_proxy-init")
+        PROXY_INIT
     );
     for mode in ["legacy", "plain"] {
         let namespace = Namespace::new();

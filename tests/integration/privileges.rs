@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use xtask::lab::Namespace;
 
-use crate::support::{Finished, Folder, Run, chart, chart_in, saved};
+use crate::support::{Finished, Folder, PROXY_INIT, Run, chart, chart_in, saved};
 
 /// The program with file capabilities, started by uid 65534 with none of its own in this environment, and with these
 /// arguments. In the folder are this user's own commands.
@@ -16,7 +16,7 @@ fn started_by_a_user(namespace: &Namespace, folder: &Folder, environment: &str, 
          setcap cap_net_admin,cap_net_raw=p {root}/image/proxy-init; mount -t tmpfs -o mode=1777 tmpfs /run; \
          exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --ambient-caps=-all \
          env {environment} {root}/image/proxy-init {arguments}",
-        env!("CARGO_BIN_EXE_proxy-init")
+        PROXY_INIT
     );
     Finished(namespace.output(Command::new("unshare").args(["--mount", "sh", "-ec", &script])))
 }

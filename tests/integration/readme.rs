@@ -6,10 +6,12 @@ use std::path::Path;
 use xtask::recording::{FILE, record};
 use xtask::shell::target;
 
+use crate::support::PROXY_INIT;
+
 /// The recording is what the program prints today.
 #[test]
 fn the_recording_is_of_this_program() {
-    let recorded = record(Path::new(env!("CARGO_BIN_EXE_proxy-init")));
+    let recorded = record(Path::new(PROXY_INIT));
     let shown = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap_or_default();
     if recorded != shown {
         let made = target("recording.svg");

@@ -5,7 +5,7 @@ use std::process::Command;
 use xtask::lab::{Lab, Namespace};
 use xtask::linkerd::Flags;
 
-use crate::support::{Run, chart_in, install, saved};
+use crate::support::{PROXY_INIT, Run, chart_in, install, saved};
 
 const PAGE: &str = include_str!("../../docs/rollout.md");
 
@@ -39,7 +39,7 @@ fn the_page_shows_what_is_printed() {
 
 /// What a shell command prints that finds the program under test.
 fn shell(namespace: &Namespace, command: &str) -> String {
-    let program = env!("CARGO_BIN_EXE_proxy-init");
+    let program = PROXY_INIT;
     let folder = program.trim_end_matches("proxy-init");
     let mut shell = Command::new("bash");
     shell

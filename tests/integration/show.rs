@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
 
-use crate::support::{Folder, Run, chart, chart_in, install};
+use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, install};
 
 fn show(namespace: &Namespace) -> Value {
     serde_json::from_str(&install(namespace, "show --output json")).unwrap()
@@ -408,7 +408,7 @@ fn letters_are_bold_only_on_a_terminal() {
     let log = folder.join("typescript");
     // script(1) gives the program a terminal.
     let on_terminal = |environment: &str| {
-        let command = format!("{environment} {} show", env!("CARGO_BIN_EXE_proxy-init"));
+        let command = format!("{environment} {} show", PROXY_INIT);
         namespace.stdout("script", ["-q", "-e", "-c", &command, log.to_str().unwrap()])
     };
     assert!(on_terminal("").contains("\u{1b}[1mnft mode\u{1b}[0m"));

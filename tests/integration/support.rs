@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use xtask::lab::Namespace;
 use xtask::linkerd::CHART_ARGUMENTS;
 
-/// The program under test.
-const PROXY_INIT: &str = env!("CARGO_BIN_EXE_proxy-init");
+/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
+pub(crate) const PROXY_INIT: &str = match option_env!("PROXY_INIT_TO_TEST") {
+    Some(program) => program,
+    None => env!("CARGO_BIN_EXE_proxy-init"),
+};
 
 /// The flags that must be given, and nothing else.
 pub(crate) const PORTS: &str = "-p 4143 -o 4140";

@@ -7,7 +7,7 @@ use serde_json::Value;
 use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
-use crate::support::{Finished, Folder, Run, chart_in, feed, install, saved};
+use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, feed, install, saved};
 
 /// What was done to a namespace, before and after installing.
 struct Case<'a> {
@@ -448,7 +448,7 @@ fn it_raises_no_false_alarm_beside_runs_with_the_same_flags() {
 #[test]
 fn without_proc_nothing_is_said_about_legacy_tables() {
     let root = Folder::new("no-proc");
-    std::fs::copy(env!("CARGO_BIN_EXE_proxy-init"), root.join("proxy-init")).unwrap();
+    std::fs::copy(PROXY_INIT, root.join("proxy-init")).unwrap();
     // The test's binary is linked dynamically.
     let hide = format!(
         "mount -t tmpfs tmpfs {root}; mount -t tmpfs tmpfs /proc",

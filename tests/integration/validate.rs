@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, ROOT, Reached, Server, connect};
 
-use crate::support::{Finished, Folder, Run, chart_in, install};
+use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, install};
 
 const MODES: [&str; 3] = ["nft", "native", "legacy"];
 
@@ -97,7 +97,7 @@ fn the_charts_arguments_validate_each_mode_as_any_user_but_the_proxys() {
 fn named_as_the_validator_it_takes_the_validators_flags() {
     let folder = Folder::new("validator");
     let link = folder.join("linkerd2-network-validator");
-    symlink(env!("CARGO_BIN_EXE_proxy-init"), &link).unwrap();
+    symlink(PROXY_INIT, &link).unwrap();
     let lab = Lab::new();
     install(&lab.pod, &chart_in("nft"));
     let run = |line: &str, environment: &[(&str, &str)]| {

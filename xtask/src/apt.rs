@@ -7,8 +7,48 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::shell::{Result, Run as _, target};
+
+/// How long a mirror that refuses is waited for.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What apt says of one that refuses: HTTP's statuses, as it prints them, and of TCP.
+const REFUSALS: [&str; 7] = [
+    "  429  ",
+    "  500  ",
+    "  502  ",
+    "  503  ",
+    "  504  ",
+    "Connection refused",
+    "Connection timed out",
+];
+
+/// Packages that must be the ones that were tried, as sha256sum lists their files: those of the compiler, of which releases
+/// and images are made.
+const PINNED: &str = include_str!("pinned.sums");
+
+/// The version of a package that was pinned, for this architecture.
+pub fn pinned(package: &str, architecture: &str) -> Option<&'static str> {
+    PINNED.lines().find_map(|line| {
+        let (_, file) = line.split_once("  ")?;
+        let version = file.strip_prefix(package)?.strip_prefix('_')?;
+        version
+            .strip_suffix(".deb")?
+            .strip_suffix(architecture)?
+            .strip_suffix('_')
+    })
+}
+
+/// Whether a package was unpacked before, by [`unpack`] or as the first one of [`unpack_all`], under its name.
+pub fn is_unpacked(release: &str, package: &str) -> bool {
+    let (name, lists) = Lists::of(release, package);
+    let folder = &lists.folder;
+    folder.join("unpacked").join(name).join(".version").exists()
+        || folder.join("roots").join(name).join(".packages").exists()
+}
 
 /// Unpacks a package of a Debian release, without its dependencies, and returns the folder.
 pub fn unpack(release: &str, package: &str) -> Result<PathBuf> {
@@ -112,7 +152,48 @@ fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn extract(package: &Path, folder: &Path) -> Result<()> {
+    check(package)?;
     Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).run()
+}
+
+/// Fails if a package's file is to be another one.
+fn check(package: &Path) -> Result<()> {
+    let file = package.file_name().unwrap_or_default().to_string_lossy();
+    let (name, _) = file.split_once('_').unwrap_or_default();
+    let pinned = |line: &&str| {
+        line.split_once("  ")
+            .is_some_and(|(_, file)| file.starts_with(&format!("{name}_")))
+    };
+    if !PINNED.lines().any(|line| pinned(&line)) {
+        return Ok(());
+    }
+    let sum = Command::new("sha256sum").arg(package).read()?;
+    let sum = sum.split(' ').next().unwrap_or_default();
+    if PINNED.lines().any(|line| line == format!("{sum}  {file}")) {
+        return Ok(());
+    }
+    let known: Vec<&str> = PINNED.lines().filter(pinned).collect();
+    Err(format!(
+        "{sum}  {file} is not the package that was tried, which xtask/src/pinned.sums names: {}",
+        known.join("; ")
+    )
+    .into())
+}
+
+/// Runs a command of apt's, again and again where the mirror refuses.
+fn patiently(command: impl Fn() -> Command) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let Err(error) = command().read() else {
+            return Ok(());
+        };
+        let said = error.to_string();
+        if start.elapsed() > PATIENCE || !REFUSALS.iter().any(|refusal| said.contains(refusal)) {
+            return Err(error);
+        }
+        eprintln!("xtask: Debian's mirror refuses; trying again in 20 s, for 10 minutes");
+        thread::sleep(Duration::from_secs(20));
+    }
 }
 
 /// A release's lists of packages for one architecture, with apt's state for them.
@@ -153,10 +234,10 @@ impl Lists {
     /// Runs a command that downloads packages, once more with new lists if they are older than what the mirror has.
     fn fetch(&self, command: impl Fn() -> Command) -> Result<()> {
         self.update()?;
-        if command().read().is_err() {
+        if patiently(&command).is_err() {
             fs::remove_dir_all(self.folder.join("lists"))?;
             self.update()?;
-            command().read()?;
+            patiently(&command)?;
         }
         Ok(())
     }
@@ -176,7 +257,12 @@ impl Lists {
             folder.join("sources.list"),
             format!("deb [signed-by={keyring}] {} {} main\n", mirror()?, self.release),
         )?;
-        self.apt_get().arg("update").read()?;
+        patiently(|| {
+            let mut update = self.apt_get();
+            // Otherwise, lists that could not be fetched are a warning.
+            update.args(["-o", "APT::Update::Error-Mode=any", "update"]);
+            update
+        })?;
         fs::write(folder.join("lists/ready"), "")?;
         Ok(())
     }

@@ -49,11 +49,6 @@ impl Architecture {
         }
     }
 
-    /// Rust's target.
-    pub(crate) fn triple(self) -> String {
-        format!("{}-unknown-linux-gnu", self.machine())
-    }
-
     /// A package as apt names it on this machine.
     pub(crate) fn package(self, name: &str) -> String {
         if self.is_here() {

@@ -101,7 +101,7 @@ fn whole() -> Result<()> {
 }
 
 fn processes(arguments: &[&str], output: &Path) -> Result<()> {
-    let bench = build::bench(&build::run()?)?;
+    let bench = build::bench()?;
     let mut command = Command::new(bench);
     command.args(arguments).arg("--output").arg(output).run()
 }

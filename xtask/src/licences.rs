@@ -12,18 +12,18 @@ use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, root};
 
 use crate::architecture::Architecture;
-use crate::build;
 use crate::rust::Rust;
+use crate::target::{self, Libc};
+use crate::{build, libraries};
 
-/// The static libraries, and their licences in SPDX's words: those of the notices in their sources, which Debian's
-/// copyright files repeat.
-const LIBRARIES: [(&str, &str); 4] = [
-    ("libnftnl", "GPL-2.0-or-later"),
-    ("libmnl", "LGPL-2.1-or-later"),
-    ("glibc", "LGPL-2.1-or-later"),
-    // libgcc_eh.a and libgcc.a. The exception lets a program have any licence.
-    ("libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
-];
+// The licences of the static libraries in SPDX's words: those of the notices in their sources, which Debian's copyright
+// files repeat.
+const LIBNFTNL: (&str, &str) = ("libnftnl", "GPL-2.0-or-later");
+const LIBMNL: (&str, &str) = ("libmnl", "LGPL-2.1-or-later");
+const MUSL: (&str, &str) = ("musl", "MIT");
+const GLIBC: (&str, &str) = ("glibc", "LGPL-2.1-or-later");
+/// libgcc_eh.a, libgcc.a, and what a program starts and ends with. The exception lets a program have any licence.
+const LIBGCC: (&str, &str) = ("libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1");
 
 /// The texts of GNU's licences, which Debian's copyright files refer to.
 const TEXTS: &str = "/usr/share/common-licenses";
@@ -41,6 +41,8 @@ pub(crate) struct Component {
 
 pub(crate) enum Origin {
     Crate,
+    /// One that Rust's standard library is made of.
+    CrateOfStandardLibrary,
     /// A package of Debian's, and its version.
     Debian(String, String),
     RustToolchain,
@@ -62,23 +64,43 @@ impl Component {
     fn folder(&self) -> String {
         match &self.origin {
             Origin::Debian(package, version) => format!("{package}-{version}"),
-            Origin::Crate | Origin::RustToolchain => format!("{}-{}", self.name, self.version),
+            Origin::Crate | Origin::CrateOfStandardLibrary | Origin::RustToolchain => {
+                format!("{}-{}", self.name, self.version)
+            }
         }
     }
 }
 
 /// Everything that is linked into a program: crates, Rust's standard library and C's libraries.
 pub(crate) fn components(program: &str, architecture: Architecture) -> Result<Vec<Component>> {
-    let mut components = crates(program, architecture)?;
-    components.push(standard_library(architecture)?);
-    components.extend(libraries(architecture)?);
+    let target = target::of(architecture)?;
+    let triple = target.triple();
+    let mut components = crates(cargo, program, &triple, &[])?;
+    let (rust, libraries, libc) = match &target.libc {
+        Libc::Musl(rust, libraries) => (Some(rust), libraries, MUSL),
+        Libc::Glibc(libraries) => (None, libraries, GLIBC),
+        Libc::Dynamic => return Err("the licences of a program that is linked dynamically are the system's".into()),
+    };
+    components.extend(standard_library(rust, &triple)?);
+    for ((name, licence), file) in [
+        (LIBNFTNL, &libraries.nftnl.file),
+        (LIBMNL, &libraries.mnl.file),
+        (libc, &libraries.libc),
+        (LIBGCC, &libraries.libgcc),
+    ] {
+        components.push(of_debian(name, licence, file)?);
+    }
+    // It carries programs of C that are linked with glibc, to compare with.
+    if build::carried_by(program).is_some() && libc != GLIBC {
+        components.push(of_debian(GLIBC.0, GLIBC.1, &libraries::glibc(architecture)?)?);
+    }
     Ok(components)
 }
 
 /// The one expression for a program: the licences that apply together, where there is a choice, those of deny.toml.
 pub(crate) fn expression(components: &[Component]) -> Result<String> {
     let mut allowed = allowed()?;
-    for (_, licence) in LIBRARIES {
+    for (_, licence) in [LIBNFTNL, LIBMNL, MUSL, GLIBC, LIBGCC] {
         allowed.push(Licensee::parse(licence)?);
     }
     let mut licences = BTreeSet::new();
@@ -142,23 +164,24 @@ fn allowed() -> Result<Vec<Licensee>> {
     Ok(names.map(Licensee::parse).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The crates that are linked into a program, without those that run while it is compiled.
-fn crates(program: &str, architecture: Architecture) -> Result<Vec<Component>> {
+/// The crates that are linked into a package, without those that run while it is compiled; `cargo` runs a subcommand for the
+/// package's workspace.
+fn crates(
+    cargo: impl Fn(&[&str]) -> Command,
+    package: &str,
+    triple: &str,
+    features: &[&str],
+) -> Result<Vec<Component>> {
     let metadata = cargo(&["metadata", "--locked", "--format-version", "1"]).read()?;
     let metadata: Value = serde_json::from_str(&metadata)?;
     let packages = metadata.get("packages").and_then(Value::as_array);
     let packages = packages.ok_or("cargo metadata lists no packages")?;
-    let tree = cargo(&[
-        "tree",
-        "--locked",
-        "--package",
-        program,
-        "--edges",
-        "normal,no-proc-macro",
-    ])
-    .args(["--target", &architecture.triple(), "--prefix", "none"])
-    .args(["--format", "{p}"])
-    .read()?;
+    let mut tree = cargo(&["tree", "--locked", "--package", package]);
+    let tree = tree
+        .args(["--edges", "normal,no-proc-macro", "--target", triple])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(features)
+        .read()?;
     // "nix v0.31.3", "proxy-init v0.2.0 (/path)", "libc v0.2.191 (*)"
     let linked: BTreeSet<(&str, &str)> = tree
         .lines()
@@ -205,31 +228,43 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-fn standard_library(architecture: Architecture) -> Result<Component> {
+/// Rust's standard library: of the compiler on PATH, or of the one that makes it for musl, with the crates that it takes then.
+fn standard_library(rust: Option<&Rust>, triple: &str) -> Result<Vec<Component>> {
     let (name, licence) = ("rust-std", "MIT OR Apache-2.0");
-    if let Rust::Debian { library, .. } = Rust::of(architecture)? {
-        return of_debian(name, licence, &library);
+    let library = if let Some(Rust::Debian { source, .. }) = rust {
+        of_debian(name, licence, source)?
+    } else {
+        let version = Command::new("rustc").arg("--version").read()?;
+        let sysroot = Command::new("rustc").args(["--print", "sysroot"]).read()?;
+        let documents = Path::new(sysroot.trim()).join("share/doc/rust");
+        Component {
+            name: name.to_owned(),
+            version: version.split(' ').nth(1).unwrap_or_default().to_owned(),
+            licence: licence.to_owned(),
+            texts: ["COPYRIGHT-library.html", "licenses/MIT.txt", "licenses/Apache-2.0.txt"]
+                .map(|text| documents.join(text))
+                .into(),
+            origin: Origin::RustToolchain,
+        }
+    };
+    let mut components = vec![library];
+    if let Some(rust) = rust {
+        let manifest = rust.library()?.join("std/Cargo.toml");
+        let cargo = |arguments: &[&str]| {
+            let mut command = cargo(arguments);
+            command.arg("--manifest-path").arg(&manifest);
+            command.env("RUSTC", rust.command()).env("RUSTC_BOOTSTRAP", "1");
+            command
+        };
+        // Its own parts are of no version.
+        let is_own = |one: &Component| one.version == "0.0.0" || one.name.starts_with("rustc-std-workspace");
+        let crates = crates(cargo, "std", triple, &["--no-default-features"])?;
+        components.extend(crates.into_iter().filter(|one| !is_own(one)).map(|one| Component {
+            origin: Origin::CrateOfStandardLibrary,
+            ..one
+        }));
     }
-    let version = Command::new("rustc").arg("--version").read()?;
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).read()?;
-    let documents = Path::new(sysroot.trim()).join("share/doc/rust");
-    Ok(Component {
-        name: name.to_owned(),
-        version: version.split(' ').nth(1).unwrap_or_default().to_owned(),
-        licence: licence.to_owned(),
-        texts: ["COPYRIGHT-library.html", "licenses/MIT.txt", "licenses/Apache-2.0.txt"]
-            .map(|text| documents.join(text))
-            .into(),
-        origin: Origin::RustToolchain,
-    })
-}
-
-fn libraries(architecture: Architecture) -> Result<Vec<Component>> {
-    let files = build::static_libraries(architecture)?;
-    let libraries = LIBRARIES.into_iter().zip(files);
-    libraries
-        .map(|((name, licence), file)| of_debian(name, licence, &file))
-        .collect()
+    Ok(components)
 }
 
 /// A component by this name, which is in this file or folder of a package.

@@ -9,6 +9,7 @@ mod commit;
 mod demo;
 mod image;
 mod kernels;
+mod libraries;
 mod library;
 mod licences;
 mod mutants;
@@ -17,6 +18,7 @@ mod release;
 mod rootfs;
 mod rust;
 mod setup;
+mod target;
 
 use architecture::Architecture;
 use xtask::shell::{self, Result, Run as _, cargo};
@@ -28,8 +30,8 @@ Commands:
   setup   Install what the build and the tests need (the others do it when something of theirs is missing)
   build   Build the static release binaries, target/dist/proxy-init and target/dist/linkerd-cni (the CNI plugin),
           and the benchmark that carries proxy-init, target/dist/proxy-init-bench; --arch arm64 (or amd64) builds
-          proxy-init and linkerd-cni for that architecture; --target TRIPLE builds proxy-init for a target of
-          rustc's, with the static libraries that PKG_CONFIG_PATH names
+          proxy-init and linkerd-cni for that architecture. They are linked with musl, or with glibc where
+          musl can't be had, and why is said
   test    Check formatting and lints, run all tests, those of kernels among them (needs root)
   bench   Run the benchmarks, make docs/benchmarks.md and its charts (needs root; takes some 10 minutes).
           --quick takes a minute: whole processes only, into target/bench; --only WORD takes the tables
@@ -75,12 +77,8 @@ fn main() -> ExitCode {
                 }
                 Ok(())
             }),
-        ("build", [flag, triple]) if flag == "--target" => setup::for_build().and_then(|()| {
-            println!("{}", build::for_target(triple)?.display());
-            Ok(())
-        }),
-        ("test", []) => setup::for_tests().and_then(|()| test()),
-        ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
+        ("test", []) => setup::for_tests().and_then(|()| at_hand()).and_then(|()| test()),
+        ("demo", []) => setup::for_tests().and_then(|()| at_hand()).and_then(|()| demo::run()),
         ("audit", []) => audit(),
         ("image", []) => setup::for_tests().and_then(|()| image::run()),
         ("image", [flag, folder]) if flag == "--layout" => {
@@ -112,9 +110,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// Takes musl where it is here already: who tries a fresh clone doesn't wait for it.
+fn at_hand() -> Result<()> {
+    target::choose(Architecture::here()?, target::Effort::AtHand).map(|_| ())
+}
+
 fn build_all() -> Result<()> {
     let binary = build::run()?;
-    let (bench, cni) = (build::bench(&binary)?, build::cni()?);
+    let (bench, cni) = (build::bench()?, build::cni()?);
     println!("{}\n{}\n{}", binary.display(), cni.display(), bench.display());
     Ok(())
 }
@@ -140,6 +143,9 @@ fn test() -> Result<()> {
     // What can't run here is left out by name, and said last: nobody shall take it for passed.
     let mut skipped = Vec::new();
     let mut tests = cargo(&["test", "--workspace", "--locked", "--all-features"]);
+    // On what ships.
+    tests.env("PROXY_INIT_TO_TEST", build::run()?);
+    tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
     if let Err(reason) = xtask::apt::mirror() {
         tests.args(["--", "--skip", "versions::"]);
         skipped.push(format!(

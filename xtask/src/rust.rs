@@ -1,95 +1,154 @@
-//! Rust for another architecture: this machine's compiler once rustup has added the standard library for it, or else
-//! Debian's compiler and library, unpacked under target/.
+//! The compiler that makes Rust's standard library for musl, of its source: the one on PATH once rustup has added the source,
+//! or else Debian's, unpacked under target/.
+//!
+//! The library is compiled with the program, and so for size and without the printing of backtraces; rustup's, compiled before,
+//! makes programs a quarter larger, and more pages of them are touched at the start.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use xtask::apt;
 use xtask::shell::{Result, Run as _};
 
 use crate::architecture::Architecture;
 
-/// The release of Debian that always has a Rust of this year. It has one package of each version, so what it builds today
-/// may differ from what it builds next month.
-const RELEASE: &str = "sid";
+/// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. xtask/src/pinned.sums says
+/// which one.
+const RELEASE: &str = "trixie";
 
-/// Debian's package of the standard library.
-const LIBRARY: &str = "libstd-rust-dev";
+const COMPILER: &str = "rustc-web";
 
-/// A compiler, and the standard library that it links for an architecture.
-#[derive(Clone)]
+/// The source of the standard library. It is for all architectures.
+const SOURCE: &str = "rust-web-src";
+
+/// A compiler that compiles its standard library too.
 pub(crate) enum Rust {
-    /// The one on PATH, with a library of its own or of rustup's.
+    /// The one on PATH.
     OnPath,
-    /// Debian's: a command that runs the compiler, and the unpacked package of the library.
-    Debian { compiler: PathBuf, library: PathBuf },
+    /// Debian's: a command that runs it, and the unpacked package of the library's source.
+    Debian { command: PathBuf, source: PathBuf },
 }
 
 impl Rust {
-    /// Finds it, installs it if need be, and says which one it is if that surprises.
-    pub(crate) fn of(architecture: Architecture) -> Result<Self> {
-        // One, however often it is asked: there is one other architecture, and what another compiler has compiled for it is of
-        // no use to this one.
-        static FOUND: OnceLock<Rust> = OnceLock::new();
-        if architecture == Architecture::here()? {
-            return Ok(Self::OnPath);
+    /// One that needs no download.
+    pub(crate) fn at_hand() -> Result<Self> {
+        if source(&sysroot("rustc".as_ref())?).exists() {
+            Ok(Self::OnPath)
+        } else if apt::is_unpacked(RELEASE, SOURCE) && apt::is_unpacked(RELEASE, COMPILER) {
+            debians()
+        } else {
+            Err("the source of Rust's standard library is not here: cargo xtask build fetches it".into())
         }
-        if let Some(found) = FOUND.get() {
-            return Ok(found.clone());
+    }
+
+    /// One that can be had.
+    pub(crate) fn get() -> Result<Self> {
+        let found = Self::at_hand();
+        if found.is_ok() {
+            return found;
         }
-        let triple = architecture.triple();
-        let found = match rustups(&triple) {
-            Ok(()) => Self::OnPath,
+        match rustups() {
+            Ok(()) => Ok(Self::OnPath),
             Err(reason) => {
-                let no_library = format!("Rust's standard library for {triple} is missing: {reason}");
-                eprintln!("xtask: {no_library}; taking Debian's compiler and library");
-                let debians = debians(architecture);
-                debians.map_err(|error| format!("{no_library}; and Debian's can't be had: {error}"))?
+                eprintln!(
+                    "xtask: rustup has not added the source of Rust's standard library: {reason}; taking Debian's"
+                );
+                let why =
+                    |error| format!("rustup has no source of the standard library ({reason}), and Debian: {error}");
+                Ok(debians().map_err(why)?)
             }
-        };
-        Ok(FOUND.get_or_init(|| found).clone())
+        }
     }
 
     /// Tells cargo.
     pub(crate) fn compile(&self, build: &mut Command) {
-        if let Self::Debian { compiler, .. } = self {
-            build.env("RUSTC", compiler);
+        if let Self::Debian { command, .. } = self {
+            build.env("RUSTC", command);
+        }
+        // To have the standard library compiled is what cargo and rustc call unstable; nothing else that is so is in use.
+        build.env("RUSTC_BOOTSTRAP", "1").args([
+            "-Zbuild-std=std,panic_abort",
+            // No backtraces, which takes 300 KB.
+            "-Zbuild-std-features=",
+        ]);
+    }
+
+    /// rustc.
+    pub(crate) fn command(&self) -> &Path {
+        match self {
+            Self::OnPath => Path::new("rustc"),
+            Self::Debian { command, .. } => command,
+        }
+    }
+
+    /// Who made it, its name and its version.
+    pub(crate) fn maker(&self) -> Result<[String; 3]> {
+        let words = match self {
+            Self::OnPath => {
+                let said = Command::new("rustc").arg("--version").read()?;
+                // rustc 1.95.0 (59807616e 2026-04-14)
+                let version = said.split(' ').nth(1).unwrap_or_default();
+                ["Rust", "rustc", version].map(ToOwned::to_owned)
+            }
+            Self::Debian { .. } => {
+                let version = apt::pinned(COMPILER, Architecture::here()?.name());
+                ["Debian", COMPILER, version.ok_or("the compiler is not pinned")?].map(ToOwned::to_owned)
+            }
+        };
+        Ok(words)
+    }
+
+    /// The folder with the standard library's source.
+    pub(crate) fn library(&self) -> Result<PathBuf> {
+        Ok(source(&sysroot(self.command())?))
+    }
+}
+
+/// As a user is told what was taken.
+impl Display for Rust {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnPath => formatter.write_str("the compiler on PATH"),
+            Self::Debian { command, .. } => write!(formatter, "Debian's compiler, {}", command.display()),
         }
     }
 }
 
-/// Has rustup add the library of a target that the compiler on PATH has not.
-fn rustups(triple: &str) -> Result<()> {
-    let folder = Command::new("rustc")
-        .args(["--print", "target-libdir", "--target", triple])
-        .read()?;
-    let folder = Path::new(folder.trim());
-    if folder.exists() {
-        return Ok(());
-    }
-    Command::new("rustup").args(["target", "add", triple]).run()?;
+/// Where a compiler has what is its own.
+fn sysroot(command: &Path) -> Result<PathBuf> {
+    let folder = Command::new(command).args(["--print", "sysroot"]).read()?;
+    Ok(folder.trim().into())
+}
+
+fn source(sysroot: &Path) -> PathBuf {
+    sysroot.join("lib/rustlib/src/rust/library")
+}
+
+/// Has rustup add the source.
+fn rustups() -> Result<()> {
+    Command::new("rustup").args(["component", "add", "rust-src"]).run()?;
+    let folder = source(&sysroot("rustc".as_ref())?);
     if folder.exists() {
         return Ok(());
     }
     Err(format!("rustup says that it is there, but {} is not", folder.display()).into())
 }
 
-/// Debian's compiler for this machine, in a root of its own, with the library for another architecture. It runs by the loader
-/// and the libraries of that root, so that this machine's may be older, and nobody has to be root.
-fn debians(architecture: Architecture) -> Result<Rust> {
+/// Debian's compiler for this machine, in a root of its own, with the source of the library. It runs by the loader and the
+/// libraries of that root, so that this machine's may be older, and nobody has to be root.
+fn debians() -> Result<Rust> {
     let here = Architecture::here()?;
-    let root = apt::unpack_all(RELEASE, "rust", &["rustc"])?;
-    let library = apt::unpack(RELEASE, &architecture.package(LIBRARY))?;
-    let triple = architecture.triple();
-    let link = root.join("usr/lib/rustlib").join(&triple);
+    let root = apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?;
+    let source = apt::unpack(RELEASE, SOURCE)?;
+    let link = root.join("usr/lib/rustlib/src");
     if !link.exists() {
-        std::os::unix::fs::symlink(library.join("usr/lib/rustlib").join(&triple), link)?;
+        std::os::unix::fs::symlink(source.join("usr/lib/rustlib/src"), link)?;
     }
     let loader = apt::find(&root, here.loader()).ok_or_else(|| format!("{}: no {}", root.display(), here.loader()))?;
-    let compiler = root.join("rustc");
+    let command = root.join("rustc");
     let libraries = root.join(format!("usr/lib/{}-linux-gnu", here.machine()));
     let script = format!(
         "#!/bin/sh\nexec '{}' --library-path '{}' '{}' --sysroot '{}' \"$@\"\n",
@@ -99,21 +158,9 @@ fn debians(architecture: Architecture) -> Result<Rust> {
         root.join("usr").display()
     );
     // Cargo compiles everything again if the compiler is younger.
-    if fs::read_to_string(&compiler).ok().as_ref() != Some(&script) {
-        fs::write(&compiler, script)?;
-        fs::set_permissions(&compiler, Permissions::from_mode(0o755))?;
+    if fs::read_to_string(&command).ok().as_ref() != Some(&script) {
+        fs::write(&command, script)?;
+        fs::set_permissions(&command, Permissions::from_mode(0o755))?;
     }
-    // rustc 1.97.1 (…), 1.97.1+dfsg1-1
-    let said = Command::new(&compiler).arg("--version").read()?;
-    let version = said.split(' ').nth(1).unwrap_or_default();
-    let of_library = apt::version(&library)?;
-    if !of_library.starts_with(&format!("{version}+")) {
-        return Err(format!(
-            "the compiler is {version} and the library {of_library}: remove {} and {}, then try again",
-            root.display(),
-            library.display()
-        )
-        .into());
-    }
-    Ok(Rust::Debian { compiler, library })
+    Ok(Rust::Debian { command, source })
 }

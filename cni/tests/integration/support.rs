@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
-/// The program under test.
-pub(crate) const PLUGIN: &str = env!("CARGO_BIN_EXE_linkerd-cni");
+/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
+pub(crate) const PLUGIN: &str = match option_env!("LINKERD_CNI_TO_TEST") {
+    Some(program) => program,
+    None => env!("CARGO_BIN_EXE_linkerd-cni"),
+};
 
 /// The capability by which annotations come.
 pub(crate) const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";

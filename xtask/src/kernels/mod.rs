@@ -18,7 +18,7 @@ use xtask::shell::{Result, root};
 
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
-use crate::{build, setup};
+use crate::{build, setup, target};
 use kernel::{Guest, Kernel};
 use variant::Expected::Fails;
 use variant::{MODES, VARIANTS, Variant};
@@ -71,7 +71,7 @@ pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Re
             "the kernels are Debian's packages, and {error}"
         )));
     }
-    if let Err(error) = build::set_up(architecture) {
+    if let Err(error) = target::of(architecture) {
         return Ok(Outcome::Skipped(format!("there is no compiler for them: {error}")));
     }
     let qemu = match architecture {

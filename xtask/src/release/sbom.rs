@@ -12,6 +12,7 @@ use crate::build;
 use crate::commit::Commit;
 use crate::licences::{self, Component, Origin};
 use crate::setup;
+use crate::target::{self, Libc};
 
 /// The SBOM of a program's file. Its time is the commit's.
 pub(super) fn of(
@@ -34,6 +35,10 @@ pub(super) fn of(
                 }
             }
         }
+    }
+    if let Libc::Musl(rust, _) = &target::of(architecture)?.libc {
+        let [vendor, name, version] = rust.maker()?;
+        array(&mut sbom, "/metadata/tools")?.push(json!({"vendor": vendor, "name": name, "version": version}));
     }
     let described = sbom.pointer_mut("/metadata/component").and_then(Value::as_object_mut);
     let described = described.ok_or("the SBOM describes no component")?;
@@ -71,7 +76,7 @@ fn crates(program: &str, architecture: Architecture, commit: &Commit) -> Result<
             "binaries",
             "--no-build-deps",
             "--target",
-            &architecture.triple(),
+            &target::of(architecture)?.triple(),
         ])
         .env("SOURCE_DATE_EPOCH", &commit.seconds)
         .run()?;
@@ -107,6 +112,7 @@ fn entry(component: &Component, architecture: Architecture) -> Option<Value> {
     let Component { name, version, .. } = component;
     let reference = match &component.origin {
         Origin::Crate => return None,
+        Origin::CrateOfStandardLibrary => format!("pkg:cargo/{name}@{version}"),
         Origin::Debian(package, version) => {
             // The cross compiler's libraries are of no architecture, for apt.
             let architecture = if package.ends_with("-cross") {
