@@ -1,0 +1,313 @@
+//! A folder of the node: its files by name, none of them through a symbolic link.
+//!
+//! The folders are mounted from the node, and others write there too. A name is looked up in the folder that was opened and
+//! nowhere else: what a link points to is neither read nor written.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+/// The longest configuration that is read: runtimes read some kilobytes.
+const LONGEST: u64 = 1 << 20;
+
+/// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`, `.conflist`
+/// and `.json` (`ConfFiles` in libcni).
+const UNFINISHED: &str = ".linkerd-cni-unfinished";
+
+/// A folder that was opened.
+#[derive(Debug)]
+pub struct Folder {
+    folder: OwnedFd,
+    path: PathBuf,
+}
+
+/// What a name in a folder stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A regular file.
+    File(Text),
+    /// Something that is neither read nor followed, in words.
+    Other(&'static str),
+}
+
+/// A regular file's content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({:o})", String::from_utf8_lossy(&self.bytes), self.mode)
+    }
+}
+
+/// A file as it was at one moment: whoever changes it changes this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp([i64; 7]);
+
+impl Stamp {
+    /// Device, inode, size, and the times of the last change of content and of anything.
+    pub(crate) fn new(numbers: [i64; 7]) -> Self {
+        Self(numbers)
+    }
+
+    fn of(stat: &FileStat) -> Self {
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Self([
+            number(stat.st_dev),
+            number(stat.st_ino),
+            stat.st_size,
+            stat.st_mtime,
+            stat.st_mtime_nsec,
+            stat.st_ctime,
+            stat.st_ctime_nsec,
+        ])
+    }
+}
+
+fn flags(flags: OFlag) -> OFlag {
+    // A FIFO doesn't make it wait.
+    flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK
+}
+
+fn is_regular(stat: &FileStat) -> bool {
+    stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits()
+}
+
+impl Folder {
+    /// Opens the folder at a path that the operator chose.
+    ///
+    /// # Errors
+    /// As of open(2).
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(Self {
+            folder: open(path, flags, Mode::empty())?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// The path by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether its path leads to another folder by now.
+    pub fn is_gone(&self) -> bool {
+        let identity = |folder: BorrowedFd<'_>| fstat(folder).map(|stat| (stat.st_dev, stat.st_ino));
+        match Self::open(&self.path) {
+            Ok(now) => identity(self.folder.as_fd()).ok() != identity(now.folder.as_fd()).ok(),
+            Err(_) => true,
+        }
+    }
+
+    /// The names in it that are UTF-8, without `.` and `..`.
+    ///
+    /// # Errors
+    /// As of readdir(3).
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        let mut folder = Dir::openat(&self.folder, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        for entry in folder.iter() {
+            if let Ok(name) = entry?.file_name().to_str()
+                && ![".", ".."].contains(&name)
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The configurations in it, `.conf` and `.conflist`, in the order in which runtimes read them, and what starts with a
+    /// dot and is a file of the agent's own.
+    ///
+    /// # Errors
+    /// As of readdir(3) and read(2). What vanished meanwhile is left out.
+    pub fn configurations(&self) -> io::Result<BTreeMap<String, Content>> {
+        let mut found = BTreeMap::new();
+        for name in self.names()? {
+            if (name.ends_with(".conf") || name.ends_with(".conflist"))
+                && !name.starts_with('.')
+                && let Some(content) = self.read(&name)?
+            {
+                found.insert(name, content);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a name stands for; none if there is no such name.
+    ///
+    /// # Errors
+    /// As of read(2).
+    pub fn read(&self, name: &str) -> io::Result<Option<Content>> {
+        let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(Errno::ELOOP) => return Ok(Some(Content::Other("a symbolic link, which is not followed"))),
+            // A socket, or a device without a driver.
+            Err(Errno::ENXIO) => return Ok(Some(Content::Other("no regular file"))),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = fstat(&file)?;
+        if !is_regular(&stat) {
+            return Ok(Some(Content::Other("no regular file")));
+        }
+        let mut bytes = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LONGEST {
+            return Ok(Some(Content::Other("longer than a MiB")));
+        }
+        let mode = stat.st_mode & 0o7777;
+        Ok(Some(Content::File(Text { bytes, mode })))
+    }
+
+    /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
+    ///
+    /// # Errors
+    /// As of read(2).
+    pub fn same(&self, name: &str, source: &mut impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
+        let mut here = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = fstat(&here)?;
+        if !is_regular(&stat) || stat.st_mode & 0o7777 != mode {
+            return Ok(None);
+        }
+        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        loop {
+            let length = read_full(&mut here, &mut one)?;
+            if length != read_full(source, &mut other)? || one.get(..length) != other.get(..length) {
+                return Ok(None);
+            }
+            if length == 0 {
+                return Ok(Some(Stamp::of(&stat)));
+            }
+        }
+    }
+
+    /// The stamp of what a name stands for; none if there is no such name.
+    pub fn stamp(&self, name: &str) -> Option<Stamp> {
+        let stat = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+        Some(Stamp::of(&stat))
+    }
+
+    /// Puts a file in the place of whatever has this name, in one step: at any moment there is the old one or the new one,
+    /// whole.
+    ///
+    /// If `expected` is given, and the name stands for something else just before, nothing is changed, and the result is
+    /// false: somebody else was faster.
+    ///
+    /// # Errors
+    /// As of write(2), fsync(2) and rename(2).
+    pub fn write(
+        &self,
+        name: &str,
+        source: &mut impl io::Read,
+        mode: u32,
+        expected: Option<Option<&Text>>,
+    ) -> io::Result<bool> {
+        let unfinished = format!(".{name}{UNFINISHED}");
+        self.remove(&unfinished)?;
+        let create = flags(OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL);
+        let mut write = || -> io::Result<bool> {
+            let mut file = File::from(openat(
+                &self.folder,
+                unfinished.as_str(),
+                create,
+                Mode::from_bits_truncate(0o600),
+            )?);
+            io::copy(source, &mut file)?;
+            file.flush()?;
+            fchmod(&file, Mode::from_bits_truncate(mode))?;
+            fsync(&file)?;
+            drop(file);
+            if let Some(expected) = expected {
+                let now = self.read(name)?;
+                let is_expected = match (&now, expected) {
+                    (None, None) => true,
+                    (Some(Content::File(now)), Some(expected)) => now == expected,
+                    _ => false,
+                };
+                if !is_expected {
+                    self.remove(&unfinished)?;
+                    return Ok(false);
+                }
+            }
+            renameat(&self.folder, unfinished.as_str(), &self.folder, name)?;
+            fsync(&self.folder)?;
+            Ok(true)
+        };
+        let written = write();
+        if written.is_err() {
+            // The error that matters is the first one.
+            let _ = self.remove(&unfinished);
+        }
+        written
+    }
+
+    /// Removes a name; if there is none, that is no error.
+    ///
+    /// # Errors
+    /// As of unlink(2).
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes what an agent that was killed had not finished.
+    ///
+    /// # Errors
+    /// As of readdir(3) and unlink(2).
+    pub fn remove_unfinished(&self) -> io::Result<()> {
+        for name in self.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
+            self.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a file for reading and writing, and makes it if there is none.
+    ///
+    /// # Errors
+    /// As of open(2); a symbolic link is one.
+    pub fn open_or_create(&self, name: &str) -> io::Result<File> {
+        let mode = Mode::from_bits_truncate(0o600);
+        Ok(File::from(openat(
+            &self.folder,
+            name,
+            flags(OFlag::O_RDWR | OFlag::O_CREAT),
+            mode,
+        )?))
+    }
+}
+
+fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match source.read(rest) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}

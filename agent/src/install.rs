@@ -1,0 +1,170 @@
+//! The loop that keeps the plugin on the node.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+use tracing::{error, info, warn};
+
+use crate::admin::Told;
+use crate::api::Server;
+use crate::keeper::{Counts, Keeper, State};
+use crate::settings::{OnExit, Paths, Settings};
+use crate::status;
+use crate::watch::Watch;
+
+/// Whoever writes several files at once is waited for that long.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How long after the API server didn't answer it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Keeps the plugin on the node until a signal comes, and leaves as the settings say.
+///
+/// # Errors
+/// What could not be set up, or removed.
+pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>) -> Result<(), String> {
+    let installation = &settings.installation;
+    // Without a configuration there is nothing to wait for.
+    installation.entry()?;
+    let watch = Watch::new().map_err(|error| format!("inotify: {error}"))?;
+    let mut keeper = Keeper::new(installation.clone());
+    let was_allowed = {
+        let failed = |error| format!("signals: {error}");
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut stopped = pin!(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
+        // Whether the API server answers the agent is found out before it matters.
+        let mut answered = pin!(async {
+            let Some(server) = server else { return pending().await };
+            while !server.fate().await.is_answer() {
+                sleep(ASK_AGAIN).await;
+            }
+        });
+        let mut was_allowed = false;
+        let asks = status::can_be_asked();
+        if !asks {
+            info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
+        }
+        let mut last = Report::default();
+        loop {
+            add(&watch, &installation.paths);
+            let start = Instant::now();
+            let (state, mut again) = keeper.pass();
+            told.metrics.passed(start.elapsed());
+            let ready = state.is_installed()
+                && match asks.then(|| installation.entry()) {
+                    Some(Ok(entry)) if last.asks_again(&state, keeper.counts) => {
+                        let answer = status::ask(&installation.paths, &entry).await;
+                        if let Err(reason) = &answer {
+                            error!("{reason}");
+                            again = again.min(Duration::from_secs(5));
+                        }
+                        answer.is_ok()
+                    }
+                    Some(Ok(_)) => last.ready,
+                    Some(Err(_)) => false,
+                    None => true,
+                };
+            last.tell(&state, keeper.counts, ready, told);
+            tokio::select! {
+                () = &mut stopped => break,
+                () = &mut answered, if !was_allowed => was_allowed = true,
+                changed = timeout(again, watch.changed()) => {
+                    if let Ok(Err(error)) = changed {
+                        warn!("inotify: {error}");
+                        sleep(Duration::from_secs(1)).await;
+                    }
+                    sleep(SETTLE).await;
+                }
+            }
+        }
+        was_allowed
+    };
+    told.ready.store(false, Ordering::Relaxed);
+    let removes = match settings.on_exit {
+        OnExit::Keep => None,
+        OnExit::Remove => Some("of --on-exit remove"),
+        OnExit::Auto => match server {
+            Some(server) => server.fate().await.removes(was_allowed),
+            None => None,
+        },
+    };
+    if let Some(reason) = removes {
+        info!("the plugin is being removed from the node, because {reason}");
+    }
+    keeper.leave(removes.is_some())
+}
+
+fn add(watch: &Watch, paths: &Paths) {
+    let mut folders = vec![
+        paths.net.as_path(),
+        paths.bin.as_path(),
+        paths.service_account.as_path(),
+    ];
+    folders.extend(paths.authority.parent());
+    for folder in folders {
+        // A folder that isn't there is the pass' trouble, which looks again.
+        let _ = watch.add(folder);
+    }
+}
+
+/// What was told last.
+#[derive(Default)]
+struct Report {
+    state: Option<State>,
+    ready: bool,
+    asked: Option<Instant>,
+    counts: Counts,
+}
+
+impl Report {
+    /// Whether the plugin is to be asked: after something changed, while it says no, and now and then.
+    fn asks_again(&mut self, state: &State, counts: Counts) -> bool {
+        let is_old = self
+            .asked
+            .is_none_or(|asked| asked.elapsed() >= Duration::from_secs(60));
+        let asks = is_old || !self.ready || self.state.as_ref() != Some(state) || self.counts != counts;
+        if asks {
+            self.asked = Some(Instant::now());
+        }
+        asks
+    }
+
+    fn tell(&mut self, state: &State, counts: Counts, ready: bool, told: &Told) {
+        let metrics = &told.metrics;
+        metrics.count("configuration", counts.configurations - self.counts.configurations);
+        metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
+        metrics.count("program", counts.programs - self.counts.programs);
+        metrics
+            .contested
+            .set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
+        metrics.ready.set(ready.into());
+        told.ready.store(ready, Ordering::Relaxed);
+        if ready != self.ready || self.state.is_none() {
+            if ready {
+                let files = state.configurations;
+                let whose = if state.standby {
+                    "another agent of this node's"
+                } else {
+                    "this agent's"
+                };
+                info!("ready: {files} network configurations name the plugin; the files are {whose}");
+            } else {
+                info!("not ready yet");
+            }
+        }
+        self.state = Some(state.clone());
+        self.ready = ready;
+        self.counts = counts;
+    }
+}

@@ -1,0 +1,525 @@
+//! Puts the plugin on the node and keeps it there: one pass looks at everything and mends what differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, error, info, warn};
+
+use crate::conflist::{self, Entry, PLUGIN};
+use crate::folder::{Content, Folder, Stamp, Text};
+use crate::kubeconfig::Kubeconfig;
+use crate::owner::{self, Membership, Role};
+use crate::plan::{self, Plan, Step};
+use crate::settings::Installation;
+use crate::throttle::Throttle;
+
+/// The kubeconfig's permissions: it has a token in it.
+const KUBECONFIG_MODE: u32 = 0o600;
+/// The longest token or certificate that is read.
+const LONGEST: u64 = 1 << 20;
+/// How long after a pass the next one comes without anything having changed.
+const QUIET: Duration = Duration::from_secs(30);
+/// The same after an error, and while another agent owns the folder.
+const SOON: Duration = Duration::from_secs(1);
+/// How long the runtime gets to notice that the configuration no longer names the plugin, before its binary goes.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a plan is made anew because somebody else wrote at the same time.
+const TRIES: usize = 5;
+
+/// How it stands after a pass.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    /// Whether the plugin's programs are in place.
+    pub binary: bool,
+    /// Whether the kubeconfig is in place, or isn't needed.
+    pub kubeconfig: bool,
+    /// How many configurations have the entry.
+    pub configurations: usize,
+    /// Whether another agent of the node owns the folder.
+    pub standby: bool,
+    /// What stands in the way, for people.
+    pub trouble: Vec<String>,
+    /// What is left as it is, for people.
+    pub notes: Vec<String>,
+    /// The files that another program rewrites again and again.
+    pub contested: BTreeSet<String>,
+}
+
+impl State {
+    /// Whether pods can be set up.
+    pub fn is_installed(&self) -> bool {
+        self.binary && self.kubeconfig && self.configurations > 0 && self.contested.is_empty()
+    }
+}
+
+/// What the keeper has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Configurations written.
+    pub configurations: u64,
+    /// Kubeconfigs written.
+    pub kubeconfigs: u64,
+    /// Programs written.
+    pub programs: u64,
+}
+
+/// The node's folders.
+struct Folders {
+    net: Folder,
+    bin: Folder,
+}
+
+/// Keeps the plugin on the node.
+pub struct Keeper {
+    installation: Installation,
+    folders: Option<Arc<Folders>>,
+    membership: Option<Membership>,
+    /// Programs that were the same bytes as the image's: both files as they were then.
+    known: BTreeMap<String, (Stamp, Stamp)>,
+    throttle: Throttle,
+    /// What was said already, so that it is not said in each pass.
+    said: BTreeSet<String>,
+    noted: BTreeSet<String>,
+    /// What it has done.
+    pub counts: Counts,
+}
+
+impl Keeper {
+    /// Nothing is done yet.
+    pub fn new(installation: Installation) -> Self {
+        let throttle = Throttle::new(installation.rewrites_per_minute);
+        Self {
+            installation,
+            folders: None,
+            membership: None,
+            known: BTreeMap::new(),
+            throttle,
+            said: BTreeSet::new(),
+            noted: BTreeSet::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so that
+    /// none ever names a program that isn't there.
+    ///
+    /// Returns how it stands, and when to look again even if nothing changes.
+    pub fn pass(&mut self) -> (State, Duration) {
+        let mut state = State::default();
+        let mut again = QUIET;
+        if let Err(trouble) = self.try_pass(&mut state, &mut again) {
+            state.trouble.push(trouble);
+        }
+        if !state.trouble.is_empty() {
+            again = again.min(SOON);
+        }
+        say(
+            &mut self.said,
+            &state.trouble,
+            |line| error!("{line}"),
+            |line| info!("no longer: {line}"),
+        );
+        say(
+            &mut self.noted,
+            &state.notes,
+            |line| warn!("{line}"),
+            |line| debug!("no longer: {line}"),
+        );
+        (state, again)
+    }
+
+    fn try_pass(&mut self, state: &mut State, again: &mut Duration) -> Result<(), String> {
+        let entry = self.installation.entry()?;
+        let paths = self.installation.paths.clone();
+        let folders = self.folders()?;
+        let Folders { net, bin } = &*folders;
+        if self.membership.as_ref().is_none_or(Membership::is_void) {
+            let joined = Membership::join(net).map_err(|error| {
+                let path = paths.net.join(owner::FILE);
+                format!("{} cannot be locked: {error}: is the folder writable?", path.display())
+            })?;
+            self.membership = Some(joined);
+            take_possession(net, bin);
+        }
+        let role = self.membership.as_ref().map(Membership::role);
+        match role {
+            Some(Ok(Role::Other)) => {
+                *again = SOON;
+                state.standby = true;
+                return self.look(&folders, state, &entry);
+            }
+            Some(Ok(Role::Nobody)) => {
+                if let Some(membership) = &self.membership {
+                    let taken = membership.take_over();
+                    taken.map_err(|error| format!("{}: {error}", paths.net.join(owner::FILE).display()))?;
+                }
+                info!(
+                    "the agent that owned {} is gone; this one takes over",
+                    paths.net.display()
+                );
+                take_possession(net, bin);
+            }
+            Some(Err(error)) => return Err(format!("{}: {error}", paths.net.join(owner::FILE).display())),
+            Some(Ok(Role::Owner)) | None => {}
+        }
+        self.programs(bin)?;
+        state.binary = true;
+        match self.kubeconfig(net, &entry) {
+            Ok(()) => state.kubeconfig = true,
+            // What is there may still do. Without any, no pod could be set up.
+            Err(trouble) if net.stamp(&paths.kubeconfig).is_some() => state.trouble.push(trouble),
+            Err(trouble) => return Err(trouble),
+        }
+        self.configurations(net, &entry, state, again)
+    }
+
+    /// The node's folders, opened again if others have their places by now.
+    fn folders(&mut self) -> Result<Arc<Folders>, String> {
+        let open = |path: &Path| {
+            Folder::open(path).map_err(|error| {
+                format!(
+                    "{} cannot be opened: {error}: is the node's folder mounted there?",
+                    path.display()
+                )
+            })
+        };
+        match &self.folders {
+            Some(folders) if !folders.net.is_gone() && !folders.bin.is_gone() => Ok(Arc::clone(folders)),
+            _ => {
+                self.folders = None;
+                // Of the folder that is gone.
+                self.membership = None;
+                let paths = &self.installation.paths;
+                let (net, bin) = (open(&paths.net)?, open(&paths.bin)?);
+                Ok(Arc::clone(self.folders.insert(Arc::new(Folders { net, bin }))))
+            }
+        }
+    }
+
+    /// What is in place, without touching it.
+    fn look(&self, folders: &Folders, state: &mut State, entry: &Entry) -> Result<(), String> {
+        let Folders { net, bin } = folders;
+        state.binary = bin.stamp(PLUGIN).is_some();
+        state.kubeconfig = !entry.needs_kubeconfig() || net.stamp(&self.installation.paths.kubeconfig).is_some();
+        let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
+        let named = folder.values().filter(|content| match content {
+            Content::File(file) => std::str::from_utf8(&file.bytes).is_ok_and(conflist::names_plugin),
+            Content::Other(_) => false,
+        });
+        state.configurations = named.count();
+        Ok(())
+    }
+
+    /// Every regular file of the image's folder of plugins, as upstream's installer copies them.
+    fn programs(&mut self, bin: &Folder) -> Result<(), String> {
+        let source = &self.installation.paths.source;
+        let unreadable =
+            |error: io::Error| format!("the image's plugins cannot be read: {}: {error}", source.display());
+        let mut found = false;
+        for file in source.read_dir().map_err(unreadable)? {
+            let file = file.map_err(unreadable)?;
+            let metadata = file.metadata().map_err(unreadable)?;
+            let Ok(name) = file.file_name().into_string() else {
+                continue;
+            };
+            if !metadata.is_file() {
+                continue;
+            }
+            found = true;
+            let mode = metadata.permissions().mode() & 0o7777;
+            let stamp = Stamp::of_metadata(&metadata);
+            let here = bin.stamp(&name);
+            if here.is_some_and(|here| self.known.get(&name) == Some(&(stamp, here))) {
+                continue;
+            }
+            let open = || File::open(file.path()).map_err(unreadable);
+            let unwritable = |error: io::Error| {
+                let path = bin.path().join(&name);
+                format!(
+                    "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
+                     folder that this node's runtime takes plugins from (docs/node.md)",
+                    path.display()
+                )
+            };
+            let mut same = bin.same(&name, &mut open()?, mode).map_err(unwritable)?;
+            if same.is_none() {
+                bin.write(&name, &mut open()?, mode, None).map_err(unwritable)?;
+                same = bin.same(&name, &mut open()?, mode).map_err(unwritable)?;
+                if same.is_none() {
+                    return Err(format!(
+                        "{} is not what was written: does another program write it too?",
+                        bin.path().join(&name).display()
+                    ));
+                }
+                self.counts.programs += 1;
+                info!("installed {}", bin.path().join(&name).display());
+            }
+            if let Some(here) = same {
+                self.known.insert(name, (stamp, here));
+            }
+        }
+        if found {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} has no plugins: is CONTAINER_CNI_BIN_DIR right?",
+                source.display()
+            ))
+        }
+    }
+
+    fn kubeconfig(&mut self, net: &Folder, entry: &Entry) -> Result<(), String> {
+        if !entry.needs_kubeconfig() {
+            return Ok(());
+        }
+        let Installation { paths, host, port, .. } = &self.installation;
+        let token = read(&paths.service_account.join("token"))?;
+        let token = String::from_utf8(token).map_err(|_| "the service account's token is not UTF-8".to_owned())?;
+        let authority = read(&paths.authority)?;
+        let text = Kubeconfig {
+            host,
+            port,
+            token: &token,
+            authority: &authority,
+        };
+        let text = text
+            .text()
+            .map_err(|reason| format!("no kubeconfig can be written: {reason}"))?;
+        let wanted = Content::File(Text {
+            bytes: text.clone().into_bytes(),
+            mode: KUBECONFIG_MODE,
+        });
+        let path = net.path().join(&paths.kubeconfig);
+        let failed = |error: io::Error| format!("the kubeconfig cannot be written: {}: {error}", path.display());
+        if net.read(&paths.kubeconfig).map_err(failed)? == Some(wanted) {
+            return Ok(());
+        }
+        net.write(&paths.kubeconfig, &mut text.as_bytes(), KUBECONFIG_MODE, None)
+            .map_err(failed)?;
+        self.counts.kubeconfigs += 1;
+        info!("wrote {}", path.display());
+        Ok(())
+    }
+
+    fn configurations(
+        &mut self,
+        net: &Folder,
+        entry: &Entry,
+        state: &mut State,
+        again: &mut Duration,
+    ) -> Result<(), String> {
+        for _ in 0..TRIES {
+            state.notes.clear();
+            let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
+            let plan = plan::install(&folder, entry, &self.installation.place);
+            for (name, reason) in &plan.skipped {
+                let line = format!("{} is left as it is: {reason}", net.path().join(name).display());
+                state.notes.push(line);
+            }
+            state.configurations = plan.chained;
+            let mut allowed = Vec::new();
+            let now = Instant::now();
+            for step in plan.steps {
+                // A file of its own is the agent's, and no other program's war.
+                if let Step::Write { name, before, .. } = &step
+                    && !name.starts_with('.')
+                    && let Err(wait) = self.throttle.ask(name, now)
+                {
+                    let before = before
+                        .as_ref()
+                        .map(|before| String::from_utf8_lossy(&before.bytes).into_owned());
+                    state.trouble.push(format!(
+                        "{} is rewritten without the plugin again and again, more than {} times in a minute, by {}. Until that \
+                         ends, pods may start without rules",
+                        net.path().join(name).display(),
+                        self.installation.rewrites_per_minute,
+                        conflist::writer(&before.unwrap_or_default()),
+                    ));
+                    state.contested.insert(name.clone());
+                    *again = (*again).min(wait);
+                    continue;
+                }
+                allowed.push(step);
+            }
+            if let Applied::All(written) = apply(net, &allowed)? {
+                self.counts.configurations += written;
+                if plan.chained == 0 {
+                    state.notes.push(format!(
+                        "{} has no network configuration yet that the plugin could be added to; waiting for one",
+                        net.path().display()
+                    ));
+                }
+                return Ok(());
+            }
+        }
+        debug!("somebody else writes to {} at the same time", net.path().display());
+        *again = SOON;
+        Ok(())
+    }
+
+    /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations first,
+    /// then, after the runtime had time to notice, kubeconfig and programs.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub fn leave(mut self, uninstalls: bool) -> Result<(), String> {
+        if !uninstalls {
+            info!("the plugin stays on the node");
+            return Ok(());
+        }
+        let (Some(folders), Some(membership)) = (self.folders.take(), self.membership.take()) else {
+            return Ok(());
+        };
+        let Folders { net, bin } = &*folders;
+        let left = membership.leave(|| take_back(&self.installation, net, bin));
+        match left.map_err(|error| format!("{}: {error}", net.path().join(owner::FILE).display()))? {
+            Some(result) => result,
+            None => {
+                info!("another agent is on this node: the plugin is left to it");
+                Ok(())
+            }
+        }
+    }
+}
+
+enum Applied {
+    /// How many configurations were written.
+    All(u64),
+    /// Somebody else wrote meanwhile.
+    Raced,
+}
+
+fn apply(net: &Folder, steps: &[Step]) -> Result<Applied, String> {
+    let mut written = 0;
+    for step in steps {
+        let path = net.path().join(step.name());
+        let failed = |error: io::Error| format!("{} cannot be changed: {error}", path.display());
+        match step {
+            Step::Write {
+                name,
+                text,
+                mode,
+                before,
+            } => {
+                let is_hidden = name.starts_with('.');
+                let expected = (!is_hidden).then_some(before.as_ref());
+                if !net.write(name, &mut text.as_bytes(), *mode, expected).map_err(failed)? {
+                    return Ok(Applied::Raced);
+                }
+                if !is_hidden {
+                    written += 1;
+                    info!("wrote {}", path.display());
+                }
+            }
+            Step::Remove { name } => {
+                net.remove(name).map_err(failed)?;
+                info!("removed {}", path.display());
+            }
+        }
+    }
+    Ok(Applied::All(written))
+}
+
+/// Takes everything back, and tries each part even if another failed.
+fn take_back(installation: &Installation, net: &Folder, bin: &Folder) -> Result<(), String> {
+    let paths = &installation.paths;
+    let mut named = false;
+    let mut done = Err("somebody else writes the configurations at the same time".to_owned());
+    for _ in 0..TRIES {
+        let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
+        let mut hidden = BTreeMap::new();
+        let names = net.names().map_err(|error| unreadable(net, &error))?;
+        for name in names.into_iter().filter(|name| plan::is_saved(name)) {
+            if let Some(content) = net.read(&name).map_err(|error| unreadable(net, &error))? {
+                hidden.insert(name, content);
+            }
+        }
+        let Plan { steps, .. } = plan::remove(&folder, &hidden, &installation.entry()?, &installation.place);
+        named |= !steps.is_empty();
+        match apply(net, &steps) {
+            Ok(Applied::Raced) => {}
+            Ok(Applied::All(_)) => {
+                done = Ok(());
+                break;
+            }
+            Err(error) => {
+                done = Err(error);
+                break;
+            }
+        }
+    }
+    // While a configuration names the plugin, its program has to be there.
+    done?;
+    if named {
+        sleep(GRACE);
+    }
+    let mut failures = Vec::new();
+    let mut remove = |folder: &Folder, name: &str| match folder.remove(name) {
+        Ok(()) => info!("removed {}", folder.path().join(name).display()),
+        Err(error) => failures.push(format!("{}: {error}", folder.path().join(name).display())),
+    };
+    remove(net, &paths.kubeconfig);
+    for file in paths.source.read_dir().into_iter().flatten().flatten() {
+        let name = file.file_name();
+        if let Some(name) = name.to_str()
+            && file.file_type().is_ok_and(|kind| kind.is_file())
+        {
+            remove(bin, name);
+        }
+    }
+    remove(net, owner::FILE);
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(format!("not everything could be removed: {}", failures.join("; ")))
+}
+
+/// What a predecessor that was killed had not finished is nobody's.
+fn take_possession(net: &Folder, bin: &Folder) {
+    for folder in [net, bin] {
+        if let Err(error) = folder.remove_unfinished() {
+            warn!("{}: {error}", folder.path().display());
+        }
+    }
+}
+
+/// Says what is new, and what is over.
+fn say(said: &mut BTreeSet<String>, now: &[String], begin: impl Fn(&str), end: impl Fn(&str)) {
+    let now: BTreeSet<String> = now.iter().cloned().collect();
+    now.difference(said).for_each(|line| begin(line));
+    said.difference(&now).for_each(|line| end(line));
+    *said = now;
+}
+
+fn unreadable(folder: &Folder, error: &io::Error) -> String {
+    format!("{} cannot be read: {error}", folder.path().display())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+    read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    Ok(bytes)
+}
+
+impl Stamp {
+    fn of_metadata(file: &std::fs::Metadata) -> Self {
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Self::new([
+            number(file.dev()),
+            number(file.ino()),
+            number(file.size()),
+            file.mtime(),
+            file.mtime_nsec(),
+            file.ctime(),
+            file.ctime_nsec(),
+        ])
+    }
+}

@@ -1,0 +1,80 @@
+//! Read, run, exit code.
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use linkerd_cni_agent::admin::{self, Told};
+use linkerd_cni_agent::api::Server;
+use linkerd_cni_agent::settings::Settings;
+use linkerd_cni_agent::{hook, install};
+use tracing::{error, info, warn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::{fmt, registry};
+
+fn main() -> ExitCode {
+    let mut arguments = env::args_os();
+    if arguments.next().is_some_and(|name| Path::new(&name).ends_with("sh")) {
+        return hook::run(arguments);
+    }
+    let settings = match Settings::read(env::args_os(), &|name| env::var_os(name)) {
+        Ok(settings) => settings,
+        Err(error) => {
+            // If stdout or stderr is closed, nobody reads it.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    log(&settings);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            error!("the agent cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(&settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(settings: &Settings) {
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let subscriber = registry();
+    // A subscriber can be set once, and none was.
+    let _ = if settings.log_json {
+        let lines = lines.json().flatten_event(true).with_filter(settings.log.clone());
+        tracing::subscriber::set_global_default(subscriber.with(lines))
+    } else {
+        let lines = lines.with_filter(settings.log.clone());
+        tracing::subscriber::set_global_default(subscriber.with(lines))
+    };
+}
+
+async fn run(settings: &Settings) -> Result<(), String> {
+    info!("linkerd-cni-agent {}", proxy_init::BUILD);
+    // kube takes whichever provider is the process' own.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        return Err("another TLS provider was installed already".to_owned());
+    }
+    let told = Arc::new(Told::default());
+    if let Some(address) = settings.admin {
+        let told = Arc::clone(&told);
+        tokio::spawn(async move {
+            let Err(error) = admin::serve(address, told).await;
+            error!("the admin server cannot listen on {address}: {error}");
+        });
+    }
+    let server = Server::new(&settings.installation, &settings.pod);
+    let server = server
+        .inspect_err(|reason| {
+            warn!("the API server cannot be asked, so the plugin stays when the agent ends: {reason}")
+        })
+        .ok();
+    install::run(settings, server.as_ref(), &told).await
+}

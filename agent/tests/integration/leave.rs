@@ -1,0 +1,184 @@
+//! Leaving the node, and two agents on one.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::node::{CALICO, KUBECONFIG, Node, until};
+
+const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
+
+/// Runs `work` while another thread sees that no configuration ever names a program or a kubeconfig that isn't there.
+fn watched(node: &Node, work: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut looks = 0;
+            while !over.load(Ordering::Relaxed) {
+                // What is seen first is what is removed last, and the other way round: twice.
+                let there = || node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists();
+                let named = || {
+                    ["10-calico.conflist", "99-bridge.conflist"]
+                        .iter()
+                        .any(|name| fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni")))
+                };
+                let before = named();
+                let is_there = there();
+                assert!(
+                    is_there || !before || !named(),
+                    "the configuration names a program that isn't there"
+                );
+                looks += 1;
+            }
+            assert!(looks > 100);
+        });
+        work();
+        over.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+    });
+}
+
+#[test]
+fn during_an_update_nothing_is_removed() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    watched(&node, || {
+        for round in 0..5 {
+            let agent = node.agent(&[]);
+            node.until_installed("10-calico.conflist");
+            until("the new program is there", || {
+                fs::read(node.bin("linkerd-cni")).ok() == fs::read(node.path().join("image/linkerd-cni")).ok()
+            });
+            agent.terminate();
+            assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
+            assert!(node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists());
+            node.image(&format!("version {round}"));
+        }
+    });
+}
+
+#[test]
+fn uninstalling_takes_every_byte_back_in_an_order_that_breaks_no_pod() {
+    for own in [&[][..], &["--own-file", "00-linkerd-cni.conflist"]] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        if own.is_empty() {
+            node.write("99-bridge.conf", CONF);
+        }
+        fs::write(node.bin("bridge"), "somebody else's").unwrap();
+        let before = node.tree();
+        watched(&node, || {
+            let agent = node.agent(&[&["--on-exit", "remove"], own].concat());
+            node.until_installed(if own.is_empty() {
+                "99-bridge.conflist"
+            } else {
+                "00-linkerd-cni.conflist"
+            });
+            agent.terminate();
+        });
+        assert_eq!(node.tree(), before);
+    }
+}
+
+#[test]
+fn a_file_of_its_own_survives_a_reboot_and_follows_the_main_one() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
+    node.until_installed("00-linkerd-cni.conflist");
+    assert_eq!(fs::read_to_string(node.net("10-calico.conflist")).unwrap(), CALICO);
+    node.write("10-calico.conflist", &CALICO.replace("1440", "9000"));
+    until("the copy follows", || {
+        fs::read_to_string(node.net("00-linkerd-cni.conflist")).is_ok_and(|text| text.contains("9000"))
+    });
+    drop(agent);
+    // The network's own program hasn't come up yet.
+    fs::remove_file(node.net("10-calico.conflist")).unwrap();
+    let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
+    sleep(Duration::from_millis(500));
+    assert_eq!(
+        node.types("00-linkerd-cni.conflist").unwrap(),
+        ["calico", "linkerd-cni"]
+    );
+    agent.terminate();
+}
+
+#[test]
+fn of_two_agents_the_newer_one_owns_the_files_and_the_last_one_takes_them_along() {
+    for order in ["older first", "newer first"] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let before = node.tree();
+        watched(&node, || {
+            let older = node.agent(&["--on-exit", "remove"]);
+            node.until_installed("10-calico.conflist");
+            node.image("newer");
+            let newer = node.agent(&["--on-exit", "remove"]);
+            let is_newer = || fs::read_to_string(node.bin("linkerd-cni")).is_ok_and(|text| text.contains("# newer"));
+            until("the newer program is there", is_newer);
+            // The older one doesn't put its own back.
+            sleep(Duration::from_millis(500));
+            assert!(is_newer());
+            let (first, last) = if order == "older first" {
+                (older, newer)
+            } else {
+                (newer, older)
+            };
+            first.terminate();
+            assert!(is_newer() && node.net(KUBECONFIG).exists());
+            assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
+            // Whoever is left keeps it there.
+            node.write("10-calico.conflist", CALICO);
+            until("the entry is back", || {
+                node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
+            });
+            last.terminate();
+        });
+        assert_eq!(node.tree(), before, "{order}");
+    }
+}
+
+#[test]
+fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let older = node.agent(&[]);
+    node.until_installed("10-calico.conflist");
+    let newer = node.agent(&[]);
+    sleep(Duration::from_millis(300));
+    newer.signal(Signal::SIGKILL);
+    newer.wait();
+    node.write("10-calico.conflist", CALICO);
+    until("the entry is back", || {
+        node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
+    });
+    assert!(older.terminate().contains("this one takes over"));
+}
+
+#[test]
+fn the_charts_hook_needs_no_shell() {
+    let node = Node::new();
+    let sh = node.path().join("sh");
+    symlink(env!("CARGO_BIN_EXE_linkerd-cni-agent"), &sh).unwrap();
+    // As kubelet runs it, beside process 1 of the container.
+    let script = format!(
+        "trap 'echo terminated; exit 0' TERM; {} -c 'kill -15 1; sleep 15s' & wait $!; echo no signal",
+        sh.display()
+    );
+    let mut command = Command::new("unshare");
+    let said = command
+        .args(["--pid", "--fork", "--kill-child", "bash", "-c", &script])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "terminated\n");
+    for arguments in [&["-c", "id"][..], &[], &["-c", "kill -15 1; sleep 15s", "x"], &["x"]] {
+        let said = Command::new(&sh).args(arguments).output().unwrap();
+        assert_eq!(said.status.code(), Some(127));
+        assert!(String::from_utf8_lossy(&said.stderr).contains("no shell"));
+    }
+}

@@ -1,0 +1,5 @@
+//! The agent as a process: on folders that stand for a node's, with others that write there too.
+
+mod leave;
+mod node;
+mod stay;

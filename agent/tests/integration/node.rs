@@ -1,0 +1,213 @@
+//! Folders that stand for a node's, and agents that run on them.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xtask::lab::Namespace;
+
+pub(crate) const CALICO: &str = "{\n  \"name\": \"k8s-pod-network\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [ {\"type\": \"calico\", \"mtu\": 1440} ]\n}\n";
+pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
+    "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140}}"#;
+pub(crate) const KUBECONFIG: &str = "ZZZ-linkerd-cni-kubeconfig";
+
+/// How long anything may take that is to happen at once. A second, but that others use the machine too.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A node: its folders in a folder that is gone afterwards, and a network of its own.
+pub(crate) struct Node {
+    path: PathBuf,
+    pub(crate) network: Namespace,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl Node {
+    /// With a plugin in the image whose STATUS is fine, a token, and no configuration.
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("linkerd-cni-agent-{}-{number}", std::process::id()));
+        for folder in ["host/opt/cni/bin", "host/etc/cni/net.d", "image", "account/..1"] {
+            fs::create_dir_all(path.join(folder)).unwrap();
+        }
+        let node = Self {
+            path,
+            network: Namespace::new(),
+        };
+        node.image("first");
+        fs::write(node.path.join("account/..1/token"), "token-1\n").unwrap();
+        fs::write(node.path.join("account/..1/ca.crt"), "certificate\n").unwrap();
+        symlink("..1", node.path.join("account/..data")).unwrap();
+        for name in ["token", "ca.crt"] {
+            symlink(Path::new("..data").join(name), node.path.join("account").join(name)).unwrap();
+        }
+        node
+    }
+
+    /// Another plugin in the image.
+    pub(crate) fn image(&self, version: &str) {
+        let path = self.path.join("image/linkerd-cni");
+        let padding = "#".repeat(200_000);
+        fs::write(
+            &path,
+            format!("#!/bin/sh\n# {version}\ncat > /dev/null; exit 0\n{padding}\n# end\n"),
+        )
+        .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// As kubelet rotates it.
+    pub(crate) fn rotate(&self, token: &str) {
+        let account = self.path.join("account");
+        fs::create_dir_all(account.join("..2")).unwrap();
+        fs::write(account.join("..2/token"), token).unwrap();
+        fs::write(account.join("..2/ca.crt"), "another certificate").unwrap();
+        symlink("..2", account.join("..data_tmp")).unwrap();
+        fs::rename(account.join("..data_tmp"), account.join("..data")).unwrap();
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn net(&self, name: &str) -> PathBuf {
+        self.path.join("host/etc/cni/net.d").join(name)
+    }
+
+    pub(crate) fn bin(&self, name: &str) -> PathBuf {
+        self.path.join("host/opt/cni/bin").join(name)
+    }
+
+    /// Every file of both folders with its content, hidden ones too.
+    pub(crate) fn tree(&self) -> Vec<(String, Vec<u8>)> {
+        let mut tree = Vec::new();
+        for folder in [self.net(""), self.bin("")] {
+            for file in folder.read_dir().unwrap() {
+                let path = file.unwrap().path();
+                tree.push((path.display().to_string(), fs::read(&path).unwrap_or_default()));
+            }
+        }
+        tree.sort();
+        tree
+    }
+
+    /// As another program writes it: in one step.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let other = self.path.join("other-program's");
+        fs::write(&other, text).unwrap();
+        fs::rename(other, self.net(name)).unwrap();
+    }
+
+    /// The types in a list; none if it is not there or no list.
+    pub(crate) fn types(&self, name: &str) -> Option<Vec<String>> {
+        types(&fs::read_to_string(self.net(name)).ok()?)
+    }
+
+    pub(crate) fn agent(&self, arguments: &[&str]) -> Agent {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd-cni-agent"));
+        command
+            .arg0("/usr/bin/linkerd2-cni-install")
+            .args(arguments)
+            .env_clear()
+            .env("CONTAINER_MOUNT_PREFIX", self.path.join("host"))
+            .env("CONTAINER_CNI_BIN_DIR", self.path.join("image"))
+            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", self.path.join("account"))
+            .env("KUBERNETES_SERVICE_HOST", "fd00::1")
+            .env("KUBERNETES_SERVICE_PORT", "443")
+            .env("CNI_NETWORK_CONFIG", ENTRY)
+            .env("SLEEP", "true")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        Agent(self.network.run_here(|| command.spawn()).unwrap())
+    }
+
+    /// Waits until the plugin is in place.
+    pub(crate) fn until_installed(&self, name: &str) {
+        until("the entry is in the list", || {
+            self.types(name)
+                .is_some_and(|types| types.last().is_some_and(|last| last == "linkerd-cni"))
+        });
+    }
+}
+
+pub(crate) fn types(text: &str) -> Option<Vec<String>> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let plugins = value.get("plugins")?.as_array()?.iter();
+    plugins
+        .map(|plugin| Some(plugin.get("type")?.as_str()?.to_owned()))
+        .collect()
+}
+
+/// Waits until something is so; how long it took.
+///
+/// # Panics
+/// If it isn't soon.
+#[track_caller]
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < SOON, "it never came to pass that {what}");
+        sleep(Duration::from_millis(5));
+    }
+    start.elapsed()
+}
+
+/// A running agent, which is killed in the end.
+pub(crate) struct Agent(Child);
+
+impl Agent {
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for it to end, and returns what it said.
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.0.wait().unwrap(), said)
+    }
+
+    /// Ends it as kubelet does.
+    pub(crate) fn terminate(self) -> String {
+        self.signal(Signal::SIGTERM);
+        let (status, said) = self.wait();
+        assert!(status.success(), "{status}: {said}");
+        said
+    }
+
+    /// The processor time that it has used so far.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// The most memory that it has had, in KiB.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

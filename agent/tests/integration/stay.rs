@@ -1,0 +1,310 @@
+//! Installing, and staying installed.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::node::{CALICO, KUBECONFIG, Node, types, until};
+
+const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
+
+#[test]
+fn it_installs_as_upstreams_installer_does() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    node.write("99-bridge.conf", CONF);
+    let agent = node.agent(&[]);
+    node.until_installed("99-bridge.conflist");
+    assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
+    assert_eq!(node.types("99-bridge.conflist").unwrap(), ["bridge", "linkerd-cni"]);
+    until("the .conf is gone", || !node.net("99-bridge.conf").exists());
+    assert_eq!(
+        fs::read(node.bin("linkerd-cni")).unwrap(),
+        fs::read(node.path().join("image/linkerd-cni")).unwrap()
+    );
+    assert_eq!(
+        fs::metadata(node.bin("linkerd-cni")).unwrap().permissions().mode() & 0o7777,
+        0o755
+    );
+    let kubeconfig = fs::read_to_string(node.net(KUBECONFIG)).unwrap();
+    assert!(kubeconfig.contains("server: https://[fd00::1]:443\n"), "{kubeconfig}");
+    assert!(kubeconfig.contains("token: token-1\n"), "{kubeconfig}");
+    // "certificate", as base64(1) has it.
+    assert!(
+        kubeconfig.contains("certificate-authority-data: Y2VydGlmaWNhdGU=\n"),
+        "{kubeconfig}"
+    );
+    assert_eq!(
+        fs::metadata(node.net(KUBECONFIG)).unwrap().permissions().mode() & 0o7777,
+        0o600
+    );
+    let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
+    assert!(
+        list.contains(r#""kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig""#),
+        "{list}"
+    );
+    let memory = agent.memory();
+    assert!(memory < 24 << 10, "{memory} KiB");
+    agent.terminate();
+}
+
+#[test]
+fn whatever_others_change_is_answered_within_a_second() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    node.until_installed("10-calico.conflist");
+    let program = fs::read(node.bin("linkerd-cni")).unwrap();
+    let is_installed = || fs::read(node.bin("linkerd-cni")).is_ok_and(|now| now == program);
+    let mut slowest = Duration::ZERO;
+    let mut took = |time: Duration| slowest = slowest.max(time);
+    for _ in 0..5 {
+        // As Calico's install-cni does, in one step; and as a shell does, in two.
+        node.write("10-calico.conflist", CALICO);
+        took(until("the entry is back", || {
+            node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
+        }));
+        fs::write(node.net("10-calico.conflist"), CALICO).unwrap();
+        took(until("the entry is back", || {
+            node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
+        }));
+    }
+    node.write("20-other.conflist", &CALICO.replace("calico", "other"));
+    took(until("a new file has the entry", || {
+        node.types("20-other.conflist").is_some_and(|it| it.len() == 2)
+    }));
+    fs::remove_file(node.bin("linkerd-cni")).unwrap();
+    took(until("the program is back", is_installed));
+    fs::write(node.bin("linkerd-cni"), "something else").unwrap();
+    took(until("the program is ours", is_installed));
+    fs::set_permissions(node.bin("linkerd-cni"), fs::Permissions::from_mode(0o600)).unwrap();
+    took(until("the program can be executed", || {
+        fs::metadata(node.bin("linkerd-cni")).is_ok_and(|file| file.permissions().mode() & 0o777 == 0o755)
+    }));
+    fs::remove_file(node.net(KUBECONFIG)).unwrap();
+    took(until("the kubeconfig is back", || node.net(KUBECONFIG).exists()));
+    fs::set_permissions(node.net(KUBECONFIG), fs::Permissions::from_mode(0o644)).unwrap();
+    took(until("nobody else can read it", || {
+        fs::metadata(node.net(KUBECONFIG)).is_ok_and(|file| file.permissions().mode() & 0o777 == 0o600)
+    }));
+    node.rotate("token-2");
+    took(until("the new token is there", || {
+        fs::read_to_string(node.net(KUBECONFIG)).is_ok_and(|text| text.contains("token: token-2\n"))
+    }));
+    println!("the slowest answer took {slowest:?}");
+    agent.terminate();
+}
+
+#[test]
+fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
+    let node = Node::new();
+    let (half, rest) = CALICO.split_at(40);
+    fs::write(node.net("05-half.conflist"), half).unwrap();
+    fs::write(node.net("06-empty.conflist"), "").unwrap();
+    fs::write(node.net("07-none.conf"), "{}").unwrap();
+    fs::write(node.net("08-bytes.conf"), [0xff, 0xfe]).unwrap();
+    nix::unistd::mkfifo(&node.net("09-fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir(node.net("11-folder.conflist")).unwrap();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    node.until_installed("10-calico.conflist");
+    assert_eq!(fs::read_to_string(node.net("05-half.conflist")).unwrap(), half);
+    fs::write(node.net("05-half.conflist"), format!("{half}{rest}")).unwrap();
+    node.until_installed("05-half.conflist");
+    let said = agent.terminate();
+    for name in [
+        "05-half.conflist",
+        "06-empty.conflist",
+        "07-none.conf",
+        "08-bytes.conf",
+        "09-fifo.conf",
+        "11-folder.conflist",
+    ] {
+        let lines = said
+            .lines()
+            .filter(|line| line.contains(name) && line.contains("is left as it is"));
+        assert_eq!(lines.count(), 1, "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_node_without_a_network_yet_is_waited_for() {
+    let node = Node::new();
+    let agent = node.agent(&[]);
+    until("the program is installed", || node.bin("linkerd-cni").exists());
+    node.write("10-calico.conflist", CALICO);
+    node.until_installed("10-calico.conflist");
+    // Even the folder may go and come back.
+    fs::remove_dir_all(node.net("")).unwrap();
+    sleep(Duration::from_millis(300));
+    fs::create_dir_all(node.net("")).unwrap();
+    node.write("10-calico.conflist", CALICO);
+    node.until_installed("10-calico.conflist");
+    until("the kubeconfig is back", || node.net(KUBECONFIG).exists());
+    agent.terminate();
+}
+
+#[test]
+fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
+    let node = Node::new();
+    let cilium = CALICO.replace("calico", "cilium-cni");
+    node.write("05-cilium.conflist", &cilium);
+    let agent = node.agent(&["--rewrites-per-minute", "5"]);
+    let over = AtomicBool::new(false);
+    let rewrites = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut rewrites = 0;
+            while !over.load(Ordering::Relaxed) {
+                if node.types("05-cilium.conflist").is_some_and(|types| types.len() == 2) {
+                    node.write("05-cilium.conflist", &cilium);
+                    rewrites += 1;
+                }
+                sleep(Duration::from_millis(1));
+            }
+            rewrites
+        });
+        sleep(Duration::from_secs(3));
+        over.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    });
+    assert_eq!(rewrites, 5);
+    let said = agent.terminate();
+    let errors: Vec<&str> = said.lines().filter(|line| line.contains("again and again")).collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    assert!(
+        errors[0].contains("05-cilium.conflist") && errors[0].contains("cni.exclusive=false"),
+        "{said}"
+    );
+}
+
+#[test]
+fn idle_it_takes_no_processor_time() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    node.until_installed("10-calico.conflist");
+    sleep(Duration::from_secs(1));
+    let before = agent.processor_time();
+    // A runtime reads the files, and that is no change.
+    for _ in 0..1000 {
+        fs::read(node.net("10-calico.conflist")).unwrap();
+        fs::read(node.bin("linkerd-cni")).unwrap();
+    }
+    sleep(Duration::from_secs(2));
+    let used = agent.processor_time() - before;
+    assert!(used <= Duration::from_millis(10), "{used:?}");
+    agent.terminate();
+}
+
+#[test]
+fn links_are_not_followed_out_of_the_folders() {
+    let node = Node::new();
+    let outside = node.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    for name in ["list", "kubeconfig", "program", "unfinished", "lock"] {
+        fs::write(outside.join(name), CALICO).unwrap();
+    }
+    symlink(outside.join("list"), node.net("05-link.conflist")).unwrap();
+    symlink(outside.join("kubeconfig"), node.net(KUBECONFIG)).unwrap();
+    symlink(outside.join("program"), node.bin("linkerd-cni")).unwrap();
+    symlink(
+        outside.join("unfinished"),
+        node.net(".10-calico.conflist.linkerd-cni-unfinished"),
+    )
+    .unwrap();
+    symlink(
+        outside.join("unfinished"),
+        node.bin(".linkerd-cni.linkerd-cni-unfinished"),
+    )
+    .unwrap();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&["--on-exit", "remove"]);
+    node.until_installed("10-calico.conflist");
+    assert!(!fs::symlink_metadata(node.net(KUBECONFIG)).unwrap().is_symlink());
+    assert!(!fs::symlink_metadata(node.bin("linkerd-cni")).unwrap().is_symlink());
+    let said = agent.terminate();
+    assert!(
+        said.contains("05-link.conflist") && said.contains("a symbolic link"),
+        "{said}"
+    );
+    for file in outside.read_dir().unwrap() {
+        assert_eq!(fs::read_to_string(file.unwrap().path()).unwrap(), CALICO);
+    }
+    // A link in the place of the file by which agents share the folder is an error, and nothing is written through it.
+    symlink(outside.join("lock"), node.net(".linkerd-cni-agent")).unwrap();
+    let agent = node.agent(&[]);
+    sleep(Duration::from_millis(500));
+    let said = agent.terminate();
+    assert!(said.contains(".linkerd-cni-agent cannot be locked"), "{said}");
+    assert_eq!(fs::read_to_string(outside.join("lock")).unwrap(), CALICO);
+}
+
+#[test]
+fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
+    let node = Node::new();
+    let seed = std::env::var("SEED").map_or(u64::from(std::process::id()), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut random = seed;
+    let mut below = |limit: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    for round in 0..60 {
+        node.image(&format!("version {round}"));
+        if below(2) == 0 {
+            node.write("10-calico.conflist", CALICO);
+        }
+        if below(4) == 0 {
+            node.write("99-bridge.conf", CONF);
+        }
+        let agent = node.agent(&["--on-exit", if below(2) == 0 { "remove" } else { "keep" }]);
+        sleep(Duration::from_micros(below(30_000)));
+        if below(3) == 0 {
+            agent.signal(Signal::SIGTERM);
+            sleep(Duration::from_micros(below(5_000)));
+        }
+        drop(agent);
+        let mut named = false;
+        for file in node.net("").read_dir().unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.ends_with(".conflist") {
+                let text = fs::read_to_string(&path).unwrap();
+                let types = types(&text).unwrap_or_else(|| panic!("round {round}: {name} is {text:?}"));
+                named |= types.iter().any(|kind| kind == "linkerd-cni");
+            }
+        }
+        if named {
+            let program = fs::read_to_string(node.bin("linkerd-cni")).unwrap();
+            assert!(program.ends_with("# end\n"), "round {round}: half a program");
+            assert!(
+                fs::read_to_string(node.net(KUBECONFIG))
+                    .unwrap()
+                    .ends_with("linkerd-cni-context")
+            );
+        }
+    }
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&["--on-exit", "remove"]);
+    node.until_installed("10-calico.conflist");
+    until("nothing is unfinished", || {
+        let tree = node.tree();
+        tree.iter().all(|(name, _)| !name.contains("unfinished"))
+            && tree
+                .iter()
+                .any(|(name, bytes)| name.ends_with("bin/linkerd-cni") && bytes.ends_with(b"# end\n"))
+    });
+    agent.terminate();
+    let left: Vec<String> = node.tree().into_iter().map(|(name, _)| name).collect();
+    assert!(
+        left.iter()
+            .all(|name| name.ends_with("10-calico.conflist") || name.ends_with("99-bridge.conf")),
+        "{left:?}"
+    );
+}
