@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::Result;
+use crate::result::Result;
 
 /// What the names of our cgroups begin with.
 const PREFIX: &str = "proxy-init-bench-";

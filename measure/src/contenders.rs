@@ -4,8 +4,8 @@ use proxy_init::internal::{Ruleset, native, nft, plan, restore};
 use proxy_init::{Config, OwnerId, Port, PortRange};
 use xtask::linkerd;
 
-use crate::Result;
 use crate::group::Contender;
+use crate::result::Result;
 use crate::tools::{Libc, Step, Tools};
 
 /// One set of flags, that everybody installs.

@@ -7,8 +7,9 @@ use xtask::lab::Namespace;
 use xtask::samples::Samples;
 
 use crate::cgroup::Controller;
+use crate::interrupt;
+use crate::result::Result;
 use crate::tools::{Sample, Step, Tools};
-use crate::{Result, interrupt};
 
 /// A row of a table.
 #[derive(Debug, Clone)]

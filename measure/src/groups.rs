@@ -6,10 +6,10 @@ use std::sync::Arc;
 use nix::libc;
 use xtask::lab::Namespace;
 
-use crate::Result;
 use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
 use crate::group::{Contender, Group, Rounds};
+use crate::result::Result;
 use crate::tools::{Libc, Step, Tools};
 
 const MODES: [&str; 4] = ["nft", "native", "auto", "legacy"];

@@ -5,7 +5,7 @@ use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::Result;
+use crate::result::Result;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

@@ -3,7 +3,6 @@
 //! It is one static file that carries proxy-init and all else that it needs, so that it runs on hosts without Rust or a
 //! checkout; `cargo xtask bench` runs it too.
 
-use std::error::Error;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -19,15 +18,14 @@ mod group;
 mod groups;
 mod interrupt;
 mod report;
+mod result;
 mod storm;
 mod tools;
 
 use group::{Group, Measured, Rounds};
 use report::Report;
+use result::Result;
 use tools::Tools;
-
-/// Errors cross threads here.
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const HELP: &str = "\
 Usage: proxy-init-bench [OPTIONS]

@@ -5,10 +5,10 @@ use std::fs;
 
 use xtask::samples::{self, Samples};
 
-use crate::Result;
 use crate::chart::{self, Row};
 use crate::contenders::{linkerds, ours, restores};
 use crate::group::Measured;
+use crate::result::Result;
 use crate::storm::{PODS, Storms};
 use crate::tools::{Step, Tools};
 

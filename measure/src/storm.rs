@@ -9,8 +9,9 @@ use xtask::samples::{Samples, time};
 
 use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
 use crate::group::Contender;
+use crate::interrupt;
+use crate::result::Result;
 use crate::tools::{Libc, Sample, Tools};
-use crate::{Result, interrupt};
 
 /// How many pods start in one storm, and how many at a time.
 pub(crate) const PODS: usize = 100;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Result;
+use crate::result::Result;
 
 const EMPTY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/empty"));
 const REPLAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/replay"));

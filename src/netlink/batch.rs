@@ -6,12 +6,21 @@ use mnl::mnl_sys::mnl_attr_put_u32;
 use nftnl::ProtoFamily;
 use nftnl::nftnl_sys as sys;
 
-use super::Generation;
 use super::message::{Header, Writer, u32_at};
 use super::uapi::NFNL_BATCH_GENID;
 
 /// Room for the batch of a usual run (5 KB for Linkerd's defaults), so that it is never reallocated.
 const USUAL: usize = 8 * 1024;
+
+/// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
+/// (`nft_net->base_seq` in net/netfilter/nf_tables_api.c).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generation(pub(crate) u32);
+
+impl Generation {
+    /// The generation of a namespace in which nothing has been committed yet.
+    pub(crate) const FRESH: Self = Self(1);
+}
 
 /// A batch that is being written. Its messages are numbered from 1; the kernel's answers carry those numbers.
 ///

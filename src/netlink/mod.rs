@@ -14,15 +14,5 @@ pub(crate) mod socket;
 pub(crate) mod sockopt;
 pub(crate) mod uapi;
 
-pub(crate) use batch::{Batch, Change, FinishedBatch};
+pub(crate) use batch::{Batch, Change, FinishedBatch, Generation};
 pub(crate) use socket::{CommitError, Failure, ReadError, Socket};
-
-/// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
-/// (`nft_net->base_seq` in net/netfilter/nf_tables_api.c).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Generation(pub(crate) u32);
-
-impl Generation {
-    /// The generation of a namespace in which nothing has been committed yet.
-    pub(crate) const FRESH: Self = Self(1);
-}

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use thiserror::Error;
 
-use super::FinishedBatch;
+use super::batch::FinishedBatch;
 use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
 use super::uapi::NLMSGERR_ATTR_MSG;
 

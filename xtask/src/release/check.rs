@@ -7,14 +7,11 @@ use std::process::Stdio;
 use xtask::shell::{Result, Run as _, cargo, target};
 
 use super::files;
-use crate::commit::{Commit, git};
+use crate::commit::git;
 
-/// Makes the release here, and again in a clone in another folder, with nothing compiled before, and compares.
-pub(crate) fn check() -> Result<()> {
-    if Commit::of_checkout()?.is_modified {
-        return Err("the checkout has changes that are not committed, which a clone has not".into());
-    }
-    let here = super::make()?;
+/// Makes the release again in a clone in another folder, with nothing compiled before, and compares it with that here.
+/// Returns how many files it has.
+pub(super) fn compare_with_a_clone(here: &Path) -> Result<usize> {
     let clone = target("release-check/in-another-folder");
     if clone.exists() {
         fs::remove_dir_all(&clone)?;
@@ -31,13 +28,10 @@ pub(crate) fn check() -> Result<()> {
     let there = clone
         .join("target")
         .join(here.file_name().ok_or("a release without a name")?);
-    let different = differences(&here, &there)?;
-    let number = files::all(&here)?.len();
+    let different = differences(here, &there)?;
     if different.is_empty() {
         fs::remove_dir_all(clone)?;
-        super::print(&here)?;
-        println!("The same bytes, built twice in two folders: {number} files");
-        return Ok(());
+        return Ok(files::all(here)?.len());
     }
     Err(format!("not the same bytes in {}:\n{}", there.display(), different.join("\n")).into())
 }

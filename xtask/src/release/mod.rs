@@ -18,8 +18,6 @@ use crate::build;
 use crate::commit::Commit;
 use crate::licences;
 
-pub(crate) use check::check;
-
 /// The programs of a release, each a package's of the same name.
 pub(crate) const PROGRAMS: [&str; 3] = ["proxy-init", "linkerd-cni", "proxy-init-bench"];
 
@@ -36,6 +34,18 @@ pub(crate) fn layout(image: &str) -> PathBuf {
 /// `cargo xtask release`.
 pub(crate) fn run() -> Result<()> {
     print(&make()?)
+}
+
+/// `cargo xtask release --check`.
+pub(crate) fn check() -> Result<()> {
+    if Commit::of_checkout()?.is_modified {
+        return Err("the checkout has changes that are not committed, which a clone has not".into());
+    }
+    let here = make()?;
+    let number = check::compare_with_a_clone(&here)?;
+    print(&here)?;
+    println!("The same bytes, built twice in two folders: {number} files");
+    Ok(())
 }
 
 /// What it consists of, and how to publish it.
