@@ -30,12 +30,12 @@ fn encode(criterion: &mut Criterion) {
     let default = config(true, 0);
     group.bench_function("plan", |bencher| bencher.iter(|| rulesets(black_box(&default))));
     group.bench_function("plan and encode", |bencher| {
-        bencher.iter(|| nft::batch(&rulesets(black_box(&default))).len());
+        bencher.iter(|| nft::batch(&rulesets(black_box(&default))).unwrap().len());
     });
     for ports in PORTS {
         let config = config(true, ports);
         group.bench_function(BenchmarkId::new("plan and encode, ports", ports), |bencher| {
-            bencher.iter(|| nft::batch(&rulesets(black_box(&config))).len());
+            bencher.iter(|| nft::batch(&rulesets(black_box(&config))).unwrap().len());
         });
     }
     group.finish();
@@ -80,7 +80,7 @@ fn apply(criterion: &mut Criterion) {
     for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
         let config = config(ipv6, 0);
         let rulesets = rulesets(&config);
-        let nft_batch = nft::batch(&rulesets);
+        let nft_batch = nft::batch(&rulesets).unwrap();
         let bare = || bare_loop(&nft_batch);
         let apply = || _ = Nft.install(&rulesets).unwrap();
         let nft = || _ = Nft.install(&self::rulesets(&config)).unwrap();
@@ -88,7 +88,7 @@ fn apply(criterion: &mut Criterion) {
             let backend = Legacy::new(Commands::legacy(None), true);
             backend.install(&rulesets).unwrap();
         };
-        let native_batch = native::batch(&rulesets);
+        let native_batch = native::batch(&rulesets).unwrap();
         let bare_native = || bare_loop(&native_batch);
         let native = || _ = Native.install(&rulesets).unwrap();
         let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
@@ -117,7 +117,7 @@ fn apply_ports(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply by ports");
     for ports in PORTS {
         let rulesets = rulesets(&config(true, ports));
-        let batch = nft::batch(&rulesets);
+        let batch = nft::batch(&rulesets).unwrap();
         let contenders: [(&str, Work<'_>); 3] = [
             ("nft's bytes, bare loop", &|| bare_loop(&batch)),
             ("nft with encode", &|| assert!(Nft.install(&rulesets).unwrap())),

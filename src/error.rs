@@ -142,6 +142,17 @@ pub enum Error {
         bytes: usize,
     },
 
+    /// A rule has a part that the mode has no way to write.
+    #[error("{mode} mode: nothing was changed: `{rule}` cannot be written: {what}")]
+    Unwritable {
+        /// The mode in use.
+        mode: Mode,
+        /// The rule, as the command that would add it.
+        rule: String,
+        /// The part.
+        what: String,
+    },
+
     /// Another program kept changing the rules.
     #[error(
         "{mode} mode: nothing was changed: another program changed this namespace's rules during each of {tries} tries \
@@ -713,6 +724,11 @@ mod tests {
                 mode,
                 rule: rule.clone(),
                 id: OwnerId::new(2102).unwrap(),
+            },
+            Error::Unwritable {
+                mode,
+                rule: rule.clone(),
+                what: what.clone(),
             },
             Error::ForeignOwner { rule },
             Error::BatchTooLarge { mode, bytes: 1 },

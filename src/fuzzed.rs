@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 
 use crate::backend::legacy;
+use crate::backend::native;
 use crate::backend::nft;
 use crate::findings::difference::differences;
 use crate::findings::explain::Connection;
 use crate::found::Found;
-use crate::found::expected::xtables;
 use crate::found::line::Line;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::route;
@@ -19,11 +19,13 @@ use crate::nf_tables::set::Elements;
 use crate::nf_tables::{rule, table, user_data};
 use crate::operate::explain::Explained;
 use crate::rules::family::Family;
+use crate::rules::rule::Rule;
 use crate::rules::table::{Table, TableFamily};
 use crate::wanted::config::{Config, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::plan::plan;
+use crate::wanted::ruleset::nat_tables;
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -67,8 +69,20 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
     assert!(verdicts.is_empty() || numbers.is_some());
     let chain = table::read_chain(family, attributes);
     if let Ok(read) = rule::read(attributes, family, &[]) {
-        if let (TableFamily::Ip(family), Some(ours)) = (family, read.as_rule()) {
-            assert_eq!(nft::written_and_read(family, &ours), Ok(ours));
+        // Whatever a mode takes to be written, it writes as what it is.
+        let rule = Rule {
+            handle: 0,
+            ..read.clone()
+        };
+        if let TableFamily::Ip(family) = family
+            && let Ok(again) = nft::written_and_read(family, &rule)
+        {
+            assert_eq!(again, rule);
+        }
+        if family == TableFamily::Inet
+            && let Ok(again) = native::written_and_read(&rule, &[])
+        {
+            assert_eq!(again, rule);
         }
         if let Ok(mut chain) = chain {
             chain.rules.push(read);
@@ -116,7 +130,7 @@ fn judge(table: Table) {
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
         let rulesets = plan(&Config::new(inbound, outbound));
         for mode in [Mode::Nft, Mode::Legacy] {
-            let findings = differences(mode, &xtables(mode.subsystem(), &rulesets), &found);
+            let findings = differences(mode, &nat_tables(mode.subsystem(), &rulesets), &found);
             assert!(!findings.is_empty(), "a single chain can't pass for an installation");
         }
     }
@@ -129,7 +143,7 @@ mod tests {
     use super::*;
 
     fn batch(config: &Config) -> Vec<u8> {
-        nft::batch(&plan(config))
+        nft::batch(&plan(config)).unwrap()
     }
 
     fn any_config() -> impl Strategy<Value = Config> {
@@ -187,7 +201,7 @@ mod tests {
             for ruleset in plan(&config) {
                 let family = ruleset.family;
                 for (_, rule) in ruleset.rules() {
-                    prop_assert_eq!(nft::written_and_read(family, rule), Ok(rule.clone()));
+                    prop_assert_eq!(nft::written_and_read(family, &rule), Ok(rule));
                 }
             }
         }

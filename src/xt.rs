@@ -9,9 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at};
 use crate::rules::family::Family;
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Field, Values};
-use crate::wanted::config::{OwnerId, Port};
-use crate::wanted::ruleset::{Match, Multiport, Rule, Target};
+use crate::rules::rule::{Action, Condition, Field, Rule, Values};
+use crate::wanted::ruleset::Multiport;
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,19 +30,27 @@ pub(crate) enum Extension {
 impl Extension {
     /// Those that a rule uses. In legacy mode its comment is another.
     pub(crate) fn of(rule: &Rule) -> impl Iterator<Item = Self> {
-        let target = match rule.target {
-            Target::Redirect(_) => Some(Self::Redirect),
-            Target::Return | Target::Jump(_) => None,
-        };
-        rule.matches
-            .iter()
-            .filter_map(|condition| match condition {
-                Match::DestinationPort(_) => Some(Self::Tcp),
-                Match::DestinationPorts(_) => Some(Self::Multiport),
-                Match::UidOwner(_) | Match::GidOwner(_) => Some(Self::Owner),
-                Match::Tcp | Match::Source(_) | Match::Destination(_) | Match::OutLoopback => None,
-            })
-            .chain(target)
+        let target = matches!(rule.action, Action::Redirect(_)).then_some(Self::Redirect);
+        rule.conditions.iter().filter_map(Self::of_match).chain(target)
+    }
+
+    /// The one that a condition is written with, if it takes one.
+    pub(crate) fn of_match(condition: &Condition) -> Option<Self> {
+        match condition {
+            Condition::In {
+                field: Field::SourcePort | Field::DestinationPort,
+                values,
+                ..
+            } => Some(match values {
+                Values::Listed(_) => Self::Multiport,
+                _ => Self::Tcp,
+            }),
+            Condition::In {
+                field: Field::Uid | Field::Gid,
+                ..
+            } => Some(Self::Owner),
+            _ => None,
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -174,21 +181,44 @@ fn byte_at(info: &[u8], offset: usize) -> Result<u8, Malformed> {
     info.get(offset).copied().ok_or(Malformed)
 }
 
-/// A match on destination ports.
-pub(crate) fn multiport(ports: &Multiport) -> [u8; 48] {
+/// The structure of a match on a field by this extension; none if it can't say that.
+pub(crate) fn write_match(extension: Extension, field: Field, values: &Values, negated: bool) -> Option<Vec<u8>> {
+    match (extension, values) {
+        (Extension::Multiport, Values::Listed(list)) => multiport(field, list, negated).map(Vec::from),
+        (Extension::Tcp, &Values::Interval(ports)) => tcp(field, ports, negated).map(Vec::from),
+        (Extension::Owner, &Values::Interval(ids)) => owner(field, ids, negated).map(Vec::from),
+        _ => None,
+    }
+}
+
+fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 48]> {
+    let side = match field {
+        Field::SourcePort => XT_MULTIPORT_SOURCE,
+        Field::DestinationPort => XT_MULTIPORT_DESTINATION,
+        _ => return None,
+    };
     let mut info = [0; 48];
     let mut slot = 0;
-    for range in ports.ranges() {
-        put(&mut info, MULTIPORT_PORTS + 2 * slot, &range.first().to_ne_bytes());
-        if range.first() != range.last() {
-            put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[1]);
-            slot += 1;
-            put(&mut info, MULTIPORT_PORTS + 2 * slot, &range.last().to_ne_bytes());
-        }
+    let mut reference = |port: u128, begins_range: bool| {
+        put(
+            &mut info,
+            MULTIPORT_PORTS + 2 * slot,
+            &u16::try_from(port).ok()?.to_ne_bytes(),
+        );
+        put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
         slot += 1;
+        (slot <= Multiport::MAX_REFERENCES).then_some(())
+    };
+    for &(first, last) in list {
+        reference(first, first != last)?;
+        if first != last {
+            reference(last, false)?;
+        }
     }
-    put(&mut info, 0, &[XT_MULTIPORT_DESTINATION, slot as u8]);
-    info
+    put(&mut info, 0, &[side, u8::try_from(slot).ok()?]);
+    put(&mut info, MULTIPORT_INVERT, &[negated.into()]);
+    // No port at all is no match of multiport's.
+    (slot > 0).then_some(info)
 }
 
 fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
@@ -227,22 +257,17 @@ const OWNER_UID: usize = 0;
 const OWNER_GID: usize = 8;
 const OWNER_MATCH: usize = 16;
 
-/// A match on the socket's user.
-pub(crate) fn uid_owner(id: OwnerId) -> [u8; 24] {
-    owner(id, OWNER_UID, XT_OWNER_UID)
-}
-
-/// A match on the socket's group.
-pub(crate) fn gid_owner(id: OwnerId) -> [u8; 24] {
-    owner(id, OWNER_GID, XT_OWNER_GID)
-}
-
-fn owner(id: OwnerId, offset: usize, kind: u8) -> [u8; 24] {
+fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 24]> {
+    let (kind, offset) = match field {
+        Field::Uid => (XT_OWNER_UID, OWNER_UID),
+        Field::Gid => (XT_OWNER_GID, OWNER_GID),
+        _ => return None,
+    };
     let mut info = [0; 24];
-    put(&mut info, offset, &id.get().to_ne_bytes());
-    put(&mut info, offset + 4, &id.get().to_ne_bytes());
-    put(&mut info, OWNER_MATCH, &[kind]);
-    info
+    put(&mut info, offset, &u32::try_from(first).ok()?.to_ne_bytes());
+    put(&mut info, offset + 4, &u32::try_from(last).ok()?.to_ne_bytes());
+    put(&mut info, OWNER_MATCH, &[kind, if negated { kind } else { 0 }]);
+    Some(info)
 }
 
 fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
@@ -271,13 +296,23 @@ fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 const TCP_OPTION: usize = 8;
 const TCP_INVERT: usize = 11;
 
-/// A match on one destination port.
-pub(crate) fn tcp(port: Port) -> [u8; 16] {
+fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 16]> {
+    // The source ports and then the destination ports; one of them isn't compared.
+    let (offset, other, inverted) = match field {
+        Field::SourcePort => (0, 4, 1),
+        Field::DestinationPort => (4, 0, 2),
+        _ => return None,
+    };
+    let ports = (u16::try_from(first).ok()?, u16::try_from(last).ok()?);
+    if ports == (0, u16::MAX) && !negated {
+        return None; // the match has no such condition
+    }
     let mut info = [0; 16];
-    put(&mut info, 2, &u16::MAX.to_ne_bytes());
-    put(&mut info, 4, &port.get().to_ne_bytes());
-    put(&mut info, 6, &port.get().to_ne_bytes());
-    info
+    put(&mut info, other + 2, &u16::MAX.to_ne_bytes());
+    put(&mut info, offset, &ports.0.to_ne_bytes());
+    put(&mut info, offset + 2, &ports.1.to_ne_bytes());
+    put(&mut info, TCP_INVERT, &[if negated { inverted } else { 0 }]);
+    Some(info)
 }
 
 fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
@@ -402,16 +437,18 @@ impl Layout {
     }
 }
 
-/// A redirection to one port.
-pub(crate) fn redirect(family: Family, to: Port) -> Vec<u8> {
+/// A redirection to these ports.
+pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
     let layout = Layout::of(family);
     let mut info = vec![0; layout.size];
     if family == Family::V4 {
         put(&mut info, 0, &1u32.to_ne_bytes());
     }
-    put(&mut info, layout.flags, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
-    put(&mut info, layout.ports, &to.get().to_be_bytes());
-    put(&mut info, layout.ports + 2, &to.get().to_be_bytes());
+    if let Some((first, last)) = ports {
+        put(&mut info, layout.flags, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
+        put(&mut info, layout.ports, &first.to_be_bytes());
+        put(&mut info, layout.ports + 2, &last.to_be_bytes());
+    }
     info
 }
 

@@ -134,9 +134,9 @@ impl Rules {
     pub(crate) fn replay(&self, tools: &Tools, libc: Libc, mode: &str) -> Result<Step> {
         let rulesets = self.rulesets()?;
         let batch = if mode == "native" {
-            native::batch(&rulesets)
+            native::batch(&rulesets)?
         } else {
-            nft::batch(&rulesets)
+            nft::batch(&rulesets)?
         };
         tools.replay(libc, &format!("replay-{mode}-{}", self.label), &batch)
     }

@@ -7,7 +7,6 @@ use super::legacy::{self, Commands, Legacy};
 use super::native::{self, Native};
 use super::nft::{self, Nft};
 use crate::error::{Error, PRIVILEGE};
-use crate::found::expected::xtables;
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, commit_fresh, transact};
@@ -15,7 +14,7 @@ use crate::nf_tables::read;
 use crate::nf_tables::step::Step;
 use crate::rules::table::{Subsystem, Table};
 use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::Ruleset;
+use crate::wanted::ruleset::{Ruleset, nat_tables};
 
 /// The backend of a mode.
 pub(crate) fn backend(mode: Mode, folder: Option<PathBuf>, wait: bool) -> Box<dyn Backend> {
@@ -62,7 +61,7 @@ pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
 /// The tables that a mode makes to hold exactly these rulesets.
 pub(crate) fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
     match mode {
-        Mode::Nft | Mode::Legacy => xtables(mode.subsystem(), rulesets),
+        Mode::Nft | Mode::Legacy => nat_tables(mode.subsystem(), rulesets),
         Mode::Native => vec![native::expected(rulesets)],
     }
 }

@@ -3,17 +3,16 @@
 use std::borrow::Cow;
 
 use crate::nf_tables::TableId;
-use crate::nf_tables::step::{Body, Step};
+use crate::nf_tables::step::{Dialect, NewRule, Step};
 use crate::rules::name::Name;
 use crate::rules::rule::Rule;
+use crate::rules::set::Set;
 use crate::wanted::ruleset::ChainName;
 
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
-    /// As it would be found.
+    /// The rule.
     pub(super) rule: Cow<'a, Rule>,
-    /// As it is written.
-    pub(super) body: Box<dyn Body + 'a>,
     /// Whether one that is held already may stay.
     pub(super) may_stay: bool,
 }
@@ -23,6 +22,8 @@ pub(super) struct Wanted<'a> {
 pub(super) fn change<'a>(
     table: TableId,
     chain: ChainName,
+    dialect: &'static dyn Dialect,
+    sets: &'a [Set],
     held: &[Rule],
     wanted: Vec<Wanted<'a>>,
 ) -> (Vec<Step<'a>>, Vec<Step<'a>>) {
@@ -50,7 +51,14 @@ pub(super) fn change<'a>(
     for (index, wanted) in wanted.into_iter().enumerate() {
         if kept.get(index).is_some_and(Option::is_none) {
             let before = kept.get(index..).and_then(|after| after.iter().flatten().next());
-            added.push(Step::AddRule(table, chain, wanted.body, before.copied()));
+            added.push(Step::AddRule(NewRule {
+                table,
+                chain,
+                rule: wanted.rule,
+                sets,
+                dialect,
+                before: before.copied(),
+            }));
         }
     }
     (deleted, added)

@@ -2,6 +2,8 @@
 
 pub mod all;
 mod change;
+#[cfg(test)]
+mod inverse;
 pub mod legacy;
 pub mod native;
 pub mod nft;

@@ -492,7 +492,6 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::expected;
     use crate::rules::hook::Hook;
     use crate::rules::intervals::Intervals;
     use crate::rules::name::Name;
@@ -505,6 +504,7 @@ mod tests {
     };
     use crate::wanted::config::{Config, OwnerId, Port};
     use crate::wanted::plan::plan;
+    use crate::wanted::ruleset::nat_tables;
 
     const JUMP_IN: &str =
         "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT";
@@ -521,7 +521,7 @@ mod tests {
     }
 
     fn of(subsystem: Subsystem, config: &Config) -> Vec<Table> {
-        expected::xtables(subsystem, &plan(config))
+        nat_tables(subsystem, &plan(config))
     }
 
     fn installed() -> Vec<Table> {

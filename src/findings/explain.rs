@@ -8,7 +8,7 @@ use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::LOOPBACK;
-use crate::rules::rule::{Action, Condition, Field, Rule, Values, address, interface};
+use crate::rules::rule::{Action, Condition, Field, Rule, address, interface};
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
 use crate::walk::route::follow;
@@ -187,14 +187,14 @@ fn proxy_ids(found: &Found, wanted: Field) -> Intervals {
         if let [
             Condition::In {
                 field,
-                values: Values::Listed(list),
+                values,
                 negated: false,
             },
         ] = rule.conditions.as_slice()
             && *field == wanted
             && rule.action == Action::Return
         {
-            ids.extend(list.iter().copied());
+            ids.extend(values.listed().unwrap_or_default());
         }
     }
     Intervals::new(ids)
@@ -370,7 +370,6 @@ fn depends_on(field: Field, at: Place<'_>) -> String {
 mod tests {
     use super::*;
     use crate::found::Unseen;
-    use crate::found::expected::xtables;
     use crate::rules::hook::Hook;
     use crate::rules::set::Set;
     use crate::rules::table::{Kind, Policy, Subsystem, Table};
@@ -379,6 +378,7 @@ mod tests {
     };
     use crate::wanted::config::{Config, OwnerId};
     use crate::wanted::plan::plan;
+    use crate::wanted::ruleset::nat_tables;
 
     /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
     fn installed(mode: Mode) -> Vec<Table> {
@@ -386,7 +386,7 @@ mod tests {
         config.proxy_uid = OwnerId::new(2102);
         config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
-        xtables(mode.subsystem(), &plan(&config))
+        nat_tables(mode.subsystem(), &plan(&config))
     }
 
     /// The same in nft mode, with other tables before.

@@ -43,6 +43,14 @@ pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
     subnets
 }
 
+/// The subnet that is every address of a family.
+pub fn all(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "0.0.0.0/0",
+        Family::V6 => "::/0",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

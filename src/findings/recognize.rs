@@ -3,20 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::findings::lists;
+use crate::findings::lists::{self, all};
 use crate::found::Found;
-use crate::found::expected::ports_of;
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::rule::{Condition, Field, Rule as FoundRule, Values};
+use crate::rules::rule::{Action, Condition, Field, Rule};
 use crate::rules::subnet::addresses;
-use crate::rules::table::Table;
+use crate::rules::table::{Table, TableFamily};
 use crate::wanted::config::{Config, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::{Match, Purpose, Rule, Target};
+use crate::wanted::ruleset::Purpose;
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,40 +44,33 @@ impl fmt::Display for NoConfig {
 /// # Errors
 /// Too little was found.
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
-    let parts = match mode {
+    let recognized = match mode {
         Mode::Nft | Mode::Legacy => xtables(mode, found),
         Mode::Native => found.table_of(mode, Family::V4).map(native),
     };
-    parts.ok_or(NoConfig::Nothing)?.config()
+    recognized.ok_or(NoConfig::Nothing)?.config()
 }
 
 /// What rules say about the config.
 #[derive(Default)]
-struct Parts {
+struct Recognized {
     ipv6: bool,
     proxy_uid: Option<OwnerId>,
     proxy_gid: Option<OwnerId>,
     redirected_ports: Vec<Port>,
-    inbound: Half,
-    outbound: Half,
+    inbound: OneWay,
+    outbound: OneWay,
 }
 
 /// What rules say about one direction.
 #[derive(Default)]
-struct Half {
+struct OneWay {
     proxy: Option<Port>,
     ignored_ports: Vec<PortRange>,
     ignored_subnets: Vec<Subnet>,
 }
 
-impl Parts {
-    fn half(&mut self, direction: Direction) -> &mut Half {
-        match direction {
-            Direction::Inbound => &mut self.inbound,
-            Direction::Outbound => &mut self.outbound,
-        }
-    }
-
+impl Recognized {
     fn config(self) -> Result<Config, NoConfig> {
         let (inbound, outbound) = (self.inbound, self.outbound);
         Ok(Config {
@@ -97,146 +89,139 @@ impl Parts {
         })
     }
 
-    /// Takes what a rule says that is the same for both families.
-    fn add(&mut self, direction: Direction, rule: &Rule) {
-        if let Target::Redirect(port) = rule.target {
-            self.half(direction).proxy.get_or_insert(port);
+    /// Takes what the rules of a table say. What both families should have is taken from the first table.
+    fn add(&mut self, table: &Table, is_first: bool) {
+        for direction in Direction::ALL {
+            let chain = table.chain(&Name::from(direction.chain().as_str()));
+            let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
+            // Of a rule with another condition, it isn't known for which connections it is.
+            let is_plain = |condition: &Condition| matches!(condition, Condition::In { negated: false, .. });
+            for rule in rules.iter().filter(|rule| rule.conditions.iter().all(is_plain)) {
+                self.add_subnets(direction, table, rule);
+                if is_first {
+                    self.add_ports_and_owners(direction, table, rule);
+                }
+            }
         }
-        match &rule.purpose {
-            Purpose::IgnorePorts(ports) => self.half(direction).ignored_ports.extend(ports.ranges()),
-            Purpose::RedirectPort(port) => self.redirected_ports.push(*port),
+    }
+
+    fn one_way(&mut self, direction: Direction) -> &mut OneWay {
+        match direction {
+            Direction::Inbound => &mut self.inbound,
+            Direction::Outbound => &mut self.outbound,
+        }
+    }
+
+    fn add_ports_and_owners(&mut self, direction: Direction, table: &Table, rule: &Rule) {
+        if let Some(port) = rule.redirects_to().and_then(Port::new) {
+            self.one_way(direction).proxy.get_or_insert(port);
+        }
+        let Some((field, numbers)) = compared(table, rule) else {
+            return;
+        };
+        let id = || {
+            let &(number, _) = numbers.as_slice().first()?;
+            OwnerId::new(u32::try_from(number).ok()?)
+        };
+        match (field, &rule.action) {
+            (Field::Uid, Action::Return) => self.proxy_uid = id(),
+            (Field::Gid, Action::Return) => self.proxy_gid = id(),
+            (Field::DestinationPort, Action::Return) => {
+                let written = named::<PortRange>(rule);
+                let intervals = written.iter().map(|range| range.numbers()).collect();
+                let ports = &mut self.one_way(direction).ignored_ports;
+                ports.extend(match is_all(&numbers, intervals) {
+                    true => written,
+                    false => lists::ranges(&numbers),
+                });
+            }
+            (Field::DestinationPort, Action::Redirect(_)) => {
+                let written = named::<Port>(rule);
+                let number = |port: &Port| (port.get().into(), port.get().into());
+                self.redirected_ports
+                    .extend(match is_all(&numbers, written.iter().map(number).collect()) {
+                        true => written,
+                        false => lists::ports(&numbers),
+                    });
+            }
             _ => {}
         }
-        for of in &rule.matches {
-            match of {
-                Match::UidOwner(id) => self.proxy_uid = Some(*id),
-                Match::GidOwner(id) => self.proxy_gid = Some(*id),
-                _ => {}
-            }
-        }
     }
-}
 
-/// What a mode's nat tables say. What both families should have is taken from the first.
-fn xtables(mode: Mode, found: &Found) -> Option<Parts> {
-    let mut parts: Option<Parts> = None;
-    for family in Family::ALL {
-        let Some(table) = found.table_of(mode, family) else {
-            continue;
+    fn add_subnets(&mut self, direction: Direction, table: &Table, rule: &Rule) {
+        if rule.action != Action::Return {
+            return;
+        }
+        let written = named::<Subnet>(rule);
+        let subnets = &mut self.one_way(direction).ignored_subnets;
+        // Every address of a family needs no condition.
+        let of_all = match (rule.conditions.as_slice(), table.family) {
+            ([], TableFamily::Ip(family)) => Some(family),
+            ([one], _) => Family::ALL.into_iter().find(|&family| *one == is_of(family)),
+            _ => None,
         };
-        let chain = |direction: Direction| table.chain(&Name::from(direction.chain().as_str()));
-        if Direction::ALL.into_iter().all(|direction| chain(direction).is_none()) {
-            continue;
-        }
-        let is_first = parts.is_none();
-        let parts = parts.get_or_insert_default();
-        parts.ipv6 |= family == Family::V6;
-        for direction in Direction::ALL {
-            let rules = chain(direction).map(|chain| chain.rules.as_slice()).unwrap_or_default();
-            for rule in rules.iter().filter_map(FoundRule::as_rule) {
-                if let Purpose::IgnoreSubnet(subnet) = &rule.purpose {
-                    parts.half(direction).ignored_subnets.push(subnet.clone());
-                }
-                if is_first {
-                    parts.add(direction, &rule);
-                }
-            }
-        }
-    }
-    parts
-}
-
-/// What native mode's table says.
-fn native(table: &Table) -> Parts {
-    let mut parts = Parts {
-        ipv6: true,
-        ..Parts::default()
-    };
-    for direction in Direction::ALL {
-        let rules = |name: &str| {
-            let chain = table.chain(&Name::from(name));
-            chain.map(|chain| chain.rules.as_slice()).unwrap_or_default()
-        };
-        let only_v4 = is_of(Family::V4);
-        let jumps = rules(direction.chain().counterpart().as_str());
-        parts.ipv6 &= !jumps.iter().any(|jump| jump.conditions.contains(&only_v4));
-        for rule in rules(direction.chain().as_str()) {
-            native_rule(&mut parts, direction, table, rule);
-        }
-    }
-    parts
-}
-
-fn native_rule(parts: &mut Parts, direction: Direction, table: &Table, rule: &FoundRule) {
-    let target = rule.as_target();
-    if let Some(Target::Redirect(port)) = target {
-        parts.half(direction).proxy.get_or_insert(port);
-    }
-    let Some(Condition::In { field, values, .. }) = rule.conditions.last() else {
-        return;
-    };
-    let numbers = match values {
-        Values::Listed(list) => Some(Intervals::new(list.iter().copied())),
-        Values::Set(name) => table.set(name).and_then(|set| set.elements.clone()),
-    };
-    let id = || {
-        let &(number, _) = numbers.as_ref()?.as_slice().first()?;
-        OwnerId::new(u32::try_from(number).ok()?)
-    };
-    match (field, target, &numbers) {
-        (Field::Uid, Some(Target::Return), _) => parts.proxy_uid = id(),
-        (Field::Gid, Some(Target::Return), _) => parts.proxy_gid = id(),
-        (Field::DestinationPort, Some(Target::Return), Some(numbers)) => {
-            let written = named::<PortRange>(rule, "ignore-port-", "");
-            let intervals = written.iter().copied().map(ports_of).collect();
-            parts
-                .half(direction)
-                .ignored_ports
-                .extend(match is_all(numbers, intervals) {
-                    true => written,
-                    false => lists::ranges(numbers),
-                });
-        }
-        (Field::DestinationPort, Some(Target::Redirect(_)), Some(numbers)) => {
-            let written = named::<Port>(rule, "redirect-port-", "-to-proxy-port");
-            let number = |port: &Port| (port.get().into(), port.get().into());
-            parts
-                .redirected_ports
-                .extend(match is_all(numbers, written.iter().map(number).collect()) {
-                    true => written,
-                    false => lists::ports(numbers),
-                });
-        }
-        (Field::Source(family) | Field::Destination(family), Some(Target::Return), Some(numbers)) => {
-            let written = named::<Subnet>(rule, "ignore-subnet-", "");
-            let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
-            let have_conditions = written.iter().all(|subnet| subnet.net().prefix_len() > 0);
-            let subnets = &mut parts.half(direction).ignored_subnets;
-            if have_conditions && is_all(numbers, intervals) {
-                subnets.extend(written);
-            } else {
-                for net in lists::subnets(*family, numbers) {
-                    subnets.extend(net.to_string().parse::<Subnet>());
-                }
-            }
-        }
-        // Every address of the family.
-        (Field::Family, Some(Target::Return), _) => {
-            let (all, family) = match *rule.conditions == [is_of(Family::V4)] {
-                true => ("0.0.0.0/0", Family::V4),
-                false => ("::/0", Family::V6),
-            };
-            let written = named::<Subnet>(rule, "ignore-subnet-", "");
+        if let Some(family) = of_all {
             let is_such = |subnet: &Subnet| subnet.family() == family && subnet.net().prefix_len() == 0;
-            let subnets = &mut parts.half(direction).ignored_subnets;
             if !written.is_empty() && written.iter().all(is_such) {
                 subnets.extend(written);
             } else {
-                subnets.extend(all.parse::<Subnet>());
+                subnets.extend(all(family).parse::<Subnet>());
+            }
+        } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
+            let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
+            let have_conditions = written.iter().all(|subnet| subnet.net().prefix_len() > 0);
+            if have_conditions && is_all(&numbers, intervals) {
+                subnets.extend(written);
+            } else {
+                let nets = lists::subnets(family, &numbers).into_iter();
+                subnets.extend(nets.filter_map(|net| net.to_string().parse::<Subnet>().ok()));
             }
         }
-        _ => {}
     }
+}
+
+/// What a rule compares beside the family and the protocol, and with which numbers; none if that isn't known.
+fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
+    rule.conditions.iter().rev().find_map(|condition| match condition {
+        Condition::In { field, values, .. } if !matches!(field, Field::Family | Field::Protocol) => {
+            Some((*field, Intervals::new(table.numbers(values)?.iter().copied())))
+        }
+        _ => None,
+    })
+}
+
+/// What a mode's nat tables say.
+fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
+    let mut recognized: Option<Recognized> = None;
+    for family in Family::ALL {
+        let has_chain = |table: &&Table| {
+            let mut directions = Direction::ALL.into_iter();
+            directions.any(|direction| table.chain(&Name::from(direction.chain().as_str())).is_some())
+        };
+        if let Some(table) = found.table_of(mode, family).filter(has_chain) {
+            let is_first = recognized.is_none();
+            let recognized = recognized.get_or_insert_default();
+            recognized.ipv6 |= family == Family::V6;
+            recognized.add(table, is_first);
+        }
+    }
+    recognized
+}
+
+/// What native mode's table says.
+fn native(table: &Table) -> Recognized {
+    let only_v4 = is_of(Family::V4);
+    let is_for_both = |direction: Direction| {
+        let chain = table.chain(&Name::from(direction.chain().counterpart().as_str()));
+        let jumps = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        !jumps.iter().any(|jump| jump.conditions.contains(&only_v4))
+    };
+    let mut recognized = Recognized {
+        ipv6: Direction::ALL.into_iter().all(is_for_both),
+        ..Recognized::default()
+    };
+    recognized.add(table, true);
+    recognized
 }
 
 /// Whether these intervals are all numbers of a set.
@@ -245,17 +230,10 @@ fn is_all(numbers: &Intervals, intervals: Vec<(u128, u128)>) -> bool {
 }
 
 /// The items that a rule's comment lists; none if it doesn't list all, or something else.
-fn named<T: FromStr>(rule: &FoundRule, before: &str, after: &str) -> Vec<T> {
+fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
     let comment = rule.comment.as_ref().map(Name::as_bytes).unwrap_or_default();
-    let list = std::str::from_utf8(comment)
-        .ok()
-        .and_then(|comment| {
-            comment
-                .strip_prefix(Purpose::PREFIX)?
-                .strip_prefix(before)?
-                .strip_suffix(after)
-        })
-        .unwrap_or_default();
+    let list = std::str::from_utf8(comment).ok().and_then(Purpose::list);
+    let list = list.map(|(_, names, _)| names).unwrap_or_default();
     let mut items = Vec::new();
     for item in list.split(',') {
         // A subnet's colons are its own.

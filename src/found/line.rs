@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::found::xtables::IptablesRule;
 use crate::rules::name::Name;
 use crate::rules::nftables::NftRule;
 use crate::rules::rule::Rule;
 use crate::rules::table::{Chain, Table};
+use crate::rules::xtables::IptablesRule;
 use crate::wanted::mode::NAT;
 use crate::wanted::ruleset::ChainName;
 

@@ -3,9 +3,8 @@
 //! The same vocabulary says what a backend would install, so that [`difference`](crate::findings::difference) compares like
 //! with like, and [`walk`](crate::walk) takes a connection through either.
 
-pub mod expected;
 pub mod line;
-pub mod xtables;
+pub mod ours;
 
 use crate::rules::table::{Subsystem, Table, TableFamily};
 

@@ -6,7 +6,7 @@ use mnl::mnl_sys::mnl_attr_put_u32;
 use nftnl::ProtoFamily;
 use nftnl::nftnl_sys as sys;
 
-use super::message::{Header, Writer, u32_at};
+use super::message::{Header, Unwritable, Writer, u32_at};
 use super::uapi::NFNL_BATCH_GENID;
 
 /// Room for the batch of a usual run (5 KB for Linkerd's defaults), so that it is never reallocated.
@@ -94,20 +94,31 @@ impl Batch {
         self.writer.message(header, write);
     }
 
+    /// What can't be written of the messages that were added so far.
+    pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
+        self.writer.unwritable()
+    }
+
     /// Ends the batch.
-    pub(crate) fn end(mut self) -> FinishedBatch {
+    ///
+    /// # Errors
+    /// What couldn't be written.
+    pub(crate) fn end(mut self) -> Result<FinishedBatch, Unwritable> {
         let sequence = self.sequence + 1;
         self.delimiter(|buffer| {
             // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
             unsafe { sys::nftnl_batch_end(buffer, sequence) };
         });
-        FinishedBatch(self.writer.finish())
+        self.without_end()
     }
 
     /// Leaves out the message that ends a batch: the kernel checks the messages, answers as usual, and discards them
     /// (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
-    pub(crate) fn without_end(self) -> FinishedBatch {
-        FinishedBatch(self.writer.finish())
+    ///
+    /// # Errors
+    /// What couldn't be written.
+    pub(crate) fn without_end(self) -> Result<FinishedBatch, Unwritable> {
+        self.writer.finish().map(FinishedBatch)
     }
 
     /// Has libnftnl write the batch's first or last message.

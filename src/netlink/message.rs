@@ -19,6 +19,11 @@ const TYPE_MASK: u16 = 0x3fff;
 #[error("the kernel's answer is cut off or garbled")]
 pub(crate) struct Malformed;
 
+/// Something that can't be written into a message: what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub(crate) struct Unwritable(pub(crate) String);
+
 /// One message of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
@@ -156,13 +161,32 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
 }
 
 /// Messages and their attributes, being written. Padding is always zero.
+///
+/// The first thing that can't be written is kept, and [`Writer::finish`] then returns it instead of the bytes: nothing is
+/// ever left out of a message.
 #[derive(Debug)]
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    unwritable: Option<Unwritable>,
+}
 
 impl Writer {
     /// An empty writer, with room for this many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self(Vec::with_capacity(bytes))
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            unwritable: None,
+        }
+    }
+
+    /// Records that something can't be written, such as `a port of 70000`.
+    pub(crate) fn refuse(&mut self, what: impl Into<String>) {
+        self.unwritable.get_or_insert(Unwritable(what.into()));
+    }
+
+    /// What can't be written of that which was to be written so far.
+    pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
+        self.unwritable.as_ref()
     }
 
     /// Adds a message to nfnetlink; `write` adds its attributes.
@@ -182,7 +206,7 @@ impl Writer {
         subheader: &[u8],
         write: impl FnOnce(&mut Self),
     ) {
-        let start = self.0.len();
+        let start = self.bytes.len();
         // Slices: Vec::extend by an array takes several times as long in code that is optimised for size.
         for part in [
             &[0; 4], // the length, set below
@@ -192,26 +216,34 @@ impl Writer {
             &[0; 4], // the port, which stands for the kernel
             subheader,
         ] {
-            self.0.extend_from_slice(part);
+            self.bytes.extend_from_slice(part);
         }
         write(self);
-        let length = ((self.0.len() - start) as u32).to_ne_bytes();
-        if let Some(field) = self.0.get_mut(start..).and_then(|message| message.first_chunk_mut()) {
-            *field = length;
+        let length = self.bytes.len() - start;
+        let Ok(number) = u32::try_from(length) else {
+            return self.refuse(format!("a message of {length} bytes"));
+        };
+        if let Some(field) = self
+            .bytes
+            .get_mut(start..)
+            .and_then(|message| message.first_chunk_mut())
+        {
+            *field = number.to_ne_bytes();
         }
     }
 
     /// Adds whole messages that were written elsewhere.
     pub(crate) fn messages(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Adds an attribute that is a C string.
     pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
-        self.attribute(kind, |bytes| {
-            bytes.extend_from_slice(value.as_ref());
-            bytes.push(0);
-        });
+        let value = value.as_ref();
+        if value.contains(&0) {
+            self.refuse(format!("\"{}\", which has a NUL in it", value.escape_ascii()));
+        }
+        self.joined(kind, &[value, &[0]]);
     }
 
     /// Adds an attribute that is a number, in network byte order.
@@ -226,7 +258,14 @@ impl Writer {
 
     /// Adds an attribute of any other kind.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
-        self.attribute(kind, |bytes| bytes.extend_from_slice(value));
+        self.joined(kind, &[value]);
+    }
+
+    /// Adds an attribute that consists of these parts.
+    pub(crate) fn joined(&mut self, kind: u16, parts: &[&[u8]]) {
+        let start = self.begin(kind);
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.end(start);
     }
 
     /// Adds an attribute that holds attributes.
@@ -237,34 +276,35 @@ impl Writer {
     }
 
     /// The bytes that were written.
-    pub(crate) fn finish(self) -> Vec<u8> {
-        self.0
-    }
-
-    fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.begin(kind);
-        write(&mut self.0);
-        self.end(start);
+    ///
+    /// # Errors
+    /// What couldn't be.
+    pub(crate) fn finish(self) -> Result<Vec<u8>, Unwritable> {
+        self.unwritable.map_or(Ok(self.bytes), Err)
     }
 
     fn begin(&mut self, kind: u16) -> usize {
-        let start = self.0.len();
+        let start = self.bytes.len();
         let [low, high] = kind.to_ne_bytes();
-        self.0.extend_from_slice(&[0, 0, low, high]); // the length, which end() sets, and the type
+        self.bytes.extend_from_slice(&[0, 0, low, high]); // the length, which end() sets, and the type
         start
     }
 
     fn end(&mut self, start: usize) {
-        let length = self.0.len() - start;
+        let length = self.bytes.len() - start;
+        // `nla_len` of `struct nlattr` in linux/netlink.h.
+        let Ok(number) = u16::try_from(length) else {
+            return self.refuse(format!("an attribute of {length} bytes, which may have 65535"));
+        };
         if let Some(field) = self
-            .0
+            .bytes
             .get_mut(start..)
             .and_then(|attribute| attribute.first_chunk_mut())
         {
-            *field = (length as u16).to_ne_bytes();
+            *field = number.to_ne_bytes();
         }
         let padding = length.next_multiple_of(4) - length;
-        self.0.extend_from_slice([0; 3].get(..padding).unwrap_or_default());
+        self.bytes.extend_from_slice([0; 3].get(..padding).unwrap_or_default());
     }
 }
 
@@ -304,7 +344,7 @@ mod tests {
                 attributes.nest(2, |nested| nested.string(3, b"\xff"));
             });
         }
-        let bytes = writer.finish();
+        let bytes = writer.finish().unwrap();
         let messages: Vec<_> = Messages(&bytes).collect::<Result<_, _>>().unwrap();
         assert_eq!(messages.len(), 2);
         assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 2));
@@ -314,6 +354,36 @@ mod tests {
         let nested = Attributes(attributes.get(2).unwrap());
         assert_eq!(string(nested.get(3).unwrap()), Ok(&b"\xff"[..]));
         assert_eq!(attributes.find(3), Ok(None));
+    }
+
+    /// The length of an attribute has 16 bits, its header of 4 bytes included.
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let written = |length: usize, nested: bool| {
+            let mut writer = Writer::with_capacity(64);
+            let value = vec![7; length];
+            match nested {
+                false => writer.bytes(1, &value),
+                true => writer.nest(1, |nest| nest.bytes(2, &value)),
+            }
+            writer.finish()
+        };
+        // The attribute in a nest has a header of its own, and is padded to 4 bytes.
+        for (longest, nested, length) in [(65_531, false, 65_531), (65_524, true, 65_528)] {
+            let bytes = written(longest, nested).unwrap();
+            let (_, value) = Attributes(&bytes).next().unwrap().unwrap();
+            assert_eq!(value.len(), length);
+            let error = written(longest + 1, nested).unwrap_err().to_string();
+            assert!(error.starts_with("an attribute of 65536 bytes"), "{error}");
+        }
+        let mut writer = Writer::with_capacity(64);
+        writer.string(1, "nat");
+        writer.refuse("this");
+        writer.string(1, "a\0b");
+        assert_eq!(writer.finish(), Err(Unwritable("this".to_owned())), "the first");
+        let mut writer = Writer::with_capacity(64);
+        writer.string(1, "a\0b");
+        assert!(writer.finish().is_err());
     }
 
     proptest! {

@@ -112,7 +112,7 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
         },
     );
     let mut answer = None;
-    socket.request(&request.finish(), &mut |message| {
+    socket.request(request, &mut |message| {
         answer = Some(read_route(message)?);
         Ok(())
     })?;
@@ -178,7 +178,7 @@ fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
         }
     });
     let mut device = None;
-    socket.request(&request.finish(), &mut |message| {
+    socket.request(request, &mut |message| {
         device = Some(read_device(message)?);
         Ok(())
     })?;
@@ -211,7 +211,7 @@ pub(crate) fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, R
     let mut request = Writer::with_capacity(32);
     request.any_message(libc::RTM_GETADDR.into(), libc::NLM_F_DUMP, 0, &subheader, |_| ());
     let mut devices = Vec::new();
-    socket.request(&request.finish(), &mut |message| {
+    socket.request(request, &mut |message| {
         // `ifa_index`
         devices.push(u32_at(message.payload, 4)?);
         Ok(())
@@ -236,7 +236,7 @@ mod tests {
                 to.bytes(*kind, value);
             }
         });
-        let bytes = writer.finish();
+        let bytes = writer.finish().unwrap();
         read_route(&Messages(&bytes).next().unwrap()?)
     }
 

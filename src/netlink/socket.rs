@@ -186,16 +186,17 @@ impl Socket {
     ) -> Result<(), ReadError> {
         let mut writer = Writer::with_capacity(128);
         writer.message(request, write);
-        self.request(&writer.finish(), &mut read)
+        self.request(writer, &mut read)
     }
 
-    /// The same with a request that has been written.
+    /// The same with a request that has been written. One that can't be is answered as the kernel answers a request that is
+    /// too long.
     pub(super) fn request(
         &self,
-        request: &[u8],
+        request: Writer,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        self.send(request)?;
+        self.send(&request.finish().map_err(|_| Errno::EMSGSIZE)?)?;
         let mut answer = self.answer.borrow_mut();
         answer.resize(ANSWER, 0);
         let mut interrupted = false;

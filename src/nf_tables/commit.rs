@@ -44,7 +44,7 @@ pub(crate) fn commit(
     steps: &[Step<'_>],
     generation: Generation,
 ) -> Result<Outcome, Error> {
-    let batch = step::batch(steps, generation);
+    let batch = step::batch(steps, generation).map_err(|error| refusal::unwritten(mode, &error))?;
     match socket.send_batch(&batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
@@ -71,21 +71,27 @@ pub(crate) fn check_each<'a>(
         .into_iter()
         .map(|(mode, list)| {
             let first = steps.len();
-            let known = list.map(|list| steps.extend(list));
+            // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
+            let known = list.and_then(|list| {
+                step::trial(&list).map_err(|error| refusal::unwritten(mode, &error))?;
+                steps.extend(list);
+                Ok(())
+            });
             (mode, first..steps.len(), known)
         })
         .collect();
     let batch = step::trial(&steps);
     let socket = Socket::open();
-    let refused = match &socket {
-        Ok(socket) if !steps.is_empty() => socket.send_batch(&batch).err(),
+    let refused = match (&socket, &batch) {
+        (Ok(socket), Ok(batch)) if !steps.is_empty() => socket.send_batch(batch).err(),
         _ => None,
     };
     let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {
         known?;
+        let batch = batch.as_ref().map_err(|error| refusal::unwritten(mode, error))?;
         let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(mode, errno))?;
         match refused.as_ref().and_then(|error| error.among(range)) {
-            Some(error) => Err(refusal::explain(mode, socket, &steps, &batch, error)),
+            Some(error) => Err(refusal::explain(mode, socket, &steps, batch, error)),
             None => Ok(()),
         }
     };

@@ -214,11 +214,16 @@ impl<'a> Expression<'a> {
                 }
             }),
             // The kernel's numbers begin at 0.
-            Self::Counter(_) => add("counter", &|_| ()),
+            Self::Counter(counters) => add("counter", &|data| {
+                if counters != Counters::default() {
+                    data.be64(NFTA_COUNTER_BYTES, counters.bytes);
+                    data.be64(NFTA_COUNTER_PACKETS, counters.packets);
+                }
+            }),
             Self::Match(extension) => add("match", &|data| extension.write(data)),
             Self::Target(extension) => add("target", &|data| extension.write(data)),
             // Made by reading alone.
-            Self::Other(_) => {}
+            Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
         }
     }
 
@@ -466,14 +471,18 @@ mod tests {
                 last: None,
             },
             Expression::Counter(Counters::default()),
+            Expression::Counter(Counters { packets: 1, bytes: 60 }),
             Expression::Match(extension),
             Expression::Target(extension),
         ] {
             let mut writer = Writer::with_capacity(64);
             expression.write(&mut writer);
-            let bytes = writer.finish();
+            let bytes = writer.finish().unwrap();
             let (_, element) = Attributes(&bytes).next().unwrap().unwrap();
             assert_eq!(Expression::read(Attributes(element)), Ok(expression));
         }
+        let mut writer = Writer::with_capacity(64);
+        Expression::Other(b"fib").write(&mut writer);
+        assert_eq!(writer.finish().unwrap_err().to_string(), "[fib]");
     }
 }

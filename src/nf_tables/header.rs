@@ -51,6 +51,12 @@ pub(crate) const META_FIELDS: [(Field, i32, bool); 6] = [
     (Field::Gid, libc::NFT_META_SKGID, true),
 ];
 
+/// The last bytes of a number that is written with 16, as many as its field has; none if it has more.
+pub(crate) fn last_bytes(number: &[u8; 16], length: usize) -> Option<&[u8]> {
+    let (rest, bytes) = number.split_at_checked(16usize.checked_sub(length)?)?;
+    rest.iter().all(|&byte| byte == 0).then_some(bytes)
+}
+
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
 pub(crate) fn protocol(family: TableFamily) -> ProtoFamily {
     match family {

@@ -209,7 +209,7 @@ mod tests {
             }
             attributes.be32(NFNLA_HOOK_PRIORITY, priority as u32);
         });
-        let bytes = writer.finish();
+        let bytes = writer.finish().unwrap();
         let mut hooked = Hooked::default();
         let message = Messages(&bytes).next().unwrap()?;
         hooked.add(message.attributes()?)?;

@@ -6,12 +6,13 @@ use std::io::Read as _;
 
 use nix::errno::Errno;
 
-use super::step::Step;
+use super::step::{Step, Unwritten};
 use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
+use crate::rules::rule::Rule;
 use crate::rules::table::TableFamily;
-use crate::wanted::config::OwnerId;
 use crate::wanted::mode::Mode;
+use crate::wanted::ruleset::owner;
 
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
@@ -128,18 +129,14 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
         },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Step::AddRule(_, base, ..), Some(family), Errno::EOPNOTSUPP) if base.hook().is_some() => {
-            Error::ChainNameTaken {
-                family,
-                chain: base.counterpart().to_string(),
-                errno: kept,
-            }
-        }
-        (Step::AddRule(_, _, body, _), _, _) => match (body.owner(), errno) {
-            (Some(owner), Errno::EINVAL) => {
-                unmapped(mode, Some(owner), step).unwrap_or(Error::ForeignOwner { rule: what })
-            }
-            (_, Errno::ENOENT) => match body.missing(socket) {
+        (Step::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => Error::ChainNameTaken {
+            family,
+            chain: new.chain.counterpart().to_string(),
+            errno: kept,
+        },
+        (Step::AddRule(new), _, _) => match (owner(&new.rule), errno) {
+            (Some(_), Errno::EINVAL) => unmapped(mode, &new.rule, step).unwrap_or(Error::ForeignOwner { rule: what }),
+            (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, &new.rule) {
                 Some((name, module, option)) => {
                     let rule = what;
                     let lack = Lack::Extension {
@@ -179,14 +176,24 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     }
 }
 
-/// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace.
-pub(crate) fn unmapped(mode: Mode, owner: Option<(OwnerId, &'static str)>, rule: &impl fmt::Display) -> Option<Error> {
-    let (id, map) = owner?;
+/// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace. `shown` is the
+/// rule for people.
+pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
+    let (id, map) = owner(rule)?;
     (!is_mapped(id.get(), map)).then(|| Error::UnmappedOwner {
         mode,
-        rule: rule.to_string(),
+        rule: shown.to_string(),
         id,
     })
+}
+
+/// The error about a step that can't be written. Nothing has been sent.
+pub(crate) fn unwritten(mode: Mode, unwritten: &Unwritten) -> Error {
+    Error::Unwritable {
+        mode,
+        rule: unwritten.step.clone(),
+        what: unwritten.what.to_string(),
+    }
 }
 
 /// Whether the id is in a user namespace's map. Each line of the map has the first id inside, the first id outside, and
@@ -219,7 +226,7 @@ mod tests {
 
     fn explained(steps: &[Step<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(Mode::Nft, &socket, steps, &trial(steps), error).to_string()
+        explain(Mode::Nft, &socket, steps, &trial(steps).unwrap(), error).to_string()
     }
 
     fn failure(sequence: u32, errno: Errno) -> CommitError {

@@ -8,6 +8,7 @@ use super::TableId;
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
 use super::uapi::*;
+use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, Writer, be64};
 use crate::netlink::{Batch, Change};
 use crate::rules::family::Family;
@@ -18,9 +19,6 @@ use crate::rules::rule::{Action, Condition, Field, Rule, Values, interface};
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
 use crate::xt;
-
-/// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
-pub(crate) const COMMENT: usize = 127;
 
 /// Adds a rule to a chain.
 pub(crate) struct AddRule<'a> {
@@ -33,8 +31,8 @@ pub(crate) struct AddRule<'a> {
     /// Declares the rule's protocol as TCP to the xt extensions in it (`NFTA_RULE_COMPAT`). The multiport match refuses
     /// a rule without that declaration, even if an earlier expression compares the protocol.
     pub(crate) for_tcp: bool,
-    /// The rule's comment; cut off after [`COMMENT`] bytes.
-    pub(crate) comment: &'a [u8],
+    /// The rule's comment.
+    pub(crate) comment: Option<&'a Name>,
 }
 
 impl AddRule<'_> {
@@ -56,7 +54,9 @@ impl AddRule<'_> {
                     compat.be32(NFTA_RULE_COMPAT_FLAGS, 0);
                 });
             }
-            to.bytes(NFTA_RULE_USERDATA, &super::user_data::comment(self.comment, COMMENT));
+            if let Some(comment) = self.comment {
+                user_data::write_comment(to, NFTA_RULE_USERDATA, comment.as_bytes());
+            }
         });
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn read(attributes: Attributes<'_>, family: TableFamily, sets: &[Set]
         }
     }
     if let Some(data) = attributes.find(NFTA_RULE_USERDATA)?
-        && let Some(comment) = super::user_data::read_comment(data)
+        && let Some(comment) = user_data::read_comment(data)
     {
         reader.rule.comment = Some(comment);
     }
@@ -193,9 +193,11 @@ impl<'a> Reader<'a> {
             _ => loaded,
         };
         let first = slot(register);
-        let end = first + loaded.slots();
+        // The kernel has no such registers; a garbled message may name them.
+        let after = |first: u32, loaded: &Loaded| first.saturating_add(loaded.slots());
+        let end = after(first, &loaded);
         self.registers
-            .retain(|(other, before)| *other >= end || other + before.slots() <= first);
+            .retain(|(other, before)| *other >= end || after(*other, before) <= first);
         self.registers.push((first, loaded));
     }
 
@@ -391,17 +393,15 @@ impl<'a> Reader<'a> {
         let conditions = &mut self.rule.conditions;
         if let Condition::In {
             field,
-            values: Values::Listed(upper),
+            values: Values::Interval((0, last)),
             negated: false,
         } = &condition
-            && let [(0, last)] = upper.as_slice()
             && let Some(Condition::In {
                 field: before,
-                values: Values::Listed(lower),
+                values: Values::Interval((first, end)),
                 negated: false,
             }) = conditions.last_mut()
             && before == field
-            && let [(first, end)] = lower.as_mut_slice()
             && *end == field.largest()
             && *first <= *last
         {
@@ -410,11 +410,11 @@ impl<'a> Reader<'a> {
         }
         if let Condition::In {
             field: Field::Family,
-            values: Values::Listed(values),
+            values,
             negated: false,
         } = &condition
         {
-            let is = |family| values.as_slice() == [(nfproto(family), nfproto(family))];
+            let is = |family| values.number() == Some(nfproto(family));
             self.family = self
                 .family
                 .or([Family::V4, Family::V6].into_iter().find(|&family| is(family)));
@@ -675,6 +675,9 @@ fn interval(field: Field, loaded: usize, host_order: bool, value: &[u8]) -> Opti
             return None;
         }
         let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+        if value.iter().skip(name.len()).any(|&byte| byte != 0) {
+            return None; // no device has such a name
+        }
         let first = interface(name);
         return Some(if name.len() < value.len() || value.len() == bytes {
             (first, first)

@@ -54,7 +54,7 @@ impl NewSet {
             to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);
             to.be32(NFTA_SET_ID, id);
             // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
-            to.bytes(NFTA_SET_USERDATA, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
+            to.joined(NFTA_SET_USERDATA, &[&[0, 4], &2u32.to_ne_bytes()]);
         });
     }
 
@@ -67,8 +67,10 @@ impl NewSet {
                     element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
                 }
                 element.nest(NFTA_SET_ELEM_KEY, |key| {
-                    let bytes = number.to_be_bytes();
-                    key.bytes(NFTA_DATA_VALUE, bytes.get(16 - self.bytes..).unwrap_or_default());
+                    match header::last_bytes(&number.to_be_bytes(), self.bytes) {
+                        Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
+                        None => key.refuse(format!("{number} in {} bytes", self.bytes)),
+                    }
                 });
             });
         };

@@ -6,12 +6,15 @@ use std::fmt;
 use super::TableId;
 use super::rule::{self, AddRule};
 use super::set::{self, Element, NewSet};
-use crate::netlink::message::Writer;
+use crate::netlink::message::{Unwritable, Writer};
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
 use crate::rules::family::Family;
 use crate::rules::name::Name;
+use crate::rules::nftables::NftRule;
+use crate::rules::rule::{Condition, Field, Rule, TCP};
+use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
-use crate::wanted::config::OwnerId;
+use crate::rules::xtables::IptablesRule;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
 
@@ -27,8 +30,8 @@ pub(crate) enum Step<'a> {
     FlushChain(TableId, ChainName),
     /// Delete an empty chain to which no rule jumps.
     DeleteChain(TableId, ChainName),
-    /// Add a rule to a chain: before the rule that has this handle, or at the end.
-    AddRule(TableId, ChainName, Box<dyn Body + 'a>, Option<u64>),
+    /// Add a rule to a chain.
+    AddRule(NewRule<'a>),
     /// Delete the rule that has this handle from a chain, whichever program made it.
     DeleteRule(TableId, Name, u64),
     /// Make a set, which has this number in the batch.
@@ -39,21 +42,29 @@ pub(crate) enum Step<'a> {
     DeleteSet(TableId, Name),
 }
 
-/// A rule's content. Its Display is the rule in the syntax of the tool that shows it.
-pub(crate) trait Body: fmt::Display {
-    /// Adds its expressions.
-    fn write(&self, expressions: &mut Writer);
-    /// The rule's comment.
-    fn comment(&self) -> Cow<'_, [u8]>;
-    /// Whether the rule's protocol is declared as TCP to the xt extensions in it.
-    fn for_tcp(&self) -> bool {
-        false
-    }
-    /// The user or group that the rule matches, if it does, and the file with the user namespace's map of such ids.
-    fn owner(&self) -> Option<(OwnerId, &'static str)>;
-    /// What the kernel lacks for the rule, once it has answered ENOENT: the thing, its module, and the kernel option.
-    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)>;
+/// A rule, to be added to a chain.
+pub(crate) struct NewRule<'a> {
+    pub(crate) table: TableId,
+    pub(crate) chain: ChainName,
+    pub(crate) rule: Cow<'a, Rule>,
+    /// Those of the table.
+    pub(crate) sets: &'a [Set],
+    /// How it is written.
+    pub(crate) dialect: &'static dyn Dialect,
+    /// The handle of the rule before which it comes; without one, it comes last.
+    pub(crate) before: Option<u64>,
 }
+
+/// How a mode writes rules as expressions. What it writes is read back as the same rule.
+pub(crate) trait Dialect: Sync {
+    /// Adds a rule's expressions; what it has no expressions for, it refuses.
+    fn write(&self, new: &NewRule<'_>, expressions: &mut Writer);
+    /// What the kernel lacks for the rule, once it has answered ENOENT: the thing, its module, and the kernel option.
+    fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing>;
+}
+
+/// What a kernel lacks: the thing, its module, and the kernel option.
+pub(crate) type Missing = (String, &'static str, &'static str);
 
 impl Step<'_> {
     /// The table that it is about.
@@ -64,9 +75,9 @@ impl Step<'_> {
             | Step::AddChain(table, _)
             | Step::FlushChain(table, _)
             | Step::DeleteChain(table, _)
-            | Step::AddRule(table, ..)
             | Step::DeleteRule(table, ..)
             | Step::DeleteSet(table, _) => *table,
+            Step::AddRule(new) => new.table,
             Step::AddSet(set, _) | Step::AddElements(set, _) => set.table,
         }
     }
@@ -84,35 +95,81 @@ impl Step<'_> {
             Step::AddSet(set, id) => set.add(batch, last, *id),
             Step::AddElements(set, elements) => set.add_elements(batch, last, elements),
             Step::DeleteSet(table, set) => set::delete(batch, last, *table, set),
-            Step::AddRule(table, chain, body, before) => AddRule {
-                table: *table,
-                chain: chain.as_str(),
-                before: *before,
-                for_tcp: body.for_tcp(),
-                comment: &body.comment(),
+            Step::AddRule(new) => AddRule {
+                table: new.table,
+                chain: new.chain.as_str(),
+                before: new.before,
+                for_tcp: new.is_for_tcp(),
+                comment: new.rule.comment.as_ref(),
             }
-            .write(batch, last, |expressions| body.write(expressions)),
+            .write(batch, last, |expressions| {
+                new.dialect.write(new, expressions);
+            }),
         }
     }
 }
 
+impl NewRule<'_> {
+    /// Whether it is a rule of xtables' for TCP, whose extensions ask for the protocol.
+    fn is_for_tcp(&self) -> bool {
+        let is_xtables = matches!(self.table.family, TableFamily::Ip(_));
+        is_xtables && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
+    }
+}
+
+/// In the syntax of the tool that shows the table.
+impl fmt::Display for NewRule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.table.family {
+            TableFamily::Ip(_) => write!(f, "{:#}", IptablesRule(&self.rule)),
+            _ => NftRule(&self.rule).fmt(f),
+        }
+    }
+}
+
+/// A step that can't be written.
+#[derive(Debug)]
+pub(crate) struct Unwritten {
+    /// The step, as the command that it stands for.
+    pub(crate) step: String,
+    /// What in it can't be written.
+    pub(crate) what: Unwritable,
+}
+
 /// The steps as a batch: message n is step n, counted from 1. Only the last one asks for an acknowledgement.
-fn written(steps: &[Step<'_>], generation: Option<Generation>) -> Batch {
+fn written(
+    steps: &[Step<'_>],
+    generation: Option<Generation>,
+    finish: fn(Batch) -> Result<FinishedBatch, Unwritable>,
+) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
+    let unwritten = |step: &dyn fmt::Display, what| Unwritten {
+        step: step.to_string(),
+        what,
+    };
     for (index, step) in steps.iter().enumerate() {
         step.write(&mut batch, index + 1 == steps.len());
+        if let Some(what) = batch.unwritable() {
+            return Err(unwritten(step, what.clone()));
+        }
     }
-    batch
+    finish(batch).map_err(|what| unwritten(&"the batch", what))
 }
 
 /// The steps as a batch that the kernel commits if the ruleset is at this generation.
-pub(crate) fn batch(steps: &[Step<'_>], generation: Generation) -> FinishedBatch {
-    written(steps, Some(generation)).end()
+///
+/// # Errors
+/// The first step that can't be written.
+pub(crate) fn batch(steps: &[Step<'_>], generation: Generation) -> Result<FinishedBatch, Unwritten> {
+    written(steps, Some(generation), Batch::end)
 }
 
 /// The steps as a batch that the kernel checks and then forgets.
-pub(crate) fn trial(steps: &[Step<'_>]) -> FinishedBatch {
-    written(steps, None).without_end()
+///
+/// # Errors
+/// The first step that can't be written.
+pub(crate) fn trial(steps: &[Step<'_>]) -> Result<FinishedBatch, Unwritten> {
+    written(steps, None, Batch::without_end)
 }
 
 /// The command that the step stands for: iptables' in the tables of one family, nft's elsewhere.
@@ -129,20 +186,30 @@ impl fmt::Display for Step<'_> {
             (Step::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
             (Step::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
             (Step::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
-            (Step::AddRule(_, chain, body, None), TableFamily::Ip(family)) => {
-                write!(f, "{} -A {chain} {body}", iptables(family))
-            }
-            (Step::AddRule(_, chain, body, Some(_)), TableFamily::Ip(family)) => {
-                write!(f, "{} -I {chain} {body}", iptables(family))
+            (Step::AddRule(new), TableFamily::Ip(family)) => {
+                let option = if new.before.is_some() { "-I" } else { "-A" };
+                write!(f, "{} {option} {} {new}", iptables(family), new.chain)
             }
             (Step::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
             (Step::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
             (Step::DeleteChain(_, chain), _) => write!(f, "nft delete chain {table} {chain}"),
-            (Step::AddRule(_, chain, body, _), _) => write!(f, "nft add rule {table} {chain} {body}"),
+            (Step::AddRule(new), _) => write!(f, "nft add rule {table} {} {new}", new.chain),
         }
     }
 }
 
 fn iptables(family: Family) -> String {
     format!("{} -t nat", Mode::Nft.iptables(family))
+}
+
+/// Writes the message of a step that adds a rule, and reads it as if the kernel had dumped it from a table with these
+/// sets.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn written_and_read(step: &Step<'_>, sets: &[Set]) -> Result<Rule, String> {
+    use crate::netlink::message::Messages;
+
+    let FinishedBatch(bytes) = trial(std::slice::from_ref(step)).map_err(|error| error.what.to_string())?;
+    let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
+    let attributes = message.attributes().map_err(|error| error.to_string())?;
+    rule::read(attributes, step.table().family, sets).map_err(|error| error.to_string())
 }

@@ -25,7 +25,7 @@ impl TableId {
             |to| {
                 to.string(NFTA_TABLE_NAME, self.name);
                 // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
-                to.bytes(NFTA_TABLE_USERDATA, &user_data::comment(MARK.as_bytes(), MARK.len()));
+                user_data::write_comment(to, NFTA_TABLE_USERDATA, MARK.as_bytes());
             },
         );
     }
@@ -52,7 +52,7 @@ impl TableId {
                 });
                 to.string(NFTA_CHAIN_TYPE, "nat");
             }
-            to.bytes(NFTA_CHAIN_USERDATA, &user_data::comment(MARK.as_bytes(), MARK.len()));
+            user_data::write_comment(to, NFTA_CHAIN_USERDATA, MARK.as_bytes());
         });
     }
 

@@ -5,15 +5,25 @@
 //! alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`, `NFTNL_UDATA_CHAIN_COMMENT`,
 //! `NFTNL_UDATA_TABLE_COMMENT`).
 
-use crate::netlink::message::string;
+use crate::netlink::message::{Writer, string};
 use crate::rules::name::Name;
 
 const COMMENT: u8 = 0;
 
-/// A comment as user data, cut off at `limit` bytes, at most 254.
-pub(crate) fn comment(text: &[u8], limit: usize) -> Vec<u8> {
-    let text = text.get(..limit.min(254)).unwrap_or(text);
-    [&[COMMENT, text.len() as u8 + 1], text, &[0]].concat()
+/// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
+pub(crate) const LONGEST_COMMENT: usize = 127;
+
+/// Adds an attribute of user data that holds a comment.
+pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
+    match u8::try_from(text.len() + 1) {
+        Ok(length) if text.len() <= LONGEST_COMMENT && !text.contains(&0) => {
+            to.joined(attribute, &[&[COMMENT, length], text, &[0]]);
+        }
+        _ => to.refuse(format!(
+            "a comment of {} bytes, of which nft reads {LONGEST_COMMENT} up to the first NUL",
+            text.len()
+        )),
+    }
 }
 
 /// The comment in user data, if there is one.
@@ -31,21 +41,26 @@ pub(crate) fn read_comment(mut data: &[u8]) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::message::{Attributes, Unwritable};
+
+    fn written(text: &[u8]) -> Result<Vec<u8>, Unwritable> {
+        let mut writer = Writer::with_capacity(64);
+        write_comment(&mut writer, 7, text);
+        Ok(Attributes(&writer.finish()?).get(7).unwrap().to_vec())
+    }
 
     #[test]
-    fn a_comment_is_read_back_and_cut_off_where_it_is_too_long() {
-        let long = "x".repeat(300);
-        for (text, limit, want) in [
-            ("why", 127, "why"),
-            ("", 127, ""),
-            (&long, 3, "xxx"),
-            (&long, 999, &long[..254]),
-        ] {
-            assert_eq!(read_comment(&comment(text.as_bytes(), limit)).unwrap(), *want);
+    fn a_comment_is_read_back_or_refused() {
+        let longest = "x".repeat(LONGEST_COMMENT);
+        for text in ["why", "", &longest] {
+            assert_eq!(read_comment(&written(text.as_bytes()).unwrap()).unwrap(), *text);
+        }
+        for text in [format!("{longest}x"), "x".repeat(300), "wh\0y".to_owned()] {
+            assert!(written(text.as_bytes()).is_err(), "{text:?}");
         }
         // A comment after something else, and one that is cut off.
-        let behind = [&[7, 1, 9][..], &comment(b"why", 127)].concat();
-        assert_eq!(read_comment(&behind).unwrap(), *"why");
-        assert_eq!(read_comment(&behind[..6]), None);
+        let after = [&[7, 1, 9][..], &written(b"why").unwrap()].concat();
+        assert_eq!(read_comment(&after).unwrap(), *"why");
+        assert_eq!(read_comment(&after[..6]), None);
     }
 }

@@ -22,6 +22,7 @@ use crate::operate::notice::{Notice, Warning};
 use crate::rules::family::Family;
 use crate::rules::nftables;
 use crate::rules::table::{Subsystem, Table};
+use crate::rules::xtables::IptablesRule;
 use crate::wanted::config::Config;
 use crate::wanted::mode::{Choice, Mode};
 use crate::wanted::plan::plan;
@@ -90,7 +91,7 @@ impl Installed {
         if let Some(table) = &self.native {
             return table.chains.iter().map(|chain| chain.rules.len()).sum();
         }
-        self.rulesets.iter().map(|ruleset| ruleset.rules().count()).sum()
+        self.rulesets.iter().map(Ruleset::len).sum()
     }
 
     /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
@@ -102,7 +103,7 @@ impl Installed {
         for ruleset in &self.rulesets {
             let command = self.mode.iptables(ruleset.family);
             for (chain, rule) in ruleset.rules() {
-                tell(format_args!("{command} -t nat -A {chain} {rule:#}"));
+                tell(format_args!("{command} -t nat -A {chain} {:#}", IptablesRule(&rule)));
             }
         }
     }

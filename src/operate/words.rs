@@ -68,11 +68,8 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
 /// The numbers that a condition of a table's compares a field with.
 fn list(table: &Table, field: Field, values: &Values) -> String {
     let list = match values {
-        Values::Listed(list) => list.as_slice(),
-        Values::Set(name) => match table.set(name).and_then(|set| set.elements.as_ref()) {
-            Some(elements) => elements.as_slice(),
-            None => return format!("@{name}"),
-        },
+        Values::Set(name) if table.numbers(values).is_none() => return format!("@{name}"),
+        _ => table.numbers(values).unwrap_or_default(),
     };
     let mut text = String::new();
     for (index, &interval) in list.iter().enumerate() {
@@ -146,7 +143,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     }
     let subject = subject(field, had.as_ref());
     let list = list(table, field, values);
-    let is_single = matches!(values, Values::Listed(list) if is_number(list));
+    let is_single = values.number().is_some();
     match (negated, is_single) {
         (false, true) => format!("{subject} is not {list}"),
         (false, false) => format!("{subject} is not in {list}"),

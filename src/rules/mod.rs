@@ -13,3 +13,4 @@ pub mod rule;
 pub mod set;
 pub mod subnet;
 pub mod table;
+pub mod xtables;

@@ -21,6 +21,13 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Name {
     }
 }
 
+/// Without copying it.
+impl From<String> for Name {
+    fn from(text: String) -> Self {
+        Self(text.into_bytes())
+    }
+}
+
 impl PartialEq<str> for Name {
     fn eq(&self, text: &str) -> bool {
         self.0 == text.as_bytes()

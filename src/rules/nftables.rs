@@ -67,7 +67,8 @@ pub fn nfproto(family: Family) -> u128 {
     }
 }
 
-struct NftCondition<'a>(&'a Condition);
+/// A condition in nft's language.
+pub struct NftCondition<'a>(pub &'a Condition);
 
 impl fmt::Display for NftCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,6 +91,7 @@ impl fmt::Display for NftCondition<'_> {
                 f.write_str(if *negated { " != " } else { " " })?;
                 match values {
                     Values::Set(name) => write!(f, "@{name}"),
+                    Values::Interval(interval) => f.write_str(&element(*field, *interval)),
                     Values::Listed(list) => match list.as_slice() {
                         [interval] => f.write_str(&element(*field, *interval)),
                         list => {
@@ -137,7 +139,8 @@ pub fn interface_name(first: u128, last: u128) -> String {
     format!("{}{end}", crate::rules::name::Name::from(&name))
 }
 
-struct NftAction<'a>(&'a Action);
+/// An action in nft's language.
+pub struct NftAction<'a>(pub &'a Action);
 
 impl fmt::Display for NftAction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

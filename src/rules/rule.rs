@@ -21,6 +21,14 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The port of this host to which it redirects, if it is a single one.
+    pub fn redirects_to(&self) -> Option<u16> {
+        match self.action {
+            Action::Redirect(Some((first, last))) if first == last => Some(first),
+            _ => None,
+        }
+    }
+
     /// Whether the other rule has the same conditions, action and comment; counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
         self.conditions == other.conditions && self.action == other.action && self.comment == other.comment
@@ -89,6 +97,13 @@ pub fn interface(name: &[u8]) -> u128 {
     u128::from_be_bytes(padded)
 }
 
+/// The name that this number stands for, without its padding; none if no device can have it.
+pub fn device(number: u128) -> Option<Vec<u8>> {
+    let bytes = number.to_be_bytes();
+    let (name, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
+    padding.iter().all(|&byte| byte == 0).then(|| name.to_vec())
+}
+
 /// An address as a number.
 pub fn address(address: IpAddr) -> u128 {
     match address {
@@ -137,21 +152,43 @@ impl Condition {
 /// The numbers that a condition compares with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
-    /// These intervals, in the order in which they were written.
+    /// One number, or an interval.
+    Interval((u128, u128)),
+    /// These intervals, in the order in which they were written. A list of one isn't the same as the interval: iptables
+    /// writes `-m multiport --dports 80` for the list and `-m tcp --dport 80` for the interval.
     Listed(Vec<(u128, u128)>),
     /// Those of a set of the table.
     Set(Name),
 }
 
+impl Values {
+    /// The intervals, unless they are a set's.
+    pub fn listed(&self) -> Option<&[(u128, u128)]> {
+        match self {
+            Self::Interval(interval) => Some(std::slice::from_ref(interval)),
+            Self::Listed(list) => Some(list),
+            Self::Set(_) => None,
+        }
+    }
+
+    /// The number, if it is a single one.
+    pub fn number(&self) -> Option<u128> {
+        match self.listed()? {
+            &[(first, last)] if first == last => Some(first),
+            _ => None,
+        }
+    }
+}
+
 impl From<u128> for Values {
     fn from(number: u128) -> Self {
-        Self::Listed(vec![(number, number)])
+        Self::Interval((number, number))
     }
 }
 
 impl From<(u128, u128)> for Values {
     fn from(interval: (u128, u128)) -> Self {
-        Self::Listed(vec![interval])
+        Self::Interval(interval)
     }
 }
 
@@ -235,16 +272,34 @@ mod tests {
         assert_eq!(interface(b""), 0);
         assert_eq!(interface(b"lo"), 0x6c6f_0000_0000_0000_0000_0000_0000_0000);
         assert_eq!(interface(b"0123456789abcdef"), interface(b"0123456789abcdefgh"));
+        for name in [&b""[..], b"lo", b"0123456789abcdef"] {
+            assert_eq!(device(interface(name)).as_deref(), Some(name));
+        }
+        assert_eq!(device(interface(b"lo\0p")), None);
     }
 
     #[test]
     fn a_condition_is_made_of_a_number_or_an_interval() {
-        let listed = |list| Condition::In {
+        let interval = |interval| Condition::In {
             field: Field::Uid,
-            values: Values::Listed(list),
+            values: Values::Interval(interval),
             negated: false,
         };
-        assert_eq!(Condition::is(Field::Uid, 7), listed(vec![(7, 7)]));
-        assert_eq!(Condition::is(Field::Uid, (7, 9)), listed(vec![(7, 9)]));
+        assert_eq!(Condition::is(Field::Uid, 7), interval((7, 7)));
+        assert_eq!(Condition::is(Field::Uid, (7, 9)), interval((7, 9)));
+    }
+
+    #[test]
+    fn a_single_number_is_one_however_it_is_written() {
+        for (values, number) in [
+            (Values::from(7), Some(7)),
+            (Values::Listed(vec![(7, 7)]), Some(7)),
+            (Values::from((7, 8)), None),
+            (Values::Listed(vec![(7, 7), (9, 9)]), None),
+            (Values::Listed(vec![]), None),
+            (Values::Set(Name::from("ids")), None),
+        ] {
+            assert_eq!(values.number(), number, "{values:?}");
+        }
     }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
+use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::rule::Rule;
+use crate::rules::rule::{Rule, Values};
 use crate::rules::set::Set;
 
 /// The part of the kernel that holds a table.
@@ -111,6 +112,20 @@ impl Table {
     /// The set or map of this name.
     pub fn set(&self, name: &Name) -> Option<&Set> {
         self.sets.iter().find(|set| set.name == *name)
+    }
+
+    /// The set that a condition of a rule of this table compares with, if it does with one that is there.
+    pub fn set_of(&self, values: &Values) -> Option<&Set> {
+        match values {
+            Values::Set(name) => self.set(name),
+            Values::Interval(_) | Values::Listed(_) => None,
+        }
+    }
+
+    /// The intervals that a condition of a rule of this table compares with; none if they aren't known.
+    pub fn numbers<'a>(&'a self, values: &'a Values) -> Option<&'a [(u128, u128)]> {
+        let elements = || self.set_of(values)?.elements.as_ref().map(Intervals::as_slice);
+        values.listed().or_else(elements)
     }
 
     /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::rule::{Condition, Field, TCP, Values};
+use crate::rules::rule::{Condition, Field, TCP};
 use crate::rules::table::Table;
 use crate::wanted::direction::Direction;
 
@@ -101,11 +101,11 @@ impl Connections {
                 let Some(known) = self.get(*field) else {
                     return Meeting::None;
                 };
-                match values {
+                match values.listed() {
                     // Most rules are for other connections: that is found out without making a set.
-                    Values::Listed(list) if !negated && !known.meets(list) => Meeting::None,
-                    Values::Listed(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
-                    Values::Set(name) => match table.set(name).and_then(|set| set.elements.as_ref()) {
+                    Some(list) if !negated && !known.meets(list) => Meeting::None,
+                    Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
+                    None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
                         Some(elements) => split(known, elements, *negated),
                         None => Meeting::NotUnderstood,
                     },

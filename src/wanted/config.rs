@@ -105,6 +105,11 @@ impl PortRange {
     pub fn last(self) -> u16 {
         self.last
     }
+
+    /// Both as numbers that rules compare with.
+    pub(crate) fn numbers(self) -> (u128, u128) {
+        (self.first.into(), self.last.into())
+    }
 }
 
 /// As iptables writes it: `4190`, or `8000:8100`. A range of one port is that port.

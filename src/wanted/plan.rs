@@ -1,137 +1,71 @@
 //! Plans the rules: a pure function from a config to the rulesets of its families.
 
-use ipnet::IpNet;
-
 use crate::rules::family::Family;
-use crate::wanted::config::{Config, Port, PortRange, Subnet};
-use crate::wanted::ruleset::{Chain, ChainName, Match, Multiport, Purpose, Rule, Ruleset, Target};
+use crate::wanted::config::{Config, PortRange, Subnet};
+use crate::wanted::ruleset::{ChainName, Multiport, Proxy, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
 pub fn plan(config: &Config) -> Vec<Ruleset> {
-    config
-        .families()
-        .iter()
-        .map(|&family| of_family(config, family))
-        .collect()
-}
-
-fn of_family(config: &Config, family: Family) -> Ruleset {
-    Ruleset {
+    let proxy = Proxy {
+        inbound_port: config.inbound_port,
+        outbound_port: config.outbound_port,
+        uid: config.proxy_uid,
+        gid: config.proxy_gid,
+    };
+    let ruleset = |&family: &Family| Ruleset {
         family,
-        chains: vec![
-            Chain {
-                name: ChainName::ProxyInitRedirect,
-                rules: inbound(config, family),
-            },
-            Chain {
-                name: ChainName::Prerouting,
-                rules: vec![jump(ChainName::ProxyInitRedirect, Purpose::LookAtInbound)],
-            },
-            Chain {
-                name: ChainName::ProxyInitOutput,
-                rules: outbound(config, family),
-            },
-            Chain {
-                name: ChainName::Output,
-                rules: vec![jump(ChainName::ProxyInitOutput, Purpose::LookAtOutbound)],
-            },
-        ],
-    }
+        proxy,
+        purposes: purposes(config, family),
+    };
+    config.families().iter().map(ruleset).collect()
 }
 
-fn inbound(config: &Config, family: Family) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    rules.extend(ignored_ports(&config.ignored_inbound_ports));
-    rules.extend(ignored_subnets(&config.ignored_inbound_subnets, family, Match::Source));
+fn purposes(config: &Config, family: Family) -> Vec<(ChainName, Purpose)> {
+    let mut purposes = Vec::new();
+    let mut chain = |name: ChainName, of: Vec<Purpose>| purposes.extend(of.into_iter().map(|purpose| (name, purpose)));
+    chain(ChainName::ProxyInitRedirect, inbound(config, family));
+    chain(ChainName::Prerouting, vec![Purpose::LookAtInbound]);
+    chain(ChainName::ProxyInitOutput, outbound(config, family));
+    chain(ChainName::Output, vec![Purpose::LookAtOutbound]);
+    purposes
+}
+
+fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
+    let mut purposes = Vec::new();
+    purposes.extend(ignored_ports(&config.ignored_inbound_ports));
+    purposes.extend(ignored_subnets(&config.ignored_inbound_subnets, family));
     if config.redirected_ports.is_empty() {
-        rules.push(redirect(
-            vec![Match::Tcp],
-            config.inbound_port,
-            Purpose::RedirectInbound,
-        ));
+        purposes.push(Purpose::RedirectInbound);
     }
-    rules.extend(config.redirected_ports.iter().map(|&port| {
-        redirect(
-            vec![Match::Tcp, Match::DestinationPort(port)],
-            config.inbound_port,
-            Purpose::RedirectPort(port),
-        )
-    }));
-    rules
+    purposes.extend(config.redirected_ports.iter().copied().map(Purpose::RedirectPort));
+    purposes
 }
 
-fn outbound(config: &Config, family: Family) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    if let Some(uid) = config.proxy_uid {
-        rules.push(bypass(vec![Match::UidOwner(uid)], Purpose::IgnoreUser));
-    }
-    if let Some(gid) = config.proxy_gid {
-        rules.push(bypass(vec![Match::GidOwner(gid)], Purpose::IgnoreGroup));
-    }
-    rules.push(bypass(vec![Match::OutLoopback], Purpose::IgnoreLoopback));
-    rules.extend(ignored_ports(&config.ignored_outbound_ports));
-    rules.extend(ignored_subnets(
-        &config.ignored_outbound_subnets,
-        family,
-        Match::Destination,
-    ));
-    rules.push(redirect(
-        vec![Match::Tcp],
-        config.outbound_port,
-        Purpose::RedirectOutbound,
-    ));
-    rules
+fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
+    let mut purposes = Vec::new();
+    purposes.extend(config.proxy_uid.map(|_| Purpose::IgnoreUser));
+    purposes.extend(config.proxy_gid.map(|_| Purpose::IgnoreGroup));
+    purposes.push(Purpose::IgnoreLoopback);
+    purposes.extend(ignored_ports(&config.ignored_outbound_ports));
+    purposes.extend(ignored_subnets(&config.ignored_outbound_subnets, family));
+    purposes.push(Purpose::RedirectOutbound);
+    purposes
 }
 
-fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Rule> {
-    Multiport::pieces(ports).into_iter().map(|piece| {
-        bypass(
-            vec![Match::Tcp, Match::DestinationPorts(piece.clone())],
-            Purpose::IgnorePorts(piece),
-        )
-    })
+fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
+    Multiport::pieces(ports).into_iter().map(Purpose::IgnorePorts)
 }
 
-fn ignored_subnets(subnets: &[Subnet], family: Family, side: fn(IpNet) -> Match) -> impl Iterator<Item = Rule> {
+fn ignored_subnets(subnets: &[Subnet], family: Family) -> impl Iterator<Item = Purpose> {
     let ours = subnets.iter().filter(move |subnet| subnet.family() == family);
-    ours.map(move |subnet| {
-        // A subnet of all addresses needs no condition; iptables leaves it out too.
-        let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
-        bypass(
-            net.into_iter().map(side).collect(),
-            Purpose::IgnoreSubnet(subnet.clone()),
-        )
-    })
-}
-
-fn bypass(matches: Vec<Match>, purpose: Purpose) -> Rule {
-    Rule {
-        matches,
-        target: Target::Return,
-        purpose,
-    }
-}
-
-fn redirect(matches: Vec<Match>, to: Port, purpose: Purpose) -> Rule {
-    Rule {
-        matches,
-        target: Target::Redirect(to),
-        purpose,
-    }
-}
-
-fn jump(to: ChainName, purpose: Purpose) -> Rule {
-    Rule {
-        matches: Vec::new(),
-        target: Target::Jump(to),
-        purpose,
-    }
+    ours.cloned().map(Purpose::IgnoreSubnet)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wanted::config::OwnerId;
+    use crate::rules::xtables::IptablesRule;
+    use crate::wanted::config::{OwnerId, Port};
 
     #[test]
     fn a_subnet_goes_to_its_own_family() {
@@ -146,7 +80,7 @@ mod tests {
             assert_eq!(ruleset.family, family);
             let subnets: Vec<_> = ruleset
                 .rules()
-                .map(|(_, rule)| rule.purpose.to_string())
+                .filter_map(|(_, rule)| rule.comment.map(|comment| comment.to_string()))
                 .filter(|comment| comment.contains("subnet"))
                 .collect();
             assert_eq!(subnets, [comment]);
@@ -161,7 +95,7 @@ mod tests {
             let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family).unwrap();
             ruleset
                 .rules()
-                .map(|(chain, rule)| format!("{chain} {rule:#}"))
+                .map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(&rule)))
                 .collect()
         };
         let port = |number| Port::new(number).unwrap();

@@ -5,50 +5,9 @@ use std::io::Write as _;
 
 use crate::rules::family::Family;
 use crate::rules::name::Name;
-use crate::wanted::ruleset::{ChainName, Match, Rule, Ruleset, Target};
-
-/// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
-/// comment unquoted.
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for condition in &self.matches {
-            write!(f, "{condition} ")?;
-        }
-        // A subnet as the user wrote it is the only foreign text in a comment, and it holds no quote, space or
-        // backslash: it was read as an address.
-        let quote = if f.alternate() { "" } else { "\"" };
-        write!(
-            f,
-            "-m comment --comment {quote}{}{quote} -j {}",
-            self.purpose, self.target
-        )
-    }
-}
-
-impl fmt::Display for Match {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Match::Tcp => f.write_str("-p tcp"),
-            Match::DestinationPort(port) => write!(f, "-m tcp --dport {port}"),
-            Match::DestinationPorts(ports) => write!(f, "-m multiport --dports {ports}"),
-            Match::Source(net) => write!(f, "-s {net}"),
-            Match::Destination(net) => write!(f, "-d {net}"),
-            Match::OutLoopback => f.write_str("-o lo"),
-            Match::UidOwner(id) => write!(f, "-m owner --uid-owner {id}"),
-            Match::GidOwner(id) => write!(f, "-m owner --gid-owner {id}"),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Return => f.write_str("RETURN"),
-            Target::Redirect(port) => write!(f, "REDIRECT --to-ports {port}"),
-            Target::Jump(chain) => chain.fmt(f),
-        }
-    }
-}
+use crate::rules::rule::Rule;
+use crate::rules::xtables::IptablesRule;
+use crate::wanted::ruleset::{ChainName, Ruleset};
 
 /// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
 /// bytes, so it need not be UTF-8.
@@ -72,7 +31,7 @@ impl Input {
 
     /// Adds a rule behind a chain's last one.
     pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
-        self.line(format_args!("-A {chain} {rule}"));
+        self.line(format_args!("-A {chain} {}", IptablesRule(rule)));
     }
 
     /// Deletes the rule with this index. Of several in a chain, the last must go first: those behind move up.
@@ -128,11 +87,11 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
             Family::V6 => "ip6tables-restore",
         };
         let mut input = Input::new();
-        for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
-            input.make_or_flush(chain.name);
+        for chain in Ruleset::CHAINS.into_iter().filter(|chain| chain.is_ours()) {
+            input.make_or_flush(chain);
         }
         for (chain, rule) in ruleset.rules() {
-            input.append(chain, rule);
+            input.append(chain, &rule);
         }
         let lines = input.uncommitted();
         text += &format!(
@@ -147,18 +106,18 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::examples::{commented, rule};
+    use crate::rules::rule::Action;
     use crate::wanted::config::{Config, Port};
     use crate::wanted::plan::plan;
-    use crate::wanted::ruleset::Purpose;
 
     #[test]
     fn what_a_restore_command_is_fed() {
         let port = |number| Port::new(number).unwrap();
-        let jump = Rule {
-            matches: vec![],
-            target: Target::Jump(ChainName::ProxyInitOutput),
-            purpose: Purpose::LookAtOutbound,
-        };
+        let jump = commented(
+            "proxy-init/install-proxy-init-output",
+            rule([], Action::Jump(Name::from("PROXY_INIT_OUTPUT"))),
+        );
         let mut input = Input::new();
         input.make_or_flush(ChainName::ProxyInitOutput);
         input.append(ChainName::Output, &jump);

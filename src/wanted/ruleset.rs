@@ -1,40 +1,141 @@
-//! The rules to install as plain data, in xtables' vocabulary.
+//! The rules to install as plain data.
 //!
 //! A [`Ruleset`] is the only thing that a backend is handed: installing encodes it, simulating prints it.
 
 use std::fmt::{self, Write as _};
 
-use ipnet::IpNet;
-
 use crate::rules::family::Family;
-use crate::rules::hook::Hook;
+use crate::rules::hook::{Hook, NAT_PRIORITY};
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
+use crate::rules::subnet::addresses;
+use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+use crate::wanted::mode::NAT;
 
 /// One family's rules in the nat table, chain by chain.
+///
+/// It holds why each rule exists, which says all that differs between rules, and makes a rule when it is asked for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     /// Whose packets they see.
     pub family: Family,
-    /// The chains in the order in which their rules are added.
-    pub chains: Vec<Chain>,
+    /// The proxy, of which the rules are.
+    pub(crate) proxy: Proxy,
+    /// Each rule's chain and purpose, in the order in which they are added.
+    pub(crate) purposes: Vec<(ChainName, Purpose)>,
+}
+
+/// Where the proxy listens, and by which owner its own connections are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    pub(crate) inbound_port: Port,
+    pub(crate) outbound_port: Port,
+    pub(crate) uid: Option<OwnerId>,
+    pub(crate) gid: Option<OwnerId>,
 }
 
 impl Ruleset {
+    /// The chains in the order in which their rules are added.
+    pub(crate) const CHAINS: [ChainName; 4] = [
+        ChainName::ProxyInitRedirect,
+        ChainName::Prerouting,
+        ChainName::ProxyInitOutput,
+        ChainName::Output,
+    ];
+
+    /// How many rules there are.
+    pub fn len(&self) -> usize {
+        self.purposes.len()
+    }
+
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.purposes.is_empty()
+    }
+
+    /// The same without the rules for other purposes than these.
+    pub(crate) fn only(&self, keep: fn(&Purpose) -> bool) -> Self {
+        let purposes = self.purposes.iter().filter(|(_, purpose)| keep(purpose));
+        Self {
+            purposes: purposes.cloned().collect(),
+            ..*self
+        }
+    }
+
     /// Every rule with its chain, in order.
-    pub fn rules(&self) -> impl Iterator<Item = (ChainName, &Rule)> {
-        self.chains
-            .iter()
-            .flat_map(|chain| chain.rules.iter().map(|rule| (chain.name, rule)))
+    pub fn rules(&self) -> impl Iterator<Item = (ChainName, Rule)> {
+        let purposes = self.purposes.iter();
+        purposes.filter_map(|(chain, purpose)| Some((*chain, self.rule(*chain, purpose)?)))
+    }
+
+    /// The rules of one chain, in order.
+    pub fn rules_of(&self, chain: ChainName) -> impl Iterator<Item = Rule> {
+        let purposes = self.purposes.iter().filter(move |(of, _)| *of == chain);
+        purposes.filter_map(move |(_, purpose)| self.rule(chain, purpose))
+    }
+
+    /// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
+    fn rule(&self, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
+        let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
+        let (conditions, action) = match purpose {
+            Purpose::IgnorePorts(ports) => {
+                let ports = Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect());
+                (
+                    vec![tcp(), Condition::is(Field::DestinationPort, ports)],
+                    Action::Return,
+                )
+            }
+            Purpose::IgnoreSubnet(subnet) => {
+                let side = match chain {
+                    ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(self.family),
+                    ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(self.family),
+                };
+                // A subnet of all addresses needs no condition; iptables leaves it out too.
+                let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
+                let conditions = net.map(|net| Condition::is(side, addresses(net)));
+                (conditions.into_iter().collect(), Action::Return)
+            }
+            Purpose::IgnoreUser => (owner(Field::Uid, self.proxy.uid?), Action::Return),
+            Purpose::IgnoreGroup => (owner(Field::Gid, self.proxy.gid?), Action::Return),
+            Purpose::IgnoreLoopback => (
+                vec![Condition::is(Field::OutInterface, interface(LOOPBACK))],
+                Action::Return,
+            ),
+            Purpose::RedirectPort(port) => {
+                let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
+                (vec![tcp(), to_port], redirect(self.proxy.inbound_port))
+            }
+            Purpose::RedirectInbound => (vec![tcp()], redirect(self.proxy.inbound_port)),
+            Purpose::RedirectOutbound => (vec![tcp()], redirect(self.proxy.outbound_port)),
+            Purpose::LookAtInbound | Purpose::LookAtOutbound => {
+                (vec![], Action::Jump(Name::from(chain.counterpart().as_str())))
+            }
+        };
+        Some(Rule {
+            conditions,
+            action,
+            comment: Some(Name::from(purpose.to_string())),
+            counters: Some(Counters::default()),
+            handle: 0,
+        })
+    }
+
+    /// The nat table that holds exactly these rules, as nft and legacy mode make it.
+    pub fn table(&self, subsystem: Subsystem) -> Table {
+        let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).collect()));
+        Table {
+            chains: chains.into(),
+            ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT))
+        }
     }
 }
 
-/// A chain and proxy-init's rules in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chain {
-    /// Which chain.
-    pub name: ChainName,
-    /// Its rules, first to last.
-    pub rules: Vec<Rule>,
+/// The nat tables that hold exactly these rulesets.
+pub fn nat_tables(subsystem: Subsystem, rulesets: &[Ruleset]) -> Vec<Table> {
+    rulesets.iter().map(|ruleset| ruleset.table(subsystem)).collect()
 }
 
 /// The chains of the nat table that hold proxy-init's rules.
@@ -83,6 +184,26 @@ impl ChainName {
         }
     }
 
+    /// How proxy-init hooks it, if it is a base chain.
+    pub fn base(self) -> Option<Base> {
+        self.hook().map(|hook| Base {
+            kind: Kind::Nat,
+            hook,
+            priority: NAT_PRIORITY,
+            policy: Policy::Accept,
+        })
+    }
+
+    /// The chain as proxy-init makes it, with these rules.
+    pub(crate) fn holding(self, rules: Vec<Rule>) -> Chain {
+        Chain {
+            name: Name::from(self.as_str()),
+            base: self.base(),
+            comment: None,
+            rules,
+        }
+    }
+
     /// The other end of the jump: for a base chain, proxy-init's chain that it jumps to; for that one, the base chain.
     pub(crate) fn counterpart(self) -> Self {
         match self {
@@ -105,26 +226,25 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// A rule: the target decides about packets for which every match holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
-    /// What a packet must meet; with no match, the rule is for every packet.
-    pub matches: Vec<Match>,
-    /// What happens to it.
-    pub target: Target,
-    /// Why the rule exists; its comment is made from this.
-    pub purpose: Purpose,
-}
-
-impl Rule {
-    /// The user or group that it matches, and the file with the user namespace's map of such ids (user_namespaces(7)).
-    pub(crate) fn owner(&self) -> Option<(OwnerId, &'static str)> {
-        self.matches.iter().find_map(|condition| match condition {
-            Match::UidOwner(id) => Some((*id, "/proc/self/uid_map")),
-            Match::GidOwner(id) => Some((*id, "/proc/self/gid_map")),
-            _ => None,
-        })
-    }
+/// The user or group that a rule matches, if it is a single one, and the file with the user namespace's map of such ids
+/// (user_namespaces(7)).
+pub(crate) fn owner(rule: &Rule) -> Option<(OwnerId, &'static str)> {
+    rule.conditions.iter().find_map(|condition| {
+        let (map, values) = match condition {
+            Condition::In {
+                field: Field::Uid,
+                values,
+                ..
+            } => ("/proc/self/uid_map", values),
+            Condition::In {
+                field: Field::Gid,
+                values,
+                ..
+            } => ("/proc/self/gid_map", values),
+            _ => return None,
+        };
+        Some((OwnerId::new(u32::try_from(values.number()?).ok()?)?, map))
+    })
 }
 
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
@@ -155,6 +275,30 @@ pub enum Purpose {
 impl Purpose {
     /// What every comment begins with.
     pub const PREFIX: &'static str = "proxy-init/";
+
+    /// What a comment lists, ports or a subnet, with the text before and after; none if it lists nothing.
+    pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
+        [
+            ("ignore-port-", ""),
+            ("ignore-subnet-", ""),
+            ("redirect-port-", "-to-proxy-port"),
+        ]
+        .into_iter()
+        .find_map(|(before, after)| {
+            let names = comment
+                .strip_prefix(Self::PREFIX)?
+                .strip_prefix(before)?
+                .strip_suffix(after)?;
+            let (before, rest) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
+            let (_, after) = rest.split_at_checked(names.len())?;
+            Some((before, names, after))
+        })
+    }
+
+    /// The purpose that a rule's comment states.
+    pub fn of(rule: &Rule) -> Option<Self> {
+        Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
+    }
 
     /// The purpose that a comment states.
     pub fn from_comment(comment: &str) -> Option<Self> {
@@ -198,38 +342,6 @@ impl fmt::Display for Purpose {
             Self::LookAtOutbound => f.write_str("install-proxy-init-output"),
         }
     }
-}
-
-/// A condition on a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Match {
-    /// `-p tcp`
-    Tcp,
-    /// `-m tcp --dport PORT`
-    DestinationPort(Port),
-    /// `-m multiport --dports PORTS`
-    DestinationPorts(Multiport),
-    /// `-s SUBNET`
-    Source(IpNet),
-    /// `-d SUBNET`
-    Destination(IpNet),
-    /// `-o lo`
-    OutLoopback,
-    /// `-m owner --uid-owner UID`
-    UidOwner(OwnerId),
-    /// `-m owner --gid-owner GID`
-    GidOwner(OwnerId),
-}
-
-/// What happens to a packet that matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// `-j RETURN`: back to the calling chain, so that the connection bypasses the proxy.
-    Return,
-    /// `-j REDIRECT --to-ports PORT`: to the proxy, which listens on this port.
-    Redirect(Port),
-    /// `-j CHAIN`: through another chain.
-    Jump(ChainName),
 }
 
 /// What one multiport match holds: at most [`Multiport::MAX_REFERENCES`] port references, a range counting two

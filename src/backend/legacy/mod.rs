@@ -20,16 +20,16 @@ use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::{Backend, Removed};
 use crate::error::{Error, Privilege};
-use crate::found::expected::found;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::nf_tables::refusal::unmapped;
 use crate::rules::family::Family;
-use crate::rules::rule::{Condition, Rule as FoundRule, Values};
+use crate::rules::rule::Rule;
 use crate::rules::table::{Chain, Table};
+use crate::rules::xtables::IptablesRule;
 use crate::wanted::mode::Mode;
 use crate::wanted::restore::Input;
-use crate::wanted::ruleset::{ChainName, Rule, Ruleset};
+use crate::wanted::ruleset::{ChainName, Ruleset};
 use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.
@@ -146,7 +146,7 @@ impl Legacy {
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
                 let mut rules = rulesets.iter().flat_map(Ruleset::rules);
-                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule.owner(), rule));
+                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, &rule, &IptablesRule(&rule)));
                 Err(match (&error, unmapped) {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                     (Error::CommandRefused { .. }, Some(unmapped)) => unmapped,
@@ -205,7 +205,10 @@ pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
 /// need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the
 /// command then misses the extension.
 fn load_extensions(ruleset: &Ruleset) {
-    let used: BTreeSet<Extension> = ruleset.rules().flat_map(|(_, rule)| Extension::of(rule)).collect();
+    let used: BTreeSet<Extension> = ruleset
+        .rules()
+        .flat_map(|(_, rule)| Extension::of(&rule).collect::<Vec<_>>())
+        .collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
         // Where the kernel has no such extension, the command says so.
         let _ = load(
@@ -298,54 +301,40 @@ fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
 fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
     let mut input = Input::new();
     let held = |name: ChainName| table.and_then(|table| table.chains.iter().find(|chain| chain.name == *name.as_str()));
-    let is = |wanted: &Rule, held: &FoundRule| as_legacy(found(wanted)).same_rule(held);
+    let chains = Ruleset::CHAINS.map(|name| (name, ruleset.rules_of(name).collect::<Vec<_>>()));
     let mut refilled = Vec::new();
-    for chain in ruleset.chains.iter().filter(|chain| chain.name.is_ours()) {
-        let same = held(chain.name).is_some_and(|held| {
-            held.rules.len() == chain.rules.len()
-                && chain.rules.iter().zip(&held.rules).all(|(rule, held)| is(rule, held))
+    for (name, rules) in chains.iter().filter(|(name, _)| name.is_ours()) {
+        let same = held(*name).is_some_and(|held| {
+            held.rules.len() == rules.len() && rules.iter().zip(&held.rules).all(|(rule, held)| rule.same_rule(held))
         });
         if !same {
-            input.make_or_flush(chain.name);
-            refilled.push(chain.name);
+            input.make_or_flush(*name);
+            refilled.push(*name);
         }
     }
-    for chain in &ruleset.chains {
-        if chain.name.is_ours() {
-            let rules = chain.rules.iter().filter(|_| refilled.contains(&chain.name));
-            rules.for_each(|rule| input.append(chain.name, rule));
+    for (name, rules) in &chains {
+        if name.is_ours() {
+            let rules = rules.iter().filter(|_| refilled.contains(name));
+            rules.for_each(|rule| input.append(*name, rule));
             continue;
         }
-        let mut wanted: Vec<&Rule> = chain.rules.iter().collect();
+        let mut missing: Vec<&Rule> = rules.iter().collect();
         let mut doubled = Vec::new();
-        if let Some(held) = held(chain.name) {
+        if let Some(held) = held(*name) {
             for (index, held) in held.rules.iter().enumerate() {
-                match wanted.iter().position(|rule| is(rule, held)) {
-                    Some(kept) => drop(wanted.remove(kept)),
+                match missing.iter().position(|rule| rule.same_rule(held)) {
+                    Some(kept) => drop(missing.remove(kept)),
                     // Another copy of the jump would have every connection looked at twice. A jump that isn't
                     // proxy-init's stays.
-                    None if chain.rules.iter().any(|rule| is(rule, held)) => doubled.push(index),
+                    None if rules.iter().any(|rule| rule.same_rule(held)) => doubled.push(index),
                     None => {}
                 }
             }
             doubled.iter().rev().for_each(|&index| input.delete(&held.name, index));
         }
-        wanted.into_iter().for_each(|rule| input.append(chain.name, rule));
+        missing.into_iter().for_each(|rule| input.append(*name, rule));
     }
     input
-}
-
-/// A rule as the kernel holds it in a legacy table, which has no condition where any address will do.
-fn as_legacy(mut rule: FoundRule) -> FoundRule {
-    rule.conditions.retain(|condition| match condition {
-        Condition::In {
-            field,
-            values: Values::Listed(values),
-            negated: false,
-        } => *values != [(0, field.largest())],
-        _ => true,
-    });
-    rule
 }
 
 /// No chains of proxy-init's, and nothing that leads to them.

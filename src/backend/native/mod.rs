@@ -9,7 +9,7 @@ mod table;
 
 use std::borrow::Cow;
 
-use self::body::NativeRule;
+use self::body::Nftables;
 use self::table::{TABLE, kind};
 use super::change::{Wanted, change};
 use super::{Backend, Removed};
@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::commit::transact;
-use crate::nf_tables::refusal::unmapped;
+use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::set::{NewSet, elements};
-use crate::nf_tables::step::{self, Step};
+use crate::nf_tables::step::{self, NewRule, Step};
 use crate::rules::nftables::{self, datatype};
 use crate::rules::rule::{Condition, Rule, Values};
 use crate::rules::set::Set;
@@ -64,11 +64,15 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 }
 
 /// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
-pub fn batch(rulesets: &[Ruleset]) -> Vec<u8> {
+///
+/// # Errors
+/// A rule that can't be written.
+pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
     let (wanted, mut steps) = (table::table(rulesets), Vec::new());
     add(&wanted, &mut steps);
-    let FinishedBatch(bytes) = step::batch(&steps, Generation::FRESH);
-    bytes
+    let batch = step::batch(&steps, Generation::FRESH);
+    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Native, &error))?;
+    Ok(bytes)
 }
 
 /// The steps that make the table in a namespace that holds nothing.
@@ -137,11 +141,17 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) 
         };
         let rules = chain.rules.iter().map(|rule| Wanted {
             rule: Cow::Borrowed(rule),
-            body: Box::new(NativeRule(rule)),
             may_stay: uses_kept_sets(rule),
         });
         let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
-        let (deleted, rules) = change(TABLE, name, held.unwrap_or_default(), rules.collect());
+        let (deleted, rules) = change(
+            TABLE,
+            name,
+            &Nftables,
+            &wanted.sets,
+            held.unwrap_or_default(),
+            rules.collect(),
+        );
         steps.extend(deleted);
         added.extend(rules);
     }
@@ -175,7 +185,7 @@ fn holds_others(table: &Table) -> bool {
 /// would silently mean another user.
 fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
     let refused = steps.iter().find_map(|step| match step {
-        Step::AddRule(_, _, body, _) => unmapped(Mode::Native, body.owner(), step),
+        Step::AddRule(new) => unmapped(Mode::Native, &new.rule, step),
         _ => None,
     });
     refused.map_or(Ok(()), Err)
@@ -189,10 +199,20 @@ fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
     steps.extend(ChainName::ALL.map(|chain| Step::AddChain(TABLE, chain)));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            let append = |rule| Step::AddRule(TABLE, name, Box::new(NativeRule(rule)) as _, None);
-            steps.extend(chain.rules.iter().map(append));
+            steps.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
         }
     }
+}
+
+fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
+    Step::AddRule(NewRule {
+        table: TABLE,
+        chain,
+        rule: Cow::Borrowed(rule),
+        sets,
+        dialect: &Nftables,
+        before: None,
+    })
 }
 
 /// Adds the steps that make a set, which has this number in the batch.
@@ -214,4 +234,10 @@ fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
             .chunks(ELEMENTS)
             .map(|chunk| Step::AddElements(new(), chunk.to_vec())),
     );
+}
+
+/// Writes a rule as a message, and reads it back as if the kernel had dumped it from a table with these sets.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn written_and_read(rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
+    step::written_and_read(&append(ChainName::Output, rule, sets), sets)
 }

@@ -4,20 +4,18 @@
 use std::fmt::Display;
 
 use crate::findings::lists;
-use crate::found::expected::{self, action, condition, ports_of};
 use crate::nf_tables::TableId;
-use crate::nf_tables::rule::COMMENT;
+use crate::nf_tables::user_data::LONGEST_COMMENT;
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::rule::{Condition, Counters, Field, Rule, Values};
+use crate::rules::rule::{Action, Condition, Counters, Field, Rule, Values};
 use crate::rules::set::Set;
 use crate::rules::set::set_field;
-use crate::rules::subnet::addresses;
 use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
 use crate::wanted::mode::NATIVE;
-use crate::wanted::ruleset::{ChainName, Match, Purpose, Rule as Planned, Ruleset, Target};
+use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
 
 /// Native mode's table.
 pub(super) const TABLE: TableId = TableId {
@@ -32,29 +30,29 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
     for name in ChainName::ALL {
         let mut merged: Vec<Merged> = Vec::new();
         for ruleset in rulesets {
-            for (_, rule) in ruleset.rules().filter(|(chain, _)| *chain == name) {
-                let conditions = conditions(&mut sets, name, ruleset.family, rule);
+            for rule in ruleset.rules_of(name) {
+                let conditions = conditions(&mut sets, name, ruleset.family, &rule);
                 let same = merged
                     .iter_mut()
-                    .find(|known| known.conditions == conditions && known.target == rule.target);
+                    .find(|known| known.conditions == conditions && known.action == rule.action);
                 match same {
                     // What the second family has too needs to be named only once, and more than this don't fit into a comment.
                     Some(known)
                         if known.family != ruleset.family
-                            || known.purposes.len() > COMMENT
-                            || known.purposes.contains(&rule.purpose) => {}
-                    Some(known) => known.purposes.push(rule.purpose.clone()),
+                            || known.comments.len() > LONGEST_COMMENT
+                            || known.comments.contains(&rule.comment) => {}
+                    Some(known) => known.comments.push(rule.comment),
                     None => merged.push(Merged {
                         family: ruleset.family,
                         conditions,
-                        target: rule.target,
-                        purposes: vec![rule.purpose.clone()],
+                        action: rule.action,
+                        comments: vec![rule.comment],
                     }),
                 }
             }
         }
         // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
-        merged.sort_by_key(|rule| rule.target != Target::Return);
+        merged.sort_by_key(|rule| rule.action != Action::Return);
         let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();
         if let [only] = rulesets
             && name.hook().is_some()
@@ -63,7 +61,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
                 .iter_mut()
                 .for_each(|rule| rule.conditions.insert(0, is_of(only.family)));
         }
-        chains.push(expected::chain(name, rules));
+        chains.push(name.holding(rules));
     }
     let sets = needed(sets.finish(), &mut chains);
     Table {
@@ -122,68 +120,57 @@ struct Merged {
     /// The first family that has it.
     family: Family,
     conditions: Vec<Condition>,
-    target: Target,
+    action: Action,
     /// Those of the planned rules of that family.
-    purposes: Vec<Purpose>,
+    comments: Vec<Option<Name>>,
 }
 
 impl Merged {
     fn rule(self, sets: &Sets) -> Rule {
         Rule {
-            comment: Some(Name::from(&self.comment(sets))),
+            comment: Some(Name::from(self.comment(sets))),
             conditions: self.conditions,
-            action: action(self.target),
+            action: self.action,
             counters: Some(Counters::default()),
             handle: 0,
         }
     }
 
-    /// The comment: that of the purpose or, if several rules became one, a comment that lists the ports or subnets of all
-    /// of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
-    /// so it depends on nothing but the set, and [`installed`](crate::findings::recognize) can recover it.
+    /// The comment: that of the planned rule or, if several rules became one, a comment that lists the ports or subnets of
+    /// all of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
+    /// so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &Sets) -> String {
-        let Some(first) = self.purposes.first() else {
-            return String::new();
+        let text = |comment: &Option<Name>| comment.as_ref().map(ToString::to_string).unwrap_or_default();
+        let comments: Vec<String> = self.comments.iter().map(text).collect();
+        let first = comments.first().map(String::as_str).unwrap_or_default();
+        let Some((before, _, after)) = Purpose::list(first) else {
+            return first.to_owned();
         };
-        let named = |purpose: &Purpose| match purpose {
-            Purpose::IgnorePorts(ports) => Some(ports.to_string()),
-            Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
-            Purpose::RedirectPort(port) => Some(port.to_string()),
-            _ => None,
-        };
-        let whole = first.to_string();
-        let Some((before, after)) = named(first).and_then(|name| {
-            let (before, after) = whole.split_once(&name)?;
-            Some((before.to_owned(), after.to_owned()))
-        }) else {
-            return whole;
-        };
-        let written: Vec<String> = self.purposes.iter().filter_map(named).collect();
-        let names = written.join(",");
-        let room = COMMENT.saturating_sub(before.len() + after.len());
+        let written = comments.iter().filter_map(|comment| Purpose::list(comment));
+        let names = written.map(|(_, names, _)| names).collect::<Vec<_>>().join(",");
+        let room = LONGEST_COMMENT.saturating_sub(before.len() + after.len());
         if names.len() <= room {
             return format!("{before}{names}{after}");
         }
-        let names = self.listed(sets, first, room);
+        let names = self.listed(sets, room);
         format!("{before}{names}{after}")
     }
 
     /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
-    fn listed(&self, sets: &Sets, purpose: &Purpose, room: usize) -> String {
-        let set = match self.conditions.last() {
-            Some(Condition::In {
-                values: Values::Set(name),
-                ..
-            }) => sets.0.iter().find(|set| set.name == *name),
-            _ => None,
+    fn listed(&self, sets: &Sets, room: usize) -> String {
+        let Some(Condition::In {
+            field,
+            values: Values::Set(name),
+            ..
+        }) = self.conditions.last()
+        else {
+            return lists::all(self.family).to_owned();
         };
+        let set = sets.0.iter().find(|set| set.name == *name);
         let numbers = Intervals::new(set.map(|set| set.numbers.clone()).unwrap_or_default());
-        match purpose {
-            Purpose::IgnoreSubnet(subnet) if subnet.net().prefix_len() > 0 => {
-                fitting(lists::subnets(self.family, &numbers), room)
-            }
-            Purpose::IgnoreSubnet(subnet) => fitting([subnet.net()], room),
-            Purpose::RedirectPort(_) => fitting(lists::ports(&numbers), room),
+        match (field, &self.action) {
+            (Field::Source(family) | Field::Destination(family), _) => fitting(lists::subnets(*family, &numbers), room),
+            (_, Action::Redirect(_)) => fitting(lists::ports(&numbers), room),
             _ => fitting(lists::ranges(&numbers), room),
         }
     }
@@ -246,8 +233,8 @@ impl Sets {
     }
 }
 
-/// A planned rule's matches as conditions on the packet and on sets, each after those that it depends on.
-fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Planned) -> Vec<Condition> {
+/// A planned rule's conditions, with sets for ports and subnets, each after those that it depends on.
+fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) -> Vec<Condition> {
     let direction = match chain {
         ChainName::Prerouting | ChainName::ProxyInitRedirect => "inbound",
         ChainName::Output | ChainName::ProxyInitOutput => "outbound",
@@ -256,31 +243,33 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Planned)
         Family::V4 => "v4",
         Family::V6 => "v6",
     };
-    let subnets = format!("{direction}-subnets-{of_family}");
     let mut conditions = Vec::new();
-    for of in &rule.matches {
-        match of {
-            Match::DestinationPort(port) => {
-                let port = u128::from(port.get());
-                conditions.push(sets.add("redirected-ports", Field::DestinationPort, &[(port, port)]));
+    for condition in &rule.conditions {
+        let listed = match condition {
+            Condition::In {
+                field,
+                values,
+                negated: false,
+            } => values.listed().map(|list| (*field, list)),
+            _ => None,
+        };
+        match listed {
+            Some((Field::DestinationPort, list)) => {
+                let set = match rule.action {
+                    Action::Redirect(_) => "redirected-ports",
+                    _ => &format!("{direction}-ports"),
+                };
+                conditions.push(sets.add(set, Field::DestinationPort, list));
             }
-            Match::DestinationPorts(ports) => {
-                let intervals: Vec<_> = ports.ranges().iter().map(|&range| ports_of(range)).collect();
-                conditions.push(sets.add(&format!("{direction}-ports"), Field::DestinationPort, &intervals));
-            }
-            Match::Source(net) => {
+            Some((field @ (Field::Source(_) | Field::Destination(_)), list)) => {
                 conditions.push(is_of(family));
-                conditions.push(sets.add(&subnets, Field::Source(family), &[addresses(*net)]));
+                conditions.push(sets.add(&format!("{direction}-subnets-{of_family}"), field, list));
             }
-            Match::Destination(net) => {
-                conditions.push(is_of(family));
-                conditions.push(sets.add(&subnets, Field::Destination(family), &[addresses(*net)]));
-            }
-            Match::Tcp | Match::OutLoopback | Match::UidOwner(_) | Match::GidOwner(_) => conditions.push(condition(of)),
+            _ => conditions.push(condition.clone()),
         }
     }
     // An exception for every address has no condition, but is for its own family only.
-    if conditions.is_empty() && rule.target == Target::Return {
+    if conditions.is_empty() && rule.action == Action::Return {
         conditions.push(is_of(family));
     }
     conditions
@@ -325,7 +314,7 @@ mod tests {
         let comment = inbound.rules[0].comment.as_ref().unwrap().to_string();
         assert!(comment.starts_with("proxy-init/ignore-port-100,200,"), "{comment}");
         assert!(comment.ends_with(",..."), "{comment}");
-        assert!(comment.len() <= COMMENT, "{comment}");
+        assert!(comment.len() <= LONGEST_COMMENT, "{comment}");
         let [set] = table.sets.as_slice() else {
             panic!("{:?}", table.sets);
         };

@@ -1,69 +1,52 @@
 //! Rules as iptables-nft writes them: nf_tables expressions, some of which are xtables' matches and targets.
+//! `nf_tables::rule::read` is the opposite.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use ipnet::IpNet;
 use nftnl::ProtoFamily;
 use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER, Verdict};
-use crate::nf_tables::header::{self, place};
-use crate::nf_tables::step::Body;
+use crate::nf_tables::header::{self, last_bytes, place};
+use crate::nf_tables::step::{Dialect, Missing, NewRule};
 use crate::nf_tables::uapi::*;
 use crate::rules::family::Family;
-use crate::rules::rule::Field;
-use crate::rules::rule::LOOPBACK;
+use crate::rules::nftables::{NftAction, NftCondition};
+use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values, device};
+use crate::rules::subnet::subnet;
 use crate::rules::table::TableFamily;
-use crate::wanted::config::OwnerId;
-use crate::wanted::ruleset::{Match, Rule, Target};
 use crate::xt::{self, Extension};
 
-/// A rule of a family's nat table.
-pub(super) struct XtRule<'a> {
-    pub(super) family: Family,
-    pub(super) rule: &'a Rule,
-}
+/// How nft mode writes rules, in the tables of one IP family.
+pub(super) struct Xtables;
 
-/// In the form in which linkerd-init logs it.
-impl fmt::Display for XtRule<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.rule)
-    }
-}
-
-impl Body for XtRule<'_> {
-    fn write(&self, list: &mut Writer) {
-        for condition in &self.rule.matches {
-            write_match(list, condition);
-        }
-        Expression::Counter(Default::default()).write(list);
-        match self.rule.target {
-            Target::Return => Expression::Verdict(Verdict::Return).write(list),
-            Target::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_str().as_bytes())).write(list),
-            Target::Redirect(port) => {
-                let info = xt::redirect(self.family, port);
-                Expression::Target(written(Extension::Redirect, &info)).write(list);
+impl Dialect for Xtables {
+    fn write(&self, new: &NewRule<'_>, list: &mut Writer) {
+        let rule = &*new.rule;
+        let TableFamily::Ip(family) = new.table.family else {
+            return list.refuse(format!("an xtables rule in the table {}", new.table));
+        };
+        for condition in &rule.conditions {
+            if write_condition(list, family, condition).is_none() {
+                list.refuse(NftCondition(condition).to_string());
             }
         }
+        if let Some(counters) = rule.counters {
+            Expression::Counter(counters).write(list);
+        }
+        match &rule.action {
+            Action::Return => Expression::Verdict(Verdict::Return).write(list),
+            Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
+            Action::Redirect(ports) => {
+                let info = xt::redirect(family, *ports);
+                Expression::Target(written(Extension::Redirect, &info)).write(list);
+            }
+            other => list.refuse(NftAction(other).to_string()),
+        }
     }
 
-    fn comment(&self) -> Cow<'_, [u8]> {
-        self.rule.purpose.to_string().into_bytes().into()
-    }
-
-    fn for_tcp(&self) -> bool {
-        self.rule.matches.contains(&Match::Tcp)
-    }
-
-    fn owner(&self) -> Option<(OwnerId, &'static str)> {
-        self.rule.owner()
-    }
-
-    fn missing(&self, socket: &Socket) -> Option<(String, &'static str, &'static str)> {
-        Extension::of(self.rule).find_map(|extension| missing(socket, self.family, extension))
+    fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing> {
+        Extension::of(rule).find_map(|extension| missing(socket, family, extension))
     }
 }
 
@@ -75,21 +58,41 @@ fn written(extension: Extension, info: &[u8]) -> Written<'_> {
     }
 }
 
-fn write_match(list: &mut Writer, condition: &Match) {
-    let mut xt_match = |extension, info: &[u8]| Expression::Match(written(extension, info)).write(list);
-    match condition {
-        Match::Tcp => compare(list, libc::NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]),
-        // iptables-nft since 1.8.9 writes a payload load and a comparison instead, but 1.8.7 reads that back without
-        // the port.
-        Match::DestinationPort(port) => xt_match(Extension::Tcp, &xt::tcp(*port)),
-        Match::DestinationPorts(ports) => xt_match(Extension::Multiport, &xt::multiport(ports)),
-        Match::Source(net) => write_address(list, *net, Field::Source),
-        Match::Destination(net) => write_address(list, *net, Field::Destination),
-        // Comparing the NUL too makes it the whole name and not a prefix.
-        Match::OutLoopback => compare(list, libc::NFT_META_OIFNAME, &[LOOPBACK, &[0]].concat()),
-        Match::UidOwner(id) => xt_match(Extension::Owner, &xt::uid_owner(*id)),
-        Match::GidOwner(id) => xt_match(Extension::Owner, &xt::gid_owner(*id)),
+/// Writes a condition; none if iptables has no such match, or this writes none.
+fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> Option<()> {
+    let Condition::In { field, values, negated } = condition else {
+        return None;
+    };
+    if let Some(extension) = Extension::of_match(condition) {
+        // For a single port, iptables-nft since 1.8.9 writes a payload load and a comparison instead of the match, but
+        // 1.8.7 reads that back without the port.
+        let info = xt::write_match(extension, *field, values, *negated)?;
+        Expression::Match(written(extension, &info)).write(list);
+        return Some(());
     }
+    let &Values::Interval((first, last)) = values else {
+        return None;
+    };
+    match *field {
+        _ if *negated => return None,
+        Field::Protocol if (first, last) == (TCP, TCP) => {
+            compare(list, libc::NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
+        }
+        Field::Source(family) | Field::Destination(family) if family == table => {
+            write_addresses(list, *field, family, (first, last))?;
+        }
+        Field::OutInterface if first == last => {
+            let mut name = device(first)?;
+            // Comparing the NUL too makes it the whole name and not a prefix.
+            name.push(0);
+            if name.len() > (field.bits() / 8) as usize {
+                return None;
+            }
+            compare(list, libc::NFT_META_OIFNAME, &name);
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 /// Loads a meta key and compares it with a value.
@@ -101,40 +104,29 @@ fn compare(list: &mut Writer, key: i32, value: &[u8]) {
 
 /// Loads the whole address, masks it and compares it: the one form that every version of iptables-nft reads. (Since
 /// 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
-fn write_address(list: &mut Writer, net: IpNet, side: fn(Family) -> Field) {
-    let (family, address, mask) = match net {
-        IpNet::V4(net) => (
-            Family::V4,
-            net.network().octets().to_vec(),
-            net.netmask().octets().to_vec(),
-        ),
-        IpNet::V6(net) => (
-            Family::V6,
-            net.network().octets().to_vec(),
-            net.netmask().octets().to_vec(),
-        ),
-    };
-    let Some(place) = place(side(family)) else {
-        return;
-    };
-    let register = REGISTER;
+fn write_addresses(list: &mut Writer, field: Field, family: Family, interval: (u128, u128)) -> Option<()> {
+    let net = subnet(family, interval)?;
+    let length = (field.bits() / 8) as usize;
+    let (place, register) = (place(field)?, REGISTER);
     Expression::Payload { place, register }.write(list);
     if net.prefix_len() < net.max_prefix_len() {
+        let hosts = interval.0 ^ interval.1;
         Expression::Mask {
             from: REGISTER,
             to: REGISTER,
-            mask: &mask,
-            xor: &vec![0; mask.len()],
+            mask: last_bytes(&(field.largest() & !hosts).to_be_bytes(), length)?,
+            xor: last_bytes(&[0; 16], length)?,
         }
         .write(list);
     }
-    Expression::equals(&address).write(list);
+    Expression::equals(last_bytes(&interval.0.to_be_bytes(), length)?).write(list);
+    Some(())
 }
 
 /// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
 /// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
-fn missing(socket: &Socket, family: Family, extension: Extension) -> Option<(String, &'static str, &'static str)> {
-    let protocol: ProtoFamily = header::protocol(TableFamily::Ip(family));
+fn missing(socket: &Socket, family: TableFamily, extension: Extension) -> Option<Missing> {
+    let protocol: ProtoFamily = header::protocol(family);
     let request = Header {
         subsystem: NFNL_SUBSYS_NFT_COMPAT,
         message: NFNL_MSG_COMPAT_GET,

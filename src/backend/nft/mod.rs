@@ -9,23 +9,23 @@ mod body;
 
 use std::borrow::Cow;
 
-use self::body::XtRule;
+use self::body::Xtables;
 use super::change::{Wanted, change};
 use super::{Backend, Removed};
 use crate::error::Error;
-use crate::found::expected::{self, found};
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
-use crate::nf_tables::step::{self, Step};
+use crate::nf_tables::refusal::unwritten;
+use crate::nf_tables::step::{self, NewRule, Step};
 use crate::nf_tables::table::MARK;
 use crate::rules::family::Family;
 use crate::rules::name::Name;
-use crate::rules::rule::Rule as FoundRule;
+use crate::rules::rule::Rule;
 use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
 use crate::wanted::mode::Mode;
 use crate::wanted::mode::NAT;
-use crate::wanted::ruleset::{ChainName, Rule, Ruleset};
+use crate::wanted::ruleset::{ChainName, Ruleset};
 
 /// The backend.
 #[derive(Debug, Clone, Copy)]
@@ -53,9 +53,13 @@ impl Backend for Nft {
 }
 
 /// The batch that installs the rulesets in a fresh namespace, ready to send.
-pub fn batch(rulesets: &[Ruleset]) -> Vec<u8> {
-    let FinishedBatch(bytes) = step::batch(&fresh(rulesets), Generation::FRESH);
-    bytes
+///
+/// # Errors
+/// A rule that can't be written.
+pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
+    let batch = step::batch(&fresh(rulesets), Generation::FRESH);
+    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Nft, &error))?;
+    Ok(bytes)
 }
 
 /// A family's nat table.
@@ -66,24 +70,35 @@ fn nat(family: Family) -> TableId {
     }
 }
 
-fn append(family: Family, chain: ChainName, rule: &Rule) -> Step<'_> {
-    Step::AddRule(nat(family), chain, Box::new(XtRule { family, rule }), None)
+fn append(family: Family, chain: ChainName, rule: Cow<'_, Rule>) -> Step<'_> {
+    Step::AddRule(NewRule {
+        table: nat(family),
+        chain,
+        rule,
+        sets: &[],
+        dialect: &Xtables,
+        before: None,
+    })
 }
 
 /// The steps that install the rulesets in a namespace that holds nothing.
-pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'_>> {
+pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'static>> {
     let mut steps = Vec::with_capacity(32);
     for ruleset in rulesets {
         let family = ruleset.family;
         steps.push(Step::AddTable(nat(family)));
         steps.extend(ChainName::ALL.map(|chain| Step::AddChain(nat(family), chain)));
-        steps.extend(ruleset.rules().map(|(chain, rule)| append(family, chain, rule)));
+        steps.extend(
+            ruleset
+                .rules()
+                .map(|(chain, rule)| append(family, chain, Cow::Owned(rule))),
+        );
     }
     steps
 }
 
 /// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_steps<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Step<'a>>, Error> {
+pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
     let mut steps = Vec::new();
     for family in Family::ALL {
         let table = nat_table(tables, family);
@@ -111,7 +126,7 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
 }
 
 /// Adds the steps after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
-fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) -> Result<(), Error> {
+fn refill(table: Option<&Table>, ruleset: &Ruleset, steps: &mut Vec<Step<'_>>) -> Result<(), Error> {
     let (family, id) = (ruleset.family, nat(ruleset.family));
     if table.is_some_and(|table| table.dormant) {
         return Err(Error::Dormant {
@@ -130,36 +145,37 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
         let place = |base: Base| (base.kind, base.hook, base.priority);
         let held = chain_of(name).map(|chain| chain.base.map(place));
         // If a chain of this name is hooked elsewhere, the kernel refuses the step, and the error names the chain.
-        if held != Some(name.hook().map(expected::base).map(place)) {
+        if held != Some(name.base().map(place)) {
             steps.push(Step::AddChain(id, name));
         }
     }
-    for chain in &ruleset.chains {
-        let held = chain_of(chain.name)
-            .map(|chain| chain.rules.as_slice())
-            .unwrap_or_default();
-        let is = |wanted: &Rule, held: &FoundRule| found(wanted).same_rule(held);
-        if chain.name.is_ours() {
-            let wanted = chain.rules.iter().map(|rule| Wanted {
-                rule: Cow::Owned(found(rule)),
-                body: Box::new(XtRule { family, rule }),
+    for name in Ruleset::CHAINS {
+        let held = chain_of(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        let rules: Vec<Rule> = ruleset.rules_of(name).collect();
+        if name.is_ours() {
+            let wanted = rules.into_iter().map(|rule| Wanted {
+                rule: Cow::Owned(rule),
                 may_stay: true,
             });
-            let (deleted, added) = change(id, chain.name, held, wanted.collect());
+            let (deleted, added) = change(id, name, &Xtables, &[], held, wanted.collect());
             steps.extend(deleted.into_iter().chain(added));
         } else {
-            let mut wanted: Vec<&Rule> = chain.rules.iter().collect();
+            let mut missing: Vec<&Rule> = rules.iter().collect();
             for held in held {
-                match wanted.iter().position(|rule| is(rule, held)) {
-                    Some(kept) => drop(wanted.remove(kept)),
+                match missing.iter().position(|rule| rule.same_rule(held)) {
+                    Some(kept) => drop(missing.remove(kept)),
                     // A second copy of the jump is deleted. A jump that another program added stays.
-                    None if chain.rules.iter().any(|rule| is(rule, held)) => {
-                        steps.push(Step::DeleteRule(id, Name::from(chain.name.as_str()), held.handle));
+                    None if rules.iter().any(|rule| rule.same_rule(held)) => {
+                        steps.push(Step::DeleteRule(id, Name::from(name.as_str()), held.handle));
                     }
                     None => {}
                 }
             }
-            steps.extend(wanted.into_iter().map(|rule| append(family, chain.name, rule)));
+            steps.extend(
+                missing
+                    .into_iter()
+                    .map(|rule| append(family, name, Cow::Owned(rule.clone()))),
+            );
         }
     }
     Ok(())
@@ -209,12 +225,5 @@ fn remove(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
 /// Writes a rule as a message, and reads it back as if the kernel had dumped it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn written_and_read(family: Family, rule: &Rule) -> Result<Rule, String> {
-    use crate::netlink::message::Messages;
-    use crate::nf_tables::rule::read;
-
-    let FinishedBatch(bytes) = step::trial(&[append(family, ChainName::Output, rule)]);
-    let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
-    let attributes = message.attributes().map_err(|error| error.to_string())?;
-    let found = read(attributes, TableFamily::Ip(family), &[]).map_err(|error| error.to_string())?;
-    found.as_rule().ok_or_else(|| format!("{found:?}"))
+    step::written_and_read(&append(family, ChainName::Output, Cow::Borrowed(rule)), &[])
 }

@@ -13,7 +13,7 @@ use crate::rules::table::{Subsystem, Table as FoundTable};
 use crate::wanted::config::{Config, OwnerId, Port, PortRange};
 use crate::wanted::mode::Mode;
 use crate::wanted::plan::plan;
-use crate::wanted::ruleset::{Match, Rule, Ruleset, Target};
+use crate::wanted::ruleset::{Purpose, Ruleset};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
 /// [`Detected::json`] for machines.
@@ -183,29 +183,15 @@ impl Trial {
         let mut names = Vec::new();
         let mut parts = Vec::new();
         for ruleset in everything {
-            let mut add = |name: &str, keep: &dyn Fn(&Rule) -> bool| {
-                let mut part = ruleset.clone();
-                for chain in &mut part.chains {
-                    chain.rules.retain(|rule| keep(rule));
-                }
+            let mut add = |name: &str, keep: fn(&Purpose) -> bool| {
                 names.push(format!("{}: {name}", ruleset.family));
-                parts.push([part]);
+                parts.push([ruleset.only(keep)]);
             };
-            let has = |rule: &Rule, wanted: fn(&Match) -> bool| rule.matches.iter().any(wanted);
-            let redirects = |rule: &Rule| matches!(rule.target, Target::Redirect(_));
-            add("nat chains", &|_| false);
-            add("multiport (xt_multiport)", &|rule| {
-                has(rule, |it| matches!(it, Match::DestinationPorts(_)))
-            });
-            add("owner (xt_owner)", &|rule| {
-                has(rule, |it| matches!(it, Match::UidOwner(_)))
-            });
-            add("REDIRECT (xt_REDIRECT)", &|rule| {
-                redirects(rule) && rule.matches.len() == 1
-            });
-            add("tcp (xt_tcpudp)", &|rule| {
-                has(rule, |it| matches!(it, Match::DestinationPort(_)))
-            });
+            add("nat chains", |_| false);
+            add("multiport (xt_multiport)", |it| matches!(it, Purpose::IgnorePorts(_)));
+            add("owner (xt_owner)", |it| *it == Purpose::IgnoreUser);
+            add("REDIRECT (xt_REDIRECT)", |it| *it == Purpose::RedirectOutbound);
+            add("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_)));
         }
         names.push(NATIVE.to_owned());
         let mut plans: Vec<_> = parts.iter().map(|part| Over::Nft.plan(part)).collect();

@@ -1,0 +1,195 @@
+//! What of the kernel's is proxy-init's: rules, chains, and the ways to them.
+
+use crate::found::{Found, Unseen};
+use crate::rules::family::Family;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Rule};
+use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
+use crate::wanted::mode::{Mode, NAT};
+use crate::wanted::ruleset::{ChainName, Purpose};
+
+impl Found {
+    /// The table that holds a mode's rules for packets of a family.
+    pub fn table_of(&self, mode: Mode, family: Family) -> Option<&Table> {
+        let (table_family, name) = mode.table(family);
+        self.table(mode.subsystem(), table_family, name)
+    }
+
+    /// Whether proxy-init's rules in this mode were found.
+    pub fn holds(&self, mode: Mode) -> bool {
+        let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
+        match mode {
+            Mode::Native => self.table_of(mode, Family::V4).is_some(),
+            Mode::Nft | Mode::Legacy => self
+                .nat_tables(mode.subsystem())
+                .any(|table| table.chains.iter().any(is_ours)),
+        }
+    }
+
+    /// The mode whose chains of proxy-init's were found; of several, the first.
+    pub fn holder(&self) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|&mode| self.holds(mode))
+    }
+
+    /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
+    /// them.
+    pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
+        let chains = self.nat_tables(subsystem).flat_map(|table| &table.chains);
+        chains.map(|chain| chain.rules.len()).sum()
+    }
+
+    fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables_of(subsystem)
+            .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// Why a subsystem could not be seen; none if it could.
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
+        self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
+}
+
+impl Rule {
+    /// Whether it is proxy-init's or linkerd-init's, as its comment says.
+    pub fn is_ours(&self) -> bool {
+        let prefix = Purpose::PREFIX.as_bytes();
+        self.comment
+            .as_ref()
+            .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
+    }
+
+    /// Whether, in the chain of this name, it is proxy-init's own jump to `goal`, or linkerd-init's.
+    pub(crate) fn is_own_jump(&self, chain: &Name, goal: ChainName) -> bool {
+        let purpose = match goal {
+            ChainName::ProxyInitOutput | ChainName::Output => Purpose::LookAtOutbound,
+            ChainName::ProxyInitRedirect | ChainName::Prerouting => Purpose::LookAtInbound,
+        };
+        *chain == *goal.counterpart().as_str()
+            && self.conditions.is_empty()
+            && self.action == Action::Jump(Name::from(goal.as_str()))
+            && Purpose::of(self) == Some(purpose)
+    }
+
+    /// Which of proxy-init's chains it leads to, by a jump, a goto or an entry of a verdict map; none if to none.
+    pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
+        let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
+        match &self.action {
+            Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+            Action::Map(_, map) => table.set(map)?.verdicts.iter().find_map(|(_, action)| match action {
+                Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples;
+    use crate::rules::intervals::Intervals;
+    use crate::rules::rule::Field;
+    use crate::rules::set::Set;
+    use crate::wanted::config::Config;
+    use crate::wanted::plan::plan;
+    use crate::wanted::ruleset::nat_tables;
+
+    #[test]
+    fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let held = |tables: Vec<Table>| {
+            let found = Found {
+                tables,
+                not_known: vec![],
+            };
+            [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| found.holds(mode))
+        };
+        assert_eq!(held(vec![]), [false, false, false]);
+        assert_eq!(held(nat_tables(Mode::Nft.subsystem(), &rulesets)), [true, false, false]);
+        assert_eq!(
+            held(nat_tables(Mode::Legacy.subsystem(), &rulesets[1..])),
+            [false, true, false]
+        );
+        assert_eq!(
+            held(vec![examples::table("inet proxy-init", vec![])]),
+            [false, false, true]
+        );
+        assert_eq!(Mode::Native.subsystem(), Subsystem::NfTables);
+        // Neither base chains nor tables of other names, nor of other families.
+        let ours = || vec![examples::chain("PROXY_INIT_REDIRECT", vec![])];
+        for table in [
+            examples::table("ip nat", vec![examples::chain("PREROUTING", vec![])]),
+            examples::table("ip mine", ours()),
+            examples::table("inet nat", ours()),
+            examples::table("ip proxy-init", ours()),
+        ] {
+            assert_eq!(held(vec![table]), [false, false, false]);
+        }
+    }
+
+    #[test]
+    fn nat_rules_are_counted_in_both_families() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let mut held = nat_tables(Subsystem::NfTables, &rulesets);
+        held.push(examples::table(
+            "ip filter",
+            vec![ChainName::Output.holding(rulesets[0].rules_of(ChainName::Prerouting).collect())],
+        ));
+        let found = Found {
+            tables: held,
+            not_known: vec![Unseen {
+                subsystem: Subsystem::Legacy,
+                not_permitted: true,
+                reason: "EPERM".to_owned(),
+            }],
+        };
+        assert_eq!(found.nat_rules(Subsystem::NfTables), 2 * 5);
+        assert_eq!(found.nat_rules(Subsystem::Legacy), 0);
+        assert_eq!(
+            found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()),
+            Some("EPERM")
+        );
+        assert_eq!(found.unseen(Subsystem::NfTables), None);
+    }
+
+    #[test]
+    fn every_way_to_proxy_inits_chains_is_seen() {
+        let name = |text: &str| Name::from(text);
+        let mut table = examples::table("ip nat", vec![]);
+        let map = |name: &str, to: Action| Set {
+            verdicts: vec![
+                (Intervals::one(1), Action::Accept),
+                (Intervals::one(2), Action::Jump(Name::from("KUBE-SERVICES"))),
+                (Intervals::one(3), to),
+            ],
+            expires: false,
+            ..examples::ports(name, &[])
+        };
+        table.sets = vec![
+            map("jumping", Action::Jump(name("PROXY_INIT_OUTPUT"))),
+            map("going", Action::Goto(name("PROXY_INIT_OUTPUT"))),
+            map("others", Action::Goto(name("OUTPUT"))),
+        ];
+        let by_map = |map: &str| Action::Map(Field::DestinationPort, name(map));
+        for (action, want) in [
+            (
+                Action::Jump(name("PROXY_INIT_REDIRECT")),
+                Some(ChainName::ProxyInitRedirect),
+            ),
+            (
+                Action::Goto(name("PROXY_INIT_OUTPUT")),
+                Some(ChainName::ProxyInitOutput),
+            ),
+            (Action::Jump(name("OUTPUT")), None),
+            (Action::Jump(name("KUBE-SERVICES")), None),
+            (by_map("jumping"), Some(ChainName::ProxyInitOutput)),
+            (by_map("going"), Some(ChainName::ProxyInitOutput)),
+            (by_map("others"), None),
+            (by_map("missing"), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(examples::rule([], action.clone()).leads_to(&table), want, "{action:?}");
+        }
+    }
+}
