@@ -16,7 +16,7 @@ use crate::netlink::socket;
 use crate::netlink::sockopt::Entries;
 use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
-use crate::nf_tables::{rule, table, user_data};
+use crate::nf_tables::{meaning, table, user_data};
 use crate::operate::explain::Explained;
 use crate::rules::family::Family;
 use crate::rules::rule::Rule;
@@ -68,7 +68,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
     assert!(verdicts.is_empty() || numbers.is_some());
     let chain = table::read_chain(family, attributes);
-    if let Ok(read) = rule::read(attributes, family, &[]) {
+    if let Ok(read) = meaning::read(attributes, family, &[]) {
         // Whatever a mode takes to be written, it writes as what it is.
         let rule = Rule {
             handle: 0,

@@ -323,6 +323,15 @@ pub(crate) struct Header {
     pub(crate) family: ProtoFamily,
 }
 
+/// Bytes that were recorded as hexadecimal digits.
+#[cfg(test)]
+pub(crate) fn recorded(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,4 +15,4 @@ pub(crate) mod sockopt;
 pub(crate) mod uapi;
 
 pub(crate) use batch::{Batch, Change, FinishedBatch, Generation};
-pub(crate) use socket::{CommitError, Failure, ReadError, Socket};
+pub(crate) use socket::{Ask, CommitError, Failure, ReadError, Socket};

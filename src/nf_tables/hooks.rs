@@ -11,7 +11,7 @@ use super::header;
 use super::read;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
-use crate::netlink::{ReadError, Socket};
+use crate::netlink::{Ask as _, ReadError, Socket};
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::table::{Kind, TableFamily};

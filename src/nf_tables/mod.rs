@@ -6,6 +6,7 @@ pub(crate) mod commit;
 pub(crate) mod expression;
 pub(crate) mod header;
 pub(crate) mod hooks;
+pub(crate) mod meaning;
 pub(crate) mod read;
 pub(crate) mod refusal;
 pub(crate) mod rule;

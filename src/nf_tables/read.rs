@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use nftnl::ProtoFamily;
 
 use super::header;
-use super::rule;
+use super::meaning;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
-use crate::netlink::{Generation, ReadError, Socket};
+use crate::netlink::{Ask, Generation, ReadError};
 use crate::rules::name::Name;
 use crate::rules::set::Set;
 use crate::rules::table::{Table, TableFamily};
@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
 
 /// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
 /// the generation was the same before and after; otherwise everything is read again.
-pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ReadError> {
+pub(crate) fn snapshot(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
@@ -65,7 +65,7 @@ pub(crate) fn back_off(attempt: u32) {
 }
 
 /// The ruleset's generation now.
-pub(crate) fn generation(socket: &Socket) -> Result<Generation, ReadError> {
+pub(crate) fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header {
         flags: libc::NLM_F_ACK,
@@ -93,7 +93,7 @@ fn dump(message: i32) -> Header {
     }
 }
 
-fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
+fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     let mut tables: Vec<Table> = Vec::new();
     let each = |message, read: &mut dyn FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>| {
         socket.ask(
@@ -140,7 +140,7 @@ fn tables(socket: &Socket) -> Result<Vec<Table>, ReadError> {
             last = (index, place);
         }
         if let Some(table) = tables.get_mut(last.0) {
-            let rule = rule::read(attributes, family, &table.sets)?;
+            let rule = meaning::read(attributes, family, &table.sets)?;
             if let Some(chain) = table.chains.get_mut(last.1) {
                 chain.rules.push(rule);
             }
@@ -164,7 +164,7 @@ fn of<'a>(
 }
 
 /// Reads the sets and their elements.
-fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
+fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
     let mut kinds = Vec::new();
     socket.ask(
         dump(libc::NFT_MSG_GETSET),
@@ -218,4 +218,114 @@ fn read_sets(socket: &Socket, tables: &mut [Table]) -> Result<(), ReadError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::netlink::message::{Message, Messages, Writer, recorded};
+    use crate::rules::nftables::NftRule;
+
+    /// What the kernel once answered, request by request.
+    struct Recording(RefCell<VecDeque<(String, Vec<u8>)>>);
+
+    impl Recording {
+        fn new() -> Self {
+            let lines = include_str!("recorded/snapshot.txt").lines();
+            let answers = lines.filter(|line| !line.starts_with('#')).map(|line| {
+                let (request, answer) = line.split_once(' ').unwrap();
+                (request.to_owned(), recorded(&answer.replace(' ', "")))
+            });
+            Self(RefCell::new(answers.collect()))
+        }
+    }
+
+    impl Ask for Recording {
+        fn ask(
+            &self,
+            request: Header,
+            _: impl FnOnce(&mut Writer),
+            mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+        ) -> Result<(), ReadError> {
+            let (recorded, answer) = self.0.borrow_mut().pop_front().unwrap();
+            let names = [
+                (libc::NFT_MSG_GETGEN, "GETGEN"),
+                (libc::NFT_MSG_GETTABLE, "GETTABLE"),
+                (libc::NFT_MSG_GETCHAIN, "GETCHAIN"),
+                (libc::NFT_MSG_GETSET, "GETSET"),
+                (libc::NFT_MSG_GETSETELEM, "GETSETELEM"),
+                (libc::NFT_MSG_GETRULE, "GETRULE"),
+            ];
+            assert!(names.contains(&(request.message, recorded.as_str())), "{recorded}");
+            Messages(&answer).try_for_each(|message| Ok(read(&message?)?))
+        }
+    }
+
+    /// As nft listed it.
+    #[test]
+    fn everything_is_read_as_the_kernel_dumps_it() {
+        let recording = Recording::new();
+        let snapshot = snapshot(&recording).unwrap();
+        assert_eq!(snapshot.generation, Generation(2));
+        assert!(recording.0.borrow().is_empty());
+        let mut lines = Vec::new();
+        for table in &snapshot.tables {
+            let dormant = if table.dormant { " dormant" } else { "" };
+            lines.push(format!("{table}{dormant} {:?} {}", table.comment, table.objects));
+            for set in &table.sets {
+                let elements = set.elements.as_ref().map(|elements| elements.as_slice().to_vec());
+                let expires = if set.expires { " expires" } else { "" };
+                lines.push(format!("set {} of {} bits{expires}: {elements:?}", set.name, set.bits));
+                let verdicts = set
+                    .verdicts
+                    .iter()
+                    .map(|(numbers, action)| format!("{:?} {action:?}", numbers.as_slice()));
+                lines.extend(verdicts);
+            }
+            for chain in &table.chains {
+                let base = chain
+                    .base
+                    .map(|base| (base.kind, base.hook, base.priority, base.policy));
+                lines.push(format!("chain {} {:?} {base:?}", chain.name, chain.comment));
+                lines.extend(chain.rules.iter().map(|rule| format!("    {}", NftRule(rule))));
+            }
+        }
+        assert_eq!(
+            lines,
+            [
+                "inet t Some(\"mine\") 10",
+                "set ports of 16 bits: Some([(80, 80), (8000, 8100), (65000, 65535)])",
+                "set hosts of 32 bits: Some([(167772161, 167772161), (3221225991, 3221225991)])",
+                "set nets of 128 bits: Some([(336294682933583715844663186250927177728, 337623910929368631717566993311207522303)])",
+                "set soon of 16 bits expires: Some([(443, 443)])",
+                // Whether an element is in it depends on a limit.
+                "set limited of 16 bits: None",
+                "set pairs of 64 bits: Some([(720575944679489536, 720575944679489536)])",
+                "set verdicts of 16 bits: Some([(0, 65535)])",
+                "[(80, 90)] Accept",
+                "[(443, 443)] Jump(\"other\")",
+                "[(0, 79), (91, 442), (444, 65535)] Drop",
+                "set __set0 of 16 bits: Some([(1, 2), (5, 7)])",
+                // Users 7 and 9, in the machine's byte order.
+                "set __set1 of 32 bits: Some([(117440512, 117440512), (150994944, 150994944)])",
+                "chain other Some(\"a chain\") None",
+                "chain in None Some((Filter, Input, 10, Drop))",
+                "    tcp dport @ports counter accept",
+                "    tcp dport @__set0 jump other",
+                "    meta l4proto tcp tcp dport vmap @verdicts",
+                "chain out None Some((Nat, Output, -100, Accept))",
+                "    meta skuid { 7, 9 } return",
+                "    tcp dport 80 redirect to :4140 comment \"why\"",
+                "ip6 asleep dormant None 1",
+                "chain c None Some((Filter, Forward, 0, Accept))",
+                "    drop",
+                "netdev n None 1",
+                "chain c None Some((Filter, Ingress, 0, Accept))",
+                "    accept",
+            ]
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use super::TableId;
 use super::expression::Verdict;
 use super::header;
-use super::rule::action;
+use super::meaning::action;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
 use crate::netlink::{Batch, Change};

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::TableId;
+#[cfg(any(test, fuzzing))]
+use super::meaning;
 use super::rule::{self, AddRule};
 use super::set::{self, Element, NewSet};
 use crate::netlink::message::{Unwritable, Writer};
@@ -211,5 +213,5 @@ pub(crate) fn written_and_read(step: &Step<'_>, sets: &[Set]) -> Result<Rule, St
     let FinishedBatch(bytes) = trial(std::slice::from_ref(step)).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
     let attributes = message.attributes().map_err(|error| error.to_string())?;
-    rule::read(attributes, step.table().family, sets).map_err(|error| error.to_string())
+    meaning::read(attributes, step.table().family, sets).map_err(|error| error.to_string())
 }

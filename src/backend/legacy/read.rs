@@ -636,3 +636,97 @@ fn priority(table: &str, hook: Hook) -> i32 {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::recorded;
+    use crate::rules::xtables::IptablesRule;
+
+    /// The recorded table of a family.
+    fn entries_of(family: Family) -> Entries {
+        let name = match family {
+            Family::V4 => "v4",
+            Family::V6 => "v6",
+        };
+        let mut lines = include_str!("recorded.txt").lines();
+        let line = lines.find_map(|line| line.strip_prefix(name)).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (bytes, words) = words.split_last().unwrap();
+        let (count, base_chains) = words.split_last().unwrap();
+        let base_chain = |word: &&str| {
+            let numbers: Vec<usize> = word.split(',').map(|number| number.parse().unwrap()).collect();
+            (numbers[0], numbers[1], numbers[2])
+        };
+        Entries {
+            base_chains: base_chains.iter().map(base_chain).collect(),
+            count: count.parse().unwrap(),
+            bytes: recorded(bytes),
+        }
+    }
+
+    /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way: the
+    /// flags' names.
+    #[test]
+    fn a_table_is_read_as_the_kernel_holds_it() {
+        let saved = |family: Family| -> Vec<String> {
+            let table = table(family, NAT, &entries_of(family)).unwrap();
+            let mut lines = Vec::new();
+            for chain in &table.chains {
+                let base = chain
+                    .base
+                    .map(|base| (base.kind, base.hook, base.priority, base.policy));
+                lines.push(format!(":{} {base:?}", chain.name));
+                let rules = chain.rules.iter();
+                lines.extend(rules.map(|rule| {
+                    format!("-A {} {}", chain.name, IptablesRule(rule))
+                        .trim_end()
+                        .to_owned()
+                }));
+            }
+            lines
+        };
+        let output = [
+            ":OUTPUT Some((Nat, Output, -100, Accept))",
+            "-A OUTPUT -m owner --uid-owner 2102 -j RETURN",
+            "-A OUTPUT -o lo -j RETURN",
+            "-A OUTPUT -o eth+ -p udp -j ACCEPT",
+            "-A OUTPUT -p tcp -m tcp ! --sport 1:1023 -m tcp --tcp-flags 0x17 0x02 -g SUB",
+            "-A OUTPUT -m conntrack --ctstate NEW,ESTABLISHED -j SUB",
+            "-A OUTPUT -p tcp",
+            ":POSTROUTING Some((Nat, Postrouting, 100, Accept))",
+            ":SUB None",
+            "-A SUB -p tcp -m tcp --dport 80 -m comment --comment \"why not\" -j REDIRECT --to-ports 4143",
+            "-A SUB -p tcp -m multiport --dports 80,8000:8100 -j RETURN",
+        ];
+        let v4 = [
+            ":PREROUTING Some((Nat, Prerouting, -100, Accept))",
+            "-A PREROUTING ! -s 10.0.0.0/8 -d 192.0.2.1/32 -i eth0 -p tcp -j DNAT --to-destination 10.0.0.1:8080",
+            "-A PREROUTING -m recent [...] -j LOG",
+            "-A PREROUTING -f -j ACCEPT",
+            ":INPUT Some((Nat, Input, 100, Accept))",
+        ];
+        let v6 = [
+            ":PREROUTING Some((Nat, Prerouting, -100, Accept))",
+            "-A PREROUTING -s fd00::/8 ! -d 2001:db8::1/128 -p tcp -j DNAT --to-destination [fd00::1]:8080",
+            ":INPUT Some((Nat, Input, 100, Accept))",
+        ];
+        let only_v4 = ["-A SUB ! -s 10.0.0.0/8 -d 192.0.2.1/32 -i eth0 -j RETURN"];
+        assert_eq!(saved(Family::V4), [&v4[..], &output, &only_v4].concat());
+        assert_eq!(saved(Family::V6), [&v6[..], &output].concat());
+    }
+
+    /// Wherever it is cut off, it neither panics nor passes for whole. The last entry only ends the table.
+    #[test]
+    fn a_table_that_is_cut_off_is_another_one_or_none() {
+        for family in Family::ALL {
+            let whole = entries_of(family);
+            let end = split(&Layout::of(family), &whole.bytes).unwrap().last().unwrap().offset;
+            for length in 0..end {
+                let mut cut = whole.clone();
+                cut.bytes.truncate(length);
+                assert!(table(family, NAT, &cut) != table(family, NAT, &whole), "{length}");
+            }
+        }
+    }
+}

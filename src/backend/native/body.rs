@@ -1,4 +1,4 @@
-//! Rules as nft writes them, without xtables' extensions. `nf_tables::rule::read` is the opposite.
+//! Rules as nft writes them, without xtables' extensions. `nf_tables::meaning::read` is the opposite.
 
 use crate::netlink::Socket;
 use crate::netlink::message::Writer;

@@ -1,11 +1,11 @@
 //! Rules as iptables-nft writes them: nf_tables expressions, some of which are xtables' matches and targets.
-//! `nf_tables::rule::read` is the opposite.
+//! `nf_tables::meaning::read` is the opposite.
 
 use nftnl::ProtoFamily;
 use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
-use crate::netlink::{ReadError, Socket};
+use crate::netlink::{Ask as _, ReadError, Socket};
 use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER, Verdict};
 use crate::nf_tables::header::{self, last_bytes, place};
 use crate::nf_tables::step::{Dialect, Missing, NewRule};
