@@ -98,6 +98,9 @@
 // docs/library-api.txt lists it.
 #![allow(unreachable_pub)]
 
+#[cfg(test)]
+mod specification;
+
 mod backend;
 // What is hidden is the program's own, not for others.
 #[cfg(feature = "cli")]

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::{native, nft};
+use crate::rules::examples::random;
 use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, Rule, TCP, Values, interface};
@@ -118,7 +119,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(random(4096))]
 
     #[test]
     fn nft_mode_writes_a_rule_as_it_is_or_refuses_it(rule in rule()) {

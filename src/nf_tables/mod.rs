@@ -9,6 +9,8 @@ pub(crate) mod hooks;
 pub(crate) mod meaning;
 pub(crate) mod read;
 pub(crate) mod refusal;
+#[cfg(test)]
+pub(crate) mod replay;
 pub(crate) mod rule;
 pub(crate) mod set;
 pub(crate) mod step;

@@ -1,5 +1,11 @@
 //! What the tests are made of: tables, chains and rules in few words.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
+
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
@@ -7,6 +13,19 @@ use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Field, Rule};
 use crate::rules::set::Set;
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+
+/// A random test of so many cases. It prints its seed, which PROPTEST_RNG_SEED then takes.
+pub(crate) fn random(cases: u32) -> ProptestConfig {
+    const NAME: &str = "PROPTEST_RNG_SEED";
+    let given = std::env::var(NAME).map(|seed| seed.parse().unwrap());
+    let seed = given.unwrap_or_else(|_| RandomState::new().build_hasher().finish());
+    println!("{NAME}={seed}");
+    ProptestConfig {
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..ProptestConfig::with_cases(cases)
+    }
+}
 
 /// A table by the name by which people know it: `ip nat`, `inet mine`, `legacy ip6 nat`.
 pub(crate) fn table(name: &str, chains: Vec<Chain>) -> Table {

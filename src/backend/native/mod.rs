@@ -54,7 +54,7 @@ impl Backend for Native {
 }
 
 /// The table that installing these rulesets makes.
-pub(super) fn expected(rulesets: &[Ruleset]) -> Table {
+pub(crate) fn expected(rulesets: &[Ruleset]) -> Table {
     table::table(rulesets)
 }
 
@@ -76,7 +76,7 @@ pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
 }
 
 /// The steps that make the table in a namespace that holds nothing.
-pub(super) fn fresh(wanted: &Table) -> Result<Vec<Step<'_>>, Error> {
+pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Step<'_>>, Error> {
     let mut steps = Vec::with_capacity(32);
     add(wanted, &mut steps);
     refuse_unmapped(&steps)?;

@@ -82,7 +82,7 @@ fn append(family: Family, chain: ChainName, rule: Cow<'_, Rule>) -> Step<'_> {
 }
 
 /// The steps that install the rulesets in a namespace that holds nothing.
-pub(super) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'static>> {
+pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'static>> {
     let mut steps = Vec::with_capacity(32);
     for ruleset in rulesets {
         let family = ruleset.family;

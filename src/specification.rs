@@ -1,0 +1,192 @@
+//! Start here: what all of this is for, in twenty lines, and a test that every mode does that.
+//!
+//! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags, and
+//! from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init) and
+//! linkerd's page "IPTables Reference". The test below makes random configs and connections, plans the rules, writes
+//! them as each backend does, reads the bytes back, has the connection go through what was read, and compares.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::wanted::config::{Config, Port, PortRange, Subnet};
+use crate::wanted::direction::Direction;
+
+/// A connection, seen from the pod.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    direction: Direction,
+    from: IpAddr,
+    to: SocketAddr,
+    /// The user and the group of the process that opens an outbound one.
+    owner: (u32, u32),
+    /// Whether it leaves by the loopback device.
+    within_pod: bool,
+}
+
+/// The proxy's port to which a connection is redirected; none if it bypasses the proxy.
+fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
+    let port = connection.to.port();
+    let among = |ports: &[PortRange]| ports.iter().any(|range| (range.first()..=range.last()).contains(&port));
+    let within = |subnets: &[Subnet], address| subnets.iter().any(|subnet| subnet.net().contains(&address));
+    let by_proxy = (config.proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
+        || (config.proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
+    let (ignored, to) = match connection.direction {
+        _ if connection.to.is_ipv6() && !config.ipv6 => return None,
+        // "Ports to redirect to proxy, if no port is specified then ALL ports are redirected."
+        Direction::Inbound => {
+            let chosen =
+                config.redirected_ports.is_empty() || config.redirected_ports.iter().any(|it| it.get() == port);
+            let subnets = within(&config.ignored_inbound_subnets, connection.from);
+            (
+                !chosen || among(&config.ignored_inbound_ports) || subnets,
+                config.inbound_port,
+            )
+        }
+        // "Any traffic coming from this user will be ignored to avoid infinite redirection loops."
+        Direction::Outbound => {
+            let subnets = within(&config.ignored_outbound_subnets, connection.to.ip());
+            let skipped = by_proxy || connection.within_pod;
+            (
+                skipped || among(&config.ignored_outbound_ports) || subnets,
+                config.outbound_port,
+            )
+        }
+    };
+    (!ignored).then_some(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use crate::backend::{all, native, nft};
+    use crate::findings::explain::{self, Verdict, explain};
+    use crate::found::Found;
+    use crate::nf_tables::replay::replayed;
+    use crate::rules::examples::random;
+    use crate::rules::name::Name;
+    use crate::wanted::config::OwnerId;
+    use crate::wanted::mode::Mode;
+    use crate::wanted::plan::plan;
+
+    /// Few, so that connections meet configs; the ends of all ranges among them.
+    const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
+    const IDS: [u32; 4] = [1, 7, 2102, 4_294_967_294];
+    const ADDRESSES: [&str; 8] = [
+        "10.0.0.1",
+        "10.1.2.3",
+        "192.0.2.7",
+        "0.0.0.1",
+        "fd00::1",
+        "fd00:1::7",
+        "2001:db8::1",
+        "ffff::ffff",
+    ];
+
+    fn address() -> impl Strategy<Value = IpAddr> {
+        select(&ADDRESSES[..]).prop_map(|address| address.parse().unwrap())
+    }
+
+    fn ports() -> impl Strategy<Value = Vec<PortRange>> {
+        let range = (select(&PORTS[..]), select(&PORTS[..]), prop::bool::weighted(0.3));
+        let range = range.prop_map(|(one, other, is_range)| {
+            let (first, last) = if is_range {
+                (one.min(other), one.max(other))
+            } else {
+                (one, one)
+            };
+            PortRange::new(first, last).unwrap()
+        });
+        // More than fit into one match of multiport's.
+        prop::collection::vec(range, 0..20)
+    }
+
+    fn subnets() -> impl Strategy<Value = Vec<Subnet>> {
+        let subnet = (address(), 0..=128u8).prop_map(|(address, prefix)| {
+            let longest = if address.is_ipv4() { 32 } else { 128 };
+            format!("{address}/{}", prefix % (longest + 1)).parse().unwrap()
+        });
+        prop::collection::vec(subnet, 0..3)
+    }
+
+    prop_compose! {
+        fn config()(
+            to in (select(&PORTS[..]), select(&PORTS[..])),
+            owner in (prop::option::of(select(&IDS[..])), prop::option::of(select(&IDS[..]))),
+            redirected in prop::collection::vec(select(&PORTS[..]), 0..4),
+            ports in (ports(), ports()),
+            subnets in (subnets(), subnets()),
+            ipv6: bool,
+        ) -> Config {
+            let port = |number| Port::new(number).unwrap();
+            let mut config = Config::new(port(to.0), port(to.1));
+            config.proxy_uid = owner.0.and_then(OwnerId::new);
+            config.proxy_gid = owner.1.and_then(OwnerId::new);
+            config.redirected_ports = redirected.into_iter().map(port).collect();
+            (config.ignored_inbound_ports, config.ignored_outbound_ports) = ports;
+            (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = subnets;
+            config.ipv6 = ipv6;
+            config
+        }
+    }
+
+    prop_compose! {
+        fn connection()(
+            direction in select(&Direction::ALL[..]),
+            (from, to) in select(vec![&ADDRESSES[..4], &ADDRESSES[4..]])
+                .prop_flat_map(|family| (select(family), select(family)))
+                .prop_map(|(from, to)| (from.parse::<IpAddr>().unwrap(), to.parse::<IpAddr>().unwrap())),
+            port in select(&PORTS[..]),
+            owner in (select(&IDS[..]), select(&IDS[..])),
+            within_pod in prop::bool::weighted(0.2),
+        ) -> Connection {
+            Connection { direction, from, to: SocketAddr::new(to, port), owner, within_pod }
+        }
+    }
+
+    /// Where the rules that were found send a connection.
+    fn goes(found: &Found, connection: &Connection) -> Verdict {
+        let outbound = connection.direction == Direction::Outbound;
+        let device = if outbound && connection.within_pod {
+            "lo"
+        } else {
+            "eth0"
+        };
+        let connection = explain::Connection {
+            from: Some(connection.from),
+            from_port: Some(40_000),
+            uid: outbound.then_some(connection.owner.0),
+            gid: outbound.then_some(connection.owner.1),
+            device: Some(Name::from(device)),
+            ..explain::Connection::new(connection.direction, connection.to)
+        };
+        explain(found, &connection).verdict
+    }
+
+    proptest! {
+        #![proptest_config(random(1000))]
+
+        #[test]
+        fn every_mode_redirects_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
+            let rulesets = plan(&config);
+            let table = native::expected(&rulesets);
+            let modes = [
+                (Mode::Nft, replayed(&nft::fresh(&rulesets))),
+                (Mode::Native, replayed(&native::fresh(&table).unwrap())),
+                // Legacy mode's rules are written as text, which iptables reads: here they are as they are planned.
+                (Mode::Legacy, all::expected(Mode::Legacy, &rulesets)),
+            ];
+            for (mode, tables) in modes {
+                let found = Found { tables, not_known: Vec::new() };
+                for connection in &connections {
+                    let wanted = match redirects(&config, connection) {
+                        Some(port) => Verdict::Proxy(port.get()),
+                        None => Verdict::Bypass,
+                    };
+                    prop_assert_eq!(goes(&found, connection), wanted, "{} mode, {:?}", mode, connection);
+                }
+            }
+        }
+    }
+}
