@@ -9,17 +9,15 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
 };
-use proxy_init::internal::Backend;
-use proxy_init::internal::legacy::{Commands, Legacy};
-use proxy_init::internal::native::{self, Native};
-use proxy_init::internal::nft::{self, Nft};
+use proxy_init::Mode;
+use proxy_init::internal::{native, nft, plan};
 use xtask::lab::Namespace;
 
 mod support;
 #[path = "support/turns.rs"]
 mod turns;
 
-use support::{config, rulesets, single_runs};
+use support::{config, install, single_runs};
 use turns::{Contender, in_turns};
 
 const PORTS: [u16; 4] = [10, 100, 1_000, 10_000];
@@ -28,14 +26,14 @@ const PORTS: [u16; 4] = [10, 100, 1_000, 10_000];
 fn encode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plan and encode");
     let default = config(true, 0);
-    group.bench_function("plan", |bencher| bencher.iter(|| rulesets(black_box(&default))));
+    group.bench_function("plan", |bencher| bencher.iter(|| plan(black_box(&default))));
     group.bench_function("plan and encode", |bencher| {
-        bencher.iter(|| nft::batch(&rulesets(black_box(&default))).unwrap().len());
+        bencher.iter(|| nft::batch(&plan(black_box(&default))).unwrap().len());
     });
     for ports in PORTS {
         let config = config(true, ports);
         group.bench_function(BenchmarkId::new("plan and encode, ports", ports), |bencher| {
-            bencher.iter(|| nft::batch(&rulesets(black_box(&config))).unwrap().len());
+            bencher.iter(|| nft::batch(&plan(black_box(&config))).unwrap().len());
         });
     }
     group.finish();
@@ -79,25 +77,20 @@ fn apply(criterion: &mut Criterion) {
     let nothing = || ();
     for (families, ipv6) in [("dual stack", true), ("IPv4", false)] {
         let config = config(ipv6, 0);
-        let rulesets = rulesets(&config);
+        let rulesets = plan(&config);
         let nft_batch = nft::batch(&rulesets).unwrap();
         let bare = || bare_loop(&nft_batch);
-        let apply = || _ = Nft.install(&rulesets).unwrap();
-        let nft = || _ = Nft.install(&self::rulesets(&config)).unwrap();
-        let legacy = || {
-            let backend = Legacy::new(Commands::legacy(None), true);
-            backend.install(&rulesets).unwrap();
-        };
+        let nft = || install(&config, Mode::Nft);
+        let legacy = || install(&config, Mode::Legacy);
         let native_batch = native::batch(&rulesets).unwrap();
         let bare_native = || bare_loop(&native_batch);
-        let native = || _ = Native.install(&rulesets).unwrap();
-        let contenders: [(&str, Work<'_>, Work<'_>); 9] = [
+        let native = || install(&config, Mode::Native);
+        let contenders: [(&str, Work<'_>, Work<'_>); 8] = [
             ("nft's bytes, bare loop", &nothing, &bare),
-            ("nft with encode", &nothing, &apply),
-            ("nft with plan and encode", &nothing, &nft),
+            ("nft", &nothing, &nft),
             ("nft, re-run", &nft, &nft),
             ("native's bytes, bare loop", &nothing, &bare_native),
-            ("native with encode", &nothing, &native),
+            ("native", &nothing, &native),
             ("native, re-run", &native, &native),
             ("legacy", &nothing, &legacy),
             ("legacy, re-run", &legacy, &legacy),
@@ -116,12 +109,12 @@ fn apply(criterion: &mut Criterion) {
 fn apply_ports(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("apply by ports");
     for ports in PORTS {
-        let rulesets = rulesets(&config(true, ports));
-        let batch = nft::batch(&rulesets).unwrap();
+        let config = config(true, ports);
+        let batch = nft::batch(&plan(&config)).unwrap();
         let contenders: [(&str, Work<'_>); 3] = [
             ("nft's bytes, bare loop", &|| bare_loop(&batch)),
-            ("nft with encode", &|| assert!(Nft.install(&rulesets).unwrap())),
-            ("native with encode", &|| assert!(Native.install(&rulesets).unwrap())),
+            ("nft", &|| install(&config, Mode::Nft)),
+            ("native", &|| install(&config, Mode::Native)),
         ];
         let contenders = contenders.map(|(name, work)| -> Contender<'_> {
             (

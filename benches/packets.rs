@@ -10,15 +10,12 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nix::sys::socket::{setsockopt, sockopt};
-use proxy_init::internal::Backend;
-use proxy_init::internal::legacy::{Commands, Legacy};
-use proxy_init::internal::native::Native;
-use proxy_init::internal::nft::Nft;
+use proxy_init::Mode;
 use xtask::lab::{Lab, POD};
 
 mod support;
 
-use support::{config, rulesets, single_runs};
+use support::{config, install, single_runs};
 
 /// Even, so never one of the ignored ports' multiples of three that are odd; and no multiple of three.
 const DIALLED: u16 = 8_080;
@@ -35,33 +32,23 @@ fn connect(to: SocketAddr) {
 
 fn packets(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("connect by ports");
-    let backends: [(&str, Option<Box<dyn Backend>>); 4] = [
-        ("no rules", None),
-        ("nft", Some(Box::new(Nft))),
-        ("legacy", Some(Box::new(Legacy::new(Commands::legacy(None), true)))),
-        ("native", Some(Box::new(Native))),
-    ];
-    for (name, backend) in &backends {
+    let modes = [None, Some(Mode::Nft), Some(Mode::Legacy), Some(Mode::Native)];
+    for mode in modes {
+        let name = mode.map_or("no rules".to_owned(), |mode| mode.to_string());
         for ports in [0, 10, 1_000, 10_000] {
-            if backend.is_none() && ports > 0 {
+            if mode.is_none() && ports > 0 {
                 continue;
             }
             let lab = Lab::new();
-            let rulesets = rulesets(&config(true, ports));
-            // The backend's own thread: it isn't Sync, and neither does it have to be.
-            let install = || {
-                backend
-                    .iter()
-                    .for_each(|backend| _ = backend.install(&rulesets).unwrap())
-            };
-            lab.pod.run_here(install);
+            lab.pod
+                .run(|| mode.iter().for_each(|&mode| install(&config(true, ports), mode)));
             let stop = Arc::new(AtomicBool::new(false));
             let listen = |port| {
                 lab.pod
                     .run(|| TcpListener::bind(SocketAddr::new(POD[0], port)).unwrap())
             };
             let servers: Vec<_> = [4143, DIALLED].map(|port| serve(listen(port), &stop)).into();
-            group.bench_function(BenchmarkId::new(*name, ports), |bencher| {
+            group.bench_function(BenchmarkId::new(&name, ports), |bencher| {
                 lab.outside
                     .run_here(|| bencher.iter(|| connect(SocketAddr::new(POD[0], DIALLED))));
             });

@@ -131,7 +131,7 @@ mod xt;
 /// For this project's own benchmarks and fuzzers: not for others.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::backend::{Backend, legacy, native, nft};
+    pub use crate::backend::{native, nft};
     pub use crate::wanted::plan::plan;
     pub use crate::wanted::restore;
     pub use crate::wanted::ruleset::Ruleset;

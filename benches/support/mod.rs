@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use proxy_init::internal::{Ruleset, plan};
-use proxy_init::{Config, OwnerId, Port, PortRange};
+use proxy_init::{Choice, Config, Install, Mode, OwnerId, Port, PortRange};
 
 /// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
 pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
@@ -24,9 +23,11 @@ pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
     config
 }
 
-/// The rulesets of each family that the config asks for.
-pub(crate) fn rulesets(config: &Config) -> Vec<Ruleset> {
-    plan(config)
+/// Installs the rules in the thread's network namespace, as the program does.
+pub(crate) fn install(config: &Config, mode: Mode) {
+    let mut install = Install::new(config.clone());
+    install.mode = Choice::Mode(mode);
+    install.run().unwrap();
 }
 
 /// How many runs make a percentile, where nobody asks for another number.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::Backend;
+use super::Removed;
 use super::legacy::{self, Commands, Legacy};
-use super::native::{self, Native};
-use super::nft::{self, Nft};
+use super::native;
+use super::nft;
 use crate::error::{Error, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
@@ -16,12 +16,17 @@ use crate::rules::table::{Subsystem, Table};
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::{Ruleset, nat_tables};
 
-/// The backend of a mode.
-pub(crate) fn backend(mode: Mode, folder: Option<PathBuf>, wait: bool) -> Box<dyn Backend> {
+/// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
+/// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in
+/// `iptables_dir` first, and the xtables lock is waited for if `wait` is set.
+///
+/// # Errors
+/// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
+pub(crate) fn remove(mode: Mode, iptables_dir: Option<PathBuf>, wait: bool) -> Result<Removed, Error> {
     match mode {
-        Mode::Nft => Box::new(Nft),
-        Mode::Native => Box::new(Native),
-        Mode::Legacy => Box::new(Legacy::new(Commands::legacy(folder), wait)),
+        Mode::Nft => nft::remove(),
+        Mode::Native => native::remove(),
+        Mode::Legacy => Legacy::new(Commands::legacy(iptables_dir), wait).remove(),
     }
 }
 
@@ -112,58 +117,7 @@ fn nf_tables() -> Result<Found, Error> {
     }
 }
 
-/// A mode that works over netlink. There are two, and each has to consider the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// nft mode.
-    Nft,
-    /// native mode.
-    Native,
-}
-
-impl Over {
-    /// The same mode, if it works over netlink.
-    pub(crate) fn of(mode: Mode) -> Option<Self> {
-        match mode {
-            Mode::Nft => Some(Self::Nft),
-            Mode::Native => Some(Self::Native),
-            Mode::Legacy => None,
-        }
-    }
-
-    /// Its mode.
-    pub(crate) fn mode(self) -> Mode {
-        match self {
-            Self::Nft => Mode::Nft,
-            Self::Native => Mode::Native,
-        }
-    }
-
-    /// The other one.
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::Nft => Self::Native,
-            Self::Native => Self::Nft,
-        }
-    }
-
-    /// What the mode makes of rulesets.
-    pub(crate) fn plan(self, rulesets: &[Ruleset]) -> Plan<'_> {
-        match self {
-            Self::Nft => Plan::Nft(rulesets),
-            Self::Native => Plan::Native(native::expected(rulesets)),
-        }
-    }
-
-    fn remove_steps(self, tables: &[Table]) -> Vec<Step<'static>> {
-        match self {
-            Self::Nft => nft::remove_steps(tables),
-            Self::Native => native::remove_steps(tables),
-        }
-    }
-}
-
-/// What a mode over netlink installs.
+/// What a mode over netlink installs. There are two such modes, and each has to consider the other.
 pub(crate) enum Plan<'a> {
     /// nft mode: the rules as they are.
     Nft(&'a [Ruleset]),
@@ -171,20 +125,50 @@ pub(crate) enum Plan<'a> {
     Native(Table),
 }
 
+/// Makes a mode's [`Plan`].
+pub(crate) type Planner = fn(&[Ruleset]) -> Plan<'_>;
+
+/// How a mode plans, if it works over netlink; legacy mode doesn't.
+pub(crate) fn planner(mode: Mode) -> Option<Planner> {
+    match mode {
+        Mode::Nft => Some(in_nft_mode),
+        Mode::Native => Some(in_native_mode),
+        Mode::Legacy => None,
+    }
+}
+
+/// What nft mode makes of rulesets.
+pub(crate) fn in_nft_mode(rulesets: &[Ruleset]) -> Plan<'_> {
+    Plan::Nft(rulesets)
+}
+
+/// What native mode makes of rulesets.
+pub(crate) fn in_native_mode(rulesets: &[Ruleset]) -> Plan<'_> {
+    Plan::Native(native::expected(rulesets))
+}
+
 /// What installing did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Something had to be changed.
     pub(crate) changed: bool,
-    /// Rules of proxy-init's in the other mode were removed.
-    pub(crate) replaced: bool,
+    /// The other mode, if proxy-init had rules in it, which were removed.
+    pub(crate) replaced: Option<Mode>,
 }
 
 impl Plan<'_> {
-    fn over(&self) -> Over {
+    fn mode(&self) -> Mode {
         match self {
-            Self::Nft(_) => Over::Nft,
-            Self::Native(_) => Over::Native,
+            Self::Nft(_) => Mode::Nft,
+            Self::Native(_) => Mode::Native,
+        }
+    }
+
+    /// The other mode, and the steps that remove its rules.
+    fn remove_other(&self, tables: &[Table]) -> (Mode, Vec<Step<'static>>) {
+        match self {
+            Self::Nft(_) => (Mode::Native, native::remove_steps(tables)),
+            Self::Native(_) => (Mode::Nft, nft::remove_steps(tables)),
         }
     }
 
@@ -213,7 +197,7 @@ impl Plan<'_> {
     /// Installs the rules if nothing has been committed to this namespace's nf_tables yet, so that the other mode can't
     /// have rules there either. Returns whether it did.
     pub(crate) fn install_if_fresh(&self) -> Result<bool, Error> {
-        match commit_fresh(self.over().mode(), &self.fresh()?)? {
+        match commit_fresh(self.mode(), &self.fresh()?)? {
             Outcome::Committed => Ok(true),
             // The caller then reads what the namespace holds, which shows what became of the batch.
             Outcome::OtherGeneration | Outcome::Unanswered(_) => Ok(false),
@@ -224,18 +208,15 @@ impl Plan<'_> {
     /// proxy-init has rules in the other mode, the same transaction removes them if `replace` is set; otherwise that is an
     /// error. Unless `try_fresh` is set, the namespace is known not to be fresh.
     pub(crate) fn install(&self, replace: bool, try_fresh: bool) -> Result<Done, Error> {
-        let (own, other) = (self.over(), self.over().other());
-        let mut replaced = false;
+        let mode = self.mode();
+        let mut replaced = None;
         let fresh = try_fresh.then(|| self.fresh()).transpose()?;
-        let changed = transact(own.mode(), fresh.as_deref(), |tables| {
-            let mut steps = other.remove_steps(tables);
+        let changed = transact(mode, fresh.as_deref(), |tables| {
+            let (other, mut steps) = self.remove_other(tables);
             if !steps.is_empty() && !replace {
-                return Err(Error::OtherBackend {
-                    mode: own.mode(),
-                    other: other.mode(),
-                });
+                return Err(Error::OtherBackend { mode, other });
             }
-            replaced |= !steps.is_empty();
+            replaced = replaced.or((!steps.is_empty()).then_some(other));
             steps.extend(self.install_steps(tables)?);
             Ok(steps)
         })?;
@@ -246,5 +227,5 @@ impl Plan<'_> {
 /// Whether the kernel would accept each of these. It checks all of them in one batch as it would before a commit, but
 /// nothing is committed.
 pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {
-    commit::check_each(plans.iter().map(|plan| (plan.over().mode(), plan.fresh())))
+    commit::check_each(plans.iter().map(|plan| (plan.mode(), plan.fresh())))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::backend::all::{self, Over, must_see};
+use crate::backend::all::{self, must_see, planner};
 use crate::error::Error;
 use crate::found::Found;
 use crate::rules::table::Subsystem;
@@ -71,7 +71,7 @@ impl fmt::Display for Reason {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    let plans = Over::of(mode).map(|over| over.plan(rulesets));
+    let plans = planner(mode).map(|plan| plan(rulesets));
     all::check_each(plans.as_slice()).into_iter().collect()
 }
 

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::backend::all::{self, Over};
+use crate::backend::Removed;
+use crate::backend::all::{self, Planner, in_native_mode, in_nft_mode, planner};
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
-use crate::backend::{Backend as _, Removed};
 use crate::error::Error;
 use crate::found::Unseen;
 use crate::namespace;
@@ -279,9 +279,9 @@ impl Work<'_, '_> {
         let families = families(&self.rulesets);
         let mut is_installed = false;
         // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
-        let chosen = self.install.chosen(&families, |mode| match Over::of(mode) {
-            Some(over) => {
-                self.install_over_netlink(over)?;
+        let chosen = self.install.chosen(&families, |mode| match planner(mode) {
+            Some(planner) => {
+                self.install_over_netlink(mode, planner)?;
                 is_installed = true;
                 Ok(())
             }
@@ -292,9 +292,9 @@ impl Work<'_, '_> {
                 if self.install.mode == Choice::Auto {
                     (self.tell)(Notice::Chose(mode, &reason));
                 }
-                match Over::of(mode) {
+                match planner(mode) {
                     _ if is_installed => {}
-                    Some(over) => self.install_over_netlink(over)?,
+                    Some(planner) => self.install_over_netlink(mode, planner)?,
                     None => self.install_legacy(commands)?,
                 }
                 Ok((mode, reason))
@@ -302,7 +302,7 @@ impl Work<'_, '_> {
             Err(missing @ Error::NoCommand { .. }) => {
                 let warning = Warning::NoIptables(missing);
                 (self.tell)(Notice::Warning(&warning));
-                match (self.install_over_netlink(Over::Nft), warning) {
+                match (self.install_over_netlink(Mode::Nft, in_nft_mode), warning) {
                     (Err(error), Warning::NoIptables(missing)) => Err(Error::Fallback {
                         missing: Box::new(missing),
                         error: Box::new(error),
@@ -326,7 +326,7 @@ impl Work<'_, '_> {
         if legacy::read::read_nat(&families).ok()?.nat_rules(Subsystem::Legacy) > 0 {
             return None;
         }
-        let lack = match Over::Nft.plan(&self.rulesets).install_if_fresh() {
+        let lack = match in_nft_mode(&self.rulesets).install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
                 let legacy_hidden = unseen.is_some();
@@ -335,7 +335,7 @@ impl Work<'_, '_> {
             Err(error @ Error::Lacks { .. }) => error,
             _ => return None,
         };
-        let plan = Over::Native.plan(&self.rulesets);
+        let plan = in_native_mode(&self.rulesets);
         if !plan.install_if_fresh().ok()? {
             return None;
         }
@@ -344,8 +344,7 @@ impl Work<'_, '_> {
         Some((Mode::Native, Reason::NftLacks(lack)))
     }
 
-    fn install_over_netlink(&mut self, over: Over) -> Result<(), Error> {
-        let mode = over.mode();
+    fn install_over_netlink(&mut self, mode: Mode, planner: Planner) -> Result<(), Error> {
         // In a fresh namespace, this only looks at which legacy tables there are.
         let in_legacy = self.legacy_rules()?;
         match &in_legacy {
@@ -365,17 +364,17 @@ impl Work<'_, '_> {
         }
         // Auto has tried that already.
         let try_fresh = self.install.mode != Choice::Auto && in_legacy != LegacyRules::Some;
-        self.commit(over, try_fresh)?;
+        self.commit(planner, try_fresh)?;
         self.settle_over_netlink(mode)
     }
 
-    fn commit(&mut self, over: Over, try_fresh: bool) -> Result<(), Error> {
-        let plan = over.plan(&self.rulesets);
+    fn commit(&mut self, planner: Planner, try_fresh: bool) -> Result<(), Error> {
+        let plan = planner(&self.rulesets);
         let done = plan.install(self.install.replace_other_backend, try_fresh)?;
         self.changed |= done.changed;
         self.native = plan.into_table();
-        if done.replaced {
-            self.replaced(over.other().mode());
+        if let Some(other) = done.replaced {
+            self.replaced(other);
         }
         Ok(())
     }
@@ -388,7 +387,7 @@ impl Work<'_, '_> {
             })
         };
         self.settle(mode, others, |work| {
-            Over::of(mode).map_or(Ok(()), |over| work.commit(over, false))
+            planner(mode).map_or(Ok(()), |planner| work.commit(planner, false))
         })
     }
 
@@ -485,7 +484,7 @@ impl Work<'_, '_> {
     }
 
     fn remove(&self, mode: Mode) -> Result<Removed, Error> {
-        all::backend(mode, self.install.iptables_dir.clone(), self.install.wait_for_lock).remove()
+        all::remove(mode, self.install.iptables_dir.clone(), self.install.wait_for_lock)
     }
 
     fn replaced(&mut self, other: Mode) {

@@ -70,7 +70,7 @@ impl Uninstall {
             }
         }
         for mode in Mode::ALL.into_iter().filter(|&mode| found.holds(mode)) {
-            match all::backend(mode, self.iptables_dir.clone(), self.wait_for_lock).remove() {
+            match all::remove(mode, self.iptables_dir.clone(), self.wait_for_lock) {
                 Ok(done) => {
                     if done.any {
                         tell(Notice::Removed(mode));

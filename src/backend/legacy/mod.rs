@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
-use super::{Backend, Removed};
+use super::Removed;
 use crate::error::{Error, Privilege};
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
@@ -116,6 +116,20 @@ impl Legacy {
         Self { commands, wait }
     }
 
+    /// Installs the rulesets: all of them or, on an error, none. Whatever was found before, afterwards proxy-init has
+    /// exactly these rules, each once, in the families that have a ruleset, and none in the others. Rules and chains of
+    /// other programs stay as they are. Returns whether anything had to be changed.
+    pub(crate) fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
+        Ok(!self.change(rulesets)?.is_empty())
+    }
+
+    /// Removes the mode's rules, as [`all::remove`](super::all::remove).
+    pub(crate) fn remove(&self) -> Result<Removed, Error> {
+        let changed = self.change(&[])?;
+        let before: Vec<Table> = changed.into_iter().flatten().collect();
+        Ok(Removed::from(!before.is_empty(), &before))
+    }
+
     /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family that
     /// was changed, its table as it was before; none: there was no table.
     fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
@@ -175,22 +189,6 @@ fn run(changes: &mut [Change], lock: &File, rulesets: &[Ruleset]) -> Result<(), 
         let family = *family;
         Err((family, Error::NoEffect { command, family }))
     })
-}
-
-impl Backend for Legacy {
-    fn mode(&self) -> Mode {
-        Mode::Legacy
-    }
-
-    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        Ok(!self.change(rulesets)?.is_empty())
-    }
-
-    fn remove(&self) -> Result<Removed, Error> {
-        let changed = self.change(&[])?;
-        let before: Vec<Table> = changed.into_iter().flatten().collect();
-        Ok(Removed::from(!before.is_empty(), &before))
-    }
 }
 
 /// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables takes

@@ -11,8 +11,8 @@ use std::borrow::Cow;
 
 use self::body::Nftables;
 use self::table::{TABLE, kind};
+use super::Removed;
 use super::change::{Wanted, change};
-use super::{Backend, Removed};
 use crate::error::Error;
 use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
@@ -31,26 +31,10 @@ use crate::wanted::ruleset::{ChainName, Ruleset};
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
 
-/// The backend.
-#[derive(Debug, Clone, Copy)]
-pub struct Native;
-
-impl Backend for Native {
-    fn mode(&self) -> Mode {
-        Mode::Native
-    }
-
-    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        let wanted = table::table(rulesets);
-        transact(Mode::Native, Some(&fresh(&wanted)?), |tables| {
-            install_steps(tables, &wanted)
-        })
-    }
-
-    fn remove(&self) -> Result<Removed, Error> {
-        let any = transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))?;
-        Ok(Removed::from(any, &[]))
-    }
+/// Removes the mode's rules, as [`all::remove`](super::all::remove).
+pub(super) fn remove() -> Result<Removed, Error> {
+    let any = transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))?;
+    Ok(Removed::from(any, &[]))
 }
 
 /// The table that installing these rulesets makes.

@@ -10,8 +10,8 @@ mod body;
 use std::borrow::Cow;
 
 use self::body::Xtables;
+use super::Removed;
 use super::change::{Wanted, change};
-use super::{Backend, Removed};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
@@ -27,29 +27,14 @@ use crate::wanted::mode::Mode;
 use crate::wanted::mode::NAT;
 use crate::wanted::ruleset::{ChainName, Ruleset};
 
-/// The backend.
-#[derive(Debug, Clone, Copy)]
-pub struct Nft;
-
-impl Backend for Nft {
-    fn mode(&self) -> Mode {
-        Mode::Nft
-    }
-
-    fn install(&self, rulesets: &[Ruleset]) -> Result<bool, Error> {
-        transact(Mode::Nft, Some(&fresh(rulesets)), |tables| {
-            install_steps(tables, rulesets)
-        })
-    }
-
-    fn remove(&self) -> Result<Removed, Error> {
-        let mut held = Vec::new();
-        let any = transact(Mode::Nft, None, |tables| {
-            held = tables.to_vec();
-            Ok(remove_steps(tables))
-        })?;
-        Ok(Removed::from(any, &held))
-    }
+/// Removes the mode's rules, as [`all::remove`](super::all::remove).
+pub(super) fn remove() -> Result<Removed, Error> {
+    let mut held = Vec::new();
+    let any = transact(Mode::Nft, None, |tables| {
+        held = tables.to_vec();
+        Ok(remove_steps(tables))
+    })?;
+    Ok(Removed::from(any, &held))
 }
 
 /// The batch that installs the rulesets in a fresh namespace, ready to send.
@@ -104,7 +89,7 @@ pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Ve
         let table = nat_table(tables, family);
         match rulesets.iter().find(|ruleset| ruleset.family == family) {
             Some(ruleset) => refill(table, ruleset, &mut steps)?,
-            None => remove(table, family, &mut steps),
+            None => remove_family(table, family, &mut steps),
         }
     }
     Ok(steps)
@@ -114,7 +99,7 @@ pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Ve
 pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
     let mut steps = Vec::new();
     for family in Family::ALL {
-        remove(nat_table(tables, family), family, &mut steps);
+        remove_family(nat_table(tables, family), family, &mut steps);
     }
     steps
 }
@@ -183,7 +168,7 @@ fn refill(table: Option<&Table>, ruleset: &Ruleset, steps: &mut Vec<Step<'_>>) -
 
 /// Adds the steps that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
 /// table if proxy-init made them and they hold nothing else.
-fn remove(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
+fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
     let Some(table) = table else {
         return;
     };

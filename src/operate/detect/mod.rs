@@ -4,7 +4,7 @@ mod print;
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::all::{self, Over};
+use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::Error;
 use crate::found::Found;
 use crate::namespace;
@@ -194,8 +194,8 @@ impl Trial {
             add("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_)));
         }
         names.push(NATIVE.to_owned());
-        let mut plans: Vec<_> = parts.iter().map(|part| Over::Nft.plan(part)).collect();
-        plans.extend([Over::Native.plan(everything), Over::Nft.plan(everything)]);
+        let mut plans: Vec<_> = parts.iter().map(|part| in_nft_mode(part)).collect();
+        plans.extend([in_native_mode(everything), in_nft_mode(everything)]);
         let mut results = all::check_each(&plans);
         let nft = results.pop();
         let feature = |(name, works)| Feature { name, works };
