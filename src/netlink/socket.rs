@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
@@ -18,9 +19,36 @@ const ANSWER: usize = 64 * 1024;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub(crate) struct Socket {
-    socket: mnl::Socket,
+    socket: MnlSocket,
     /// The buffer for answers to requests; made with the first one.
     answer: RefCell<Vec<u8>>,
+}
+
+/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC, so that every program that an embedding program
+/// starts meanwhile would inherit it.
+struct MnlSocket(NonNull<mnl_sys::mnl_socket>);
+
+impl MnlSocket {
+    fn open(bus: Bus) -> Result<Self, Errno> {
+        // SAFETY: the call takes numbers only.
+        let socket = unsafe { mnl_sys::mnl_socket_open2(bus as libc::c_int, libc::SOCK_CLOEXEC) };
+        NonNull::new(socket).map(Self).ok_or_else(Errno::last)
+    }
+}
+
+impl AsRawFd for MnlSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: the socket is open until it is dropped.
+        unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for MnlSocket {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well, would
+        // be about closing alone.
+        unsafe { mnl_sys::mnl_socket_close(self.0.as_ptr()) };
+    }
 }
 
 /// Why a batch was not committed, or may not have been.
@@ -88,7 +116,7 @@ impl Socket {
 
     /// Opens a socket to another part of the kernel.
     pub(super) fn open_bus(bus: Bus) -> Result<Self, Errno> {
-        let socket = mnl::Socket::open(bus).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        let socket = MnlSocket::open(bus)?;
         // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
         // that are too old for these options (before 4.12) answer in the old form.
         for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
@@ -96,7 +124,7 @@ impl Socket {
             // SAFETY: the socket is open, and the option's value is an int that outlives the call.
             unsafe {
                 mnl_sys::mnl_socket_setsockopt(
-                    socket.as_raw_socket(),
+                    socket.0.as_ptr(),
                     option,
                     (&raw const on).cast_mut().cast(),
                     size_of_val(&on) as u32,
@@ -256,6 +284,8 @@ pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, Stri
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
     use super::*;
     use crate::netlink::message::recorded;
 
@@ -286,5 +316,14 @@ mod tests {
             let message = Messages(&bytes).next().unwrap().unwrap();
             assert_eq!(verdict(&message), Ok((sequence, errno, String::new())));
         }
+    }
+
+    #[test]
+    fn no_program_that_is_started_inherits_it() {
+        let socket = Socket::open().unwrap();
+        // SAFETY: the descriptor is open as long as the socket is.
+        let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket.socket.as_raw_fd()) };
+        let flags = FdFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFD).unwrap());
+        assert!(flags.contains(FdFlag::FD_CLOEXEC));
     }
 }
