@@ -157,6 +157,7 @@ pub const BUILD: &str = concat!(
 pub use error::Error;
 pub use findings::difference::Finding;
 pub use findings::explain::{Connection, Verdict};
+pub use findings::proxy::ProxyWarning;
 pub use found::Unseen;
 pub use namespace::Namespace;
 pub use operate::choose::Reason;

@@ -3,4 +3,5 @@
 pub mod difference;
 pub mod explain;
 pub mod lists;
+pub mod proxy;
 pub mod recognize;

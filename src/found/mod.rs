@@ -4,6 +4,7 @@
 //! with like, and [`walk`](crate::walk) takes a connection through either.
 
 pub mod line;
+pub mod listener;
 pub mod ours;
 
 use crate::rules::table::{Subsystem, Table, TableFamily};

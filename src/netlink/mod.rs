@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // the one place for it: see the module's text
 
 pub(crate) mod batch;
+pub(crate) mod listeners;
 pub(crate) mod message;
 pub(crate) mod privilege;
 pub(crate) mod route;

@@ -8,6 +8,7 @@ pub mod host_network;
 pub mod install;
 mod json;
 pub mod notice;
+mod proxy;
 pub mod recognize;
 pub mod show;
 pub mod uninstall;

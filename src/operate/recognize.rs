@@ -11,6 +11,7 @@ use crate::findings::difference::{Finding, Problem, differences};
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
+use crate::operate::proxy;
 use crate::operate::verify::{Verification, verdict};
 use crate::rules::table::Subsystem;
 use crate::wanted::config::Config;
@@ -53,6 +54,7 @@ impl Recognized {
                 "findings": [],
                 "other_backends": [],
                 "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "warnings": [],
                 "reason": reason.to_string(),
             }),
         };
@@ -103,7 +105,11 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
-        Ok(config) => Ok((verdict(looked_at, &plan(&config), found)?, spelled(&config, looked_at))),
+        Ok(config) => {
+            let mut verdict = verdict(looked_at, &plan(&config), found)?;
+            verdict.warnings = proxy::of(&config);
+            Ok((verdict, spelled(&config, looked_at)))
+        }
         Err(reason) => Err(reason),
     };
     Ok(Recognized {

@@ -8,8 +8,10 @@ use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
+use crate::findings::proxy::{self, ProxyWarning};
 use crate::found::{Found, Unseen};
 use crate::namespace;
+use crate::operate;
 use crate::operate::choose::try_out;
 use crate::operate::install::{Install, families};
 use crate::rules::family::Family;
@@ -32,6 +34,8 @@ pub struct Verification {
     /// What could not be seen, so that it may hold rules of proxy-init's too; of the subsystem that was checked, other
     /// tables than nat, so that their rules may come first.
     pub not_known: Vec<Subsystem>,
+    /// What is probably wrong with the proxy, though the rules are as they should be.
+    pub warnings: Vec<ProxyWarning>,
 }
 
 impl Verification {
@@ -74,15 +78,25 @@ impl Verification {
             "findings": self.findings.iter().map(finding).collect::<Vec<_>>(),
             "other_backends": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "warnings": self.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
     }
 }
 
-/// For people: one line if all is well, otherwise each difference.
+/// For people: one line if all is well, otherwise each difference and each warning.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_place() {
-            writeln!(f, "in place: the rules in {} mode are as expected", self.mode)?;
+            let seen = match self.not_known.is_empty() {
+                true => "nothing before them takes connections away",
+                false => "nothing that could be seen before them takes connections away",
+            };
+            let proxy = match proxy::listens(&self.warnings) {
+                Some(true) => "the proxy listens",
+                Some(false) => "the proxy does not listen",
+                None => "not known whether the proxy listens",
+            };
+            writeln!(f, "in place in {} mode: rules complete, {seen}; {proxy}", self.mode)?;
         } else {
             writeln!(f, "not in place: in {} mode, - is expected and + was found", self.mode)?;
         }
@@ -108,6 +122,9 @@ impl fmt::Display for Verification {
                     "not known: whether {subsystem} tables hold rules of proxy-init's too"
                 )?;
             }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
         }
         Ok(())
     }
@@ -153,6 +170,7 @@ impl Install {
         if others_unseen {
             verdict.not_known.push(Subsystem::Legacy);
         }
+        verdict.warnings = operate::proxy::of(&self.config);
         Ok(verdict)
     }
 }
@@ -171,5 +189,6 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
             .filter(|&other| other != mode && found.holds(other))
             .collect(),
         not_known: found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+        warnings: Vec::new(),
     })
 }

@@ -28,6 +28,7 @@ fn first_line(lab: &Lab, line: &str) -> String {
 #[test]
 fn the_text_is_the_documented_one() {
     let lab = pod_with_chart("nft");
+    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
     let documentation = include_str!("../../docs/explain.md");
     let (_, example) = documentation
         .split_once("    $ proxy-init explain outbound --to 192.0.2.1:80\n")
@@ -544,6 +545,7 @@ fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
 #[test]
 fn a_chain_that_many_rules_lead_to_is_written_once() {
     let lab = pod_with_chart("nft");
+    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
     // Two ways to each of 14 levels: 2^14 ways to the last one.
     let mut script = "table inet x {\n chain c14 { tcp dport 1 drop; tcp dport 2 drop; }\n".to_owned();
     for level in (0..14).rev() {

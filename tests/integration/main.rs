@@ -21,6 +21,7 @@ mod native;
 mod nft;
 mod operate;
 mod privileges;
+mod proxy;
 mod readme;
 mod rollout;
 mod show;

@@ -375,7 +375,7 @@ fn where_nothing_is_installed_it_says_what_auto_would_choose() {
     );
     assert_eq!(
         show(&namespace),
-        serde_json::json!({"schema": 1, "backends": [], "not_known": []})
+        serde_json::json!({"schema": 1, "backends": [], "not_known": [], "warnings": []})
     );
 }
 

@@ -360,7 +360,12 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         AddressFamily::Inet6
     };
-    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // A socket belongs to the user of the thread that makes it. As in a pod, the proxy's ports are the proxy's user's.
+    let is_proxy = [4143, 4140].contains(&address.port());
+    let before = is_proxy.then(|| setfsuid(Uid::from_raw(2102)));
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+    before.map(setfsuid);
+    let socket = socket?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     // There is a listener of its own for IPv4.
     if address.is_ipv6() {

@@ -10,8 +10,10 @@ use std::path::Path;
 use crate::backend::all;
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
+use crate::findings::proxy::ProxyWarning;
 use crate::found::Found;
 use crate::namespace;
+use crate::operate::proxy;
 use crate::operate::words;
 use crate::rules::hook::Hook;
 use crate::rules::rule::Rule;
@@ -30,6 +32,8 @@ pub struct Explained<'a> {
     pub connection: String,
     /// The rule that says so, or the policy; none if no rule does.
     pub by: Option<Decider>,
+    /// What is probably wrong with the proxy that the rules are for.
+    pub warnings: Vec<ProxyWarning>,
     /// Everything that the connection was compared with, in the kernel's order.
     pub(crate) steps: Vec<Step<'a>>,
 }
@@ -129,7 +133,9 @@ pub fn explain<T: Send>(
         let mut answer = explain::of_seen(&found, &connection);
         routing::deliver(&connection, destination, &mut answer);
         let answer = explain::as_far_as_seen(&found, answer);
-        Ok(report(&Explained::new(&found, &connection, answer)))
+        let mut explained = Explained::new(&found, &connection, answer);
+        explained.warnings = proxy::of_found(&found);
+        Ok(report(&explained))
     })
 }
 
@@ -176,6 +182,7 @@ impl<'a> Explained<'a> {
             connection: InWords(connection).to_string(),
             by,
             verdict: answer.verdict,
+            warnings: Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Explained, Step};
 use crate::findings::explain::Verdict;
-use crate::operate::json::object;
+use crate::operate::json::{object, strings};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -28,6 +28,7 @@ impl Explained<'_> {
             ("rule", by.map(|by| by.rule.as_str()).into()),
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
             ("connection", self.connection.as_str().into()),
+            ("warnings", strings(&self.warnings)),
             ("steps", self.steps.iter().map(step).collect()),
         ];
         object(value).to_string()
@@ -40,6 +41,9 @@ impl Explained<'_> {
             text += &format!("by {by}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
+        }
+        for warning in &self.warnings {
+            text += &format!("warning: {warning}\n");
         }
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;

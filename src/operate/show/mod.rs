@@ -7,11 +7,13 @@ use std::path::Path;
 
 use crate::backend::all;
 use crate::error::Error;
+use crate::findings::proxy::ProxyWarning;
 use crate::found::line::Line;
 use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
+use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
 use crate::rules::family::Family;
@@ -32,6 +34,8 @@ pub struct Shown<'a> {
     /// What could not be seen.
     pub(crate) not_known: Vec<Unseen>,
     /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
+    /// What is probably wrong with the proxy that the rules are for.
+    pub warnings: Vec<ProxyWarning>,
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
@@ -121,6 +125,7 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
     namespace::run_in(netns, || {
         let found = all::read()?;
         let mut shown = Shown::of(&found);
+        shown.warnings = proxy::of_found(&found);
         if shown.backends.is_empty() {
             let everything = detect::everything();
             let chosen = choose(&found, |mode| try_out(mode, &everything));
@@ -136,6 +141,7 @@ impl<'a> Shown<'a> {
         Self {
             backends: holding.map(|mode| backend(mode, found)).collect(),
             not_known: found.not_known.clone(),
+            warnings: Vec::new(),
             auto: None,
         }
     }

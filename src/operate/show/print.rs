@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
-use crate::operate::json::object;
+use crate::operate::json::{object, strings};
 use crate::rules::family::Family;
 use crate::rules::table::TableFamily;
 use crate::wanted::direction::Direction;
@@ -24,6 +24,7 @@ impl Shown<'_> {
             ("schema", 1.into()),
             ("backends", self.backends.iter().map(backend).collect()),
             ("not_known", not_known.collect()),
+            ("warnings", strings(&self.warnings)),
         ];
         object(value).to_string()
     }
@@ -49,6 +50,9 @@ impl Shown<'_> {
             Some(Ok((mode, reason))) => text += &format!("auto would choose {mode} mode, because {reason}\n"),
             Some(Err(error)) => text += &format!("auto cannot choose a mode: {error}\n"),
             None => {}
+        }
+        for warning in &self.warnings {
+            text += &format!("warning: {warning}\n");
         }
         for unseen in &self.not_known {
             text += &format!(
@@ -625,7 +629,7 @@ PROXY_INIT_REDIRECT
         );
         assert_eq!(
             serde_json::from_str::<Value>(&shown.json()).unwrap(),
-            json!({"schema": 1, "backends": [], "not_known": ["legacy"]})
+            json!({"schema": 1, "backends": [], "not_known": ["legacy"], "warnings": []})
         );
     }
 }

@@ -1,0 +1,222 @@
+//! Whether the proxy is there: what listens on its ports, and as whom.
+
+use std::fmt;
+
+use crate::found::listener::Listener;
+use crate::rules::family::Family;
+use crate::wanted::config::{Config, OwnerId, Port};
+use crate::wanted::direction::Direction;
+use crate::wanted::warnings::{self, warnings as of_flags};
+
+/// What is probably wrong with the rules' proxy, though the rules are what they should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProxyWarning {
+    /// The flags with which the rules are installed are probably a mistake.
+    Config(warnings::Warning),
+    /// Connections are redirected to a port on which nothing takes them.
+    NotListening {
+        /// The port.
+        port: Port,
+        /// The families whose connections nothing takes.
+        families: Vec<Family>,
+    },
+    /// Who listens is not the user whom the rules exempt, so that what the proxy sends is redirected to it.
+    OtherUser {
+        /// The port.
+        port: Port,
+        /// Who listens there.
+        uid: u32,
+        /// Whom the rules exempt.
+        exempt: OwnerId,
+    },
+    /// What listens could not be seen; the text says why.
+    NotKnown(String),
+}
+
+impl fmt::Display for ProxyWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(warning) => warning.fmt(f),
+            Self::NotListening { port, families } => {
+                write!(f, "nothing listens on port {port}")?;
+                match families.as_slice() {
+                    [only] => write!(f, " for {only} connections"),
+                    _ => Ok(()),
+                }
+            }
+            Self::OtherUser { port, uid, exempt } => write!(
+                f,
+                "what listens on port {port} is user {uid}, and the rules exempt user {exempt}: what it sends is redirected back \
+                 to it"
+            ),
+            Self::NotKnown(reason) => write!(f, "not known: whether the proxy listens ({reason})"),
+        }
+    }
+}
+
+/// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
+const UNMAPPED: u32 = 65534;
+
+/// What is probably wrong with the proxy of these rules, where this listens, or where that can't be seen for this reason.
+pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Vec<ProxyWarning> {
+    let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
+    let listeners = match listeners {
+        Ok(listeners) => listeners,
+        Err(reason) => {
+            warnings.push(ProxyWarning::NotKnown(reason));
+            return warnings;
+        }
+    };
+    for (direction, port) in [
+        (Direction::Inbound, config.inbound_port),
+        (Direction::Outbound, config.outbound_port),
+    ] {
+        let at_port = |listener: &&Listener| listener.port == port.get();
+        let families = config.families();
+        let without = families.iter().copied().filter(|&family| {
+            let mut at_port = listeners.iter().filter(at_port);
+            !at_port.any(|listener| listener.accepts(direction, family))
+        });
+        let without: Vec<Family> = without.collect();
+        if !without.is_empty() {
+            // If no family is served, which ones there are says nothing.
+            let all = without.len() == families.len();
+            warnings.push(ProxyWarning::NotListening {
+                port,
+                families: if all { Vec::new() } else { without },
+            });
+        }
+        // What listens doesn't tell its group, by which it may be exempt as well.
+        let Some(exempt) = config.proxy_uid.filter(|_| config.proxy_gid.is_none()) else {
+            continue;
+        };
+        for listener in listeners.iter().filter(at_port) {
+            let Listener { uid, .. } = *listener;
+            let is_known = warnings
+                .iter()
+                .any(|known| matches!(known, ProxyWarning::OtherUser { uid: known, .. } if *known == uid));
+            if uid != exempt.get() && uid != UNMAPPED && !is_known {
+                warnings.push(ProxyWarning::OtherUser { port, uid, exempt });
+            }
+        }
+    }
+    warnings
+}
+
+/// Whether something listens on all ports of the proxy, as far as these warnings tell; none: that isn't known.
+pub fn listens(warnings: &[ProxyWarning]) -> Option<bool> {
+    let any = |is: fn(&ProxyWarning) -> bool| warnings.iter().any(is);
+    if any(|warning| matches!(warning, ProxyWarning::NotKnown(_))) {
+        return None;
+    }
+    Some(!any(|warning| matches!(warning, ProxyWarning::NotListening { .. })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            proxy_uid: OwnerId::new(2102),
+            ..Config::new(Port::new(4143).unwrap(), Port::new(4140).unwrap())
+        }
+    }
+
+    fn listener(address: &str, port: u16, uid: u32) -> Listener {
+        Listener {
+            address: address.parse().unwrap(),
+            port,
+            device: 0,
+            is_ipv6_only: true,
+            uid,
+        }
+    }
+
+    /// linkerd-proxy's, over IPv4 and IPv6.
+    fn proxy(uid: u32) -> Vec<Listener> {
+        [("0.0.0.0", 4143), ("::", 4143), ("127.0.0.1", 4140), ("::1", 4140)]
+            .map(|(address, port)| listener(address, port, uid))
+            .to_vec()
+    }
+
+    fn said(config: &Config, listeners: Vec<Listener>) -> Vec<String> {
+        warnings(config, Ok(listeners))
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn a_proxy_that_is_there_gives_no_warning() {
+        assert_eq!(said(&config(), proxy(2102)), [""; 0]);
+        assert_eq!(listens(&warnings(&config(), Ok(proxy(2102)))), Some(true));
+    }
+
+    #[test]
+    fn each_port_needs_a_listener_for_each_family_that_has_rules() {
+        assert_eq!(
+            said(&config(), vec![]),
+            ["nothing listens on port 4143", "nothing listens on port 4140"]
+        );
+        assert_eq!(listens(&warnings(&config(), Ok(vec![]))), Some(false));
+        let mut without = proxy(2102);
+        without.retain(|listener| listener.address.is_ipv4() || listener.port == 4140);
+        assert_eq!(
+            said(&config(), without.clone()),
+            ["nothing listens on port 4143 for IPv6 connections"]
+        );
+        let v4 = Config {
+            ipv6: false,
+            ..config()
+        };
+        assert_eq!(said(&v4, without), [""; 0]);
+        // Inbound connections don't come to 127.0.0.1.
+        let mut local = proxy(2102);
+        local.push(listener("127.0.0.1", 4143, 2102));
+        local.retain(|listener| listener.port == 4140 || listener.address.is_loopback());
+        assert_eq!(said(&v4, local), ["nothing listens on port 4143"]);
+    }
+
+    #[test]
+    fn another_user_than_the_exempt_one_is_named_once() {
+        let other = Config {
+            proxy_uid: OwnerId::new(1000),
+            ..config()
+        };
+        assert_eq!(
+            said(&other, proxy(2102)),
+            [
+                "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it"
+            ]
+        );
+        // It may be exempt by its group, and who isn't mapped may be anybody.
+        let by_group = Config {
+            proxy_gid: OwnerId::new(7),
+            ..other.clone()
+        };
+        assert_eq!(said(&by_group, proxy(2102)), [""; 0]);
+        assert_eq!(said(&other, proxy(UNMAPPED)), [""; 0]);
+    }
+
+    #[test]
+    fn without_a_user_the_flags_are_what_is_wrong() {
+        let none = Config {
+            proxy_uid: None,
+            ..config()
+        };
+        let said = said(&none, proxy(2102));
+        assert!(
+            said.len() == 1 && said[0].contains("redirected back to the proxy"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_known() {
+        let warnings = warnings(&config(), Err("ENOENT".to_owned()));
+        assert_eq!(warnings, [ProxyWarning::NotKnown("ENOENT".to_owned())]);
+        assert_eq!(listens(&warnings), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! What listens in a network namespace.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::rules::family::Family;
+use crate::wanted::direction::Direction;
+
+/// A TCP socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// The address that it is bound to; the unspecified one for any.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// The number of the device that it is bound to; 0 for any.
+    pub device: u32,
+    /// Whether it takes no IPv4, if it is bound to the unspecified address of IPv6.
+    pub is_ipv6_only: bool,
+    /// The user whose it is, as the user namespace of whoever asks numbers users.
+    pub uid: u32,
+}
+
+impl Listener {
+    /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
+    const LOOPBACK: u32 = 1;
+
+    /// Whether it gets connections of this family that were redirected to its port on their way out or in. Those on their way
+    /// out go to 127.0.0.1 or ::1, by lo; the others to an address of the device by which they came in, which may be any
+    /// but lo (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
+    pub fn accepts(&self, direction: Direction, family: Family) -> bool {
+        let is_outbound = direction == Direction::Outbound;
+        let localhost: IpAddr = match family {
+            Family::V4 => Ipv4Addr::LOCALHOST.into(),
+            Family::V6 => Ipv6Addr::LOCALHOST.into(),
+        };
+        // An IPv6 socket that is bound to an IPv4 address takes IPv4 alone.
+        let address = self.address.to_canonical();
+        let is_of_family = address.is_ipv4() == (family == Family::V4);
+        let is_for_address = match address {
+            any if any.is_unspecified() => is_of_family || (any.is_ipv6() && !self.is_ipv6_only),
+            address if is_outbound => address == localhost,
+            address => is_of_family && !address.is_loopback(),
+        };
+        let is_by_device = self.device == 0 || (self.device == Self::LOOPBACK) == is_outbound;
+        is_for_address && is_by_device
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepted(address: &str, is_ipv6_only: bool, device: u32) -> Vec<(Direction, Family)> {
+        let listener = Listener {
+            address: address.parse().unwrap(),
+            port: 4143,
+            device,
+            is_ipv6_only,
+            uid: 2102,
+        };
+        let all = Direction::ALL
+            .into_iter()
+            .flat_map(|direction| Family::ALL.map(|family| (direction, family)));
+        all.filter(|&(direction, family)| listener.accepts(direction, family))
+            .collect()
+    }
+
+    #[test]
+    fn a_listener_gets_what_comes_to_its_address() {
+        use Direction::{Inbound, Outbound};
+        use Family::{V4, V6};
+
+        let (in4, in6, out4, out6) = ((Inbound, V4), (Inbound, V6), (Outbound, V4), (Outbound, V6));
+        for (address, is_ipv6_only, device, want) in [
+            ("0.0.0.0", false, 0, &[in4, out4][..]),
+            ("::", false, 0, &[in4, in6, out4, out6]),
+            ("::", true, 0, &[in6, out6]),
+            ("127.0.0.1", false, 0, &[out4]),
+            ("::ffff:127.0.0.1", false, 0, &[out4]),
+            ("::ffff:0.0.0.0", false, 0, &[in4, out4]),
+            ("127.0.0.2", false, 0, &[]),
+            ("::1", false, 0, &[out6]),
+            ("10.77.0.2", false, 0, &[in4]),
+            ("fd77::2", false, 0, &[in6]),
+            ("0.0.0.0", false, 1, &[out4]),
+            ("0.0.0.0", false, 2, &[in4]),
+        ] {
+            assert_eq!(accepted(address, is_ipv6_only, device), want, "{address} {device}");
+        }
+    }
+}

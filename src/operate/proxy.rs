@@ -1,0 +1,24 @@
+//! What verifying, showing and explaining say about the proxy that the rules are for.
+
+use crate::error;
+use crate::findings::proxy::{ProxyWarning, warnings};
+use crate::findings::recognize::config;
+use crate::found::Found;
+use crate::netlink::ReadError;
+use crate::netlink::listeners::listeners;
+use crate::wanted::config::Config;
+
+/// What is probably wrong with the proxy of these rules, in the thread's network namespace.
+pub(super) fn of(config: &Config) -> Vec<ProxyWarning> {
+    let listeners = listeners().map_err(|error| match error {
+        ReadError::Socket(errno) => format!("sock_diag: {}", error::Errno::of(errno)),
+        other => format!("sock_diag: {other}"),
+    });
+    warnings(config, listeners)
+}
+
+/// The same for the rules that were found; none where there are no rules, or too few to tell their flags.
+pub(super) fn of_found(found: &Found) -> Vec<ProxyWarning> {
+    let config = found.holder().and_then(|mode| config(mode, found).ok());
+    config.as_ref().map(of).unwrap_or_default()
+}

@@ -1,0 +1,159 @@
+//! What verify, show and explain say about the proxy, judged by sockets that listen.
+
+use std::net::TcpListener;
+
+use nix::unistd::{Uid, setfsuid};
+use serde_json::{Value, json};
+use xtask::lab::Namespace;
+
+use crate::support::{Run, chart_in, install};
+
+/// Sockets of a user that listen in a namespace until they are dropped.
+fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec<TcpListener> {
+    namespace.run(|| {
+        // Of this thread alone, which ends after it. A socket belongs to its maker's.
+        setfsuid(Uid::from_raw(uid));
+        let bind = |address: &&str| TcpListener::bind(address).unwrap();
+        addresses.iter().map(bind).collect()
+    })
+}
+
+/// Where linkerd-proxy listens.
+const PROXY: [&str; 3] = ["[::]:4143", "127.0.0.1:4140", "[::1]:4140"];
+
+/// What is asked, and the words that are about a connection or not.
+const QUESTIONS: [&str; 4] = [
+    "verify -p 4143 -o 4140 -u 2102",
+    "verify",
+    "show",
+    "explain outbound --to 127.0.0.2:80 --out lo",
+];
+
+fn warnings(namespace: &Namespace, question: &str) -> Value {
+    let said = Run::new(&format!("{question} --output json"))
+        .output(namespace)
+        .success();
+    serde_json::from_str::<Value>(&said).unwrap()["warnings"].clone()
+}
+
+#[test]
+fn a_port_on_which_nothing_listens_is_named() {
+    let port = |port: u16| format!("nothing listens on port {port}");
+    for mode in ["nft", "native", "legacy"] {
+        let namespace = Namespace::new();
+        let flags = format!("--iptables-mode {mode} -p 4143 -o 4140 -u 2102");
+        // The proxy isn't there yet, and installing says nothing about it.
+        let log = install(&namespace, &flags);
+        assert!(!log.contains("listen"), "{log}");
+        let check = |question: &str, want: &[String]| {
+            assert_eq!(warnings(&namespace, question), json!(want), "{mode} {question}");
+            let text = Run::new(question).output(&namespace).success();
+            for warning in want {
+                assert!(
+                    text.contains(&format!("warning: {warning}\n")),
+                    "{mode} {question}: {text}"
+                );
+            }
+            assert_eq!(
+                text.matches("warning: ").count(),
+                want.len(),
+                "{mode} {question}: {text}"
+            );
+            let proxy = if want.is_empty() { "listens" } else { "does not listen" };
+            let first = text.lines().next().unwrap();
+            assert_eq!(
+                first.ends_with(&format!("; the proxy {proxy}")),
+                question.starts_with("verify"),
+                "{text}"
+            );
+        };
+        for question in QUESTIONS {
+            check(question, &[port(4143), port(4140)]);
+        }
+        let _inbound = listen(&namespace, 2102, &["0.0.0.0:4143"]);
+        for question in QUESTIONS {
+            let of_v6 = format!("{} for IPv6 connections", port(4143));
+            check(question, &[of_v6, port(4140)]);
+        }
+        drop(_inbound);
+        let _proxy = listen(&namespace, 2102, &PROXY);
+        for question in QUESTIONS {
+            check(question, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_proxy_of_another_user_than_the_exempt_one_is_named() {
+    let namespace = Namespace::new();
+    install(&namespace, "--iptables-mode nft -p 4143 -o 4140 -u 1000");
+    let _proxy = listen(&namespace, 2102, &PROXY);
+    let want = "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it";
+    for question in ["verify -p 4143 -o 4140 -u 1000", "verify", "show", QUESTIONS[3]] {
+        assert_eq!(warnings(&namespace, question), json!([want]), "{question}");
+    }
+}
+
+#[test]
+fn flags_that_exempt_nobody_are_warned_about_after_the_installation_too() {
+    let namespace = Namespace::new();
+    install(&namespace, "--iptables-mode nft -p 4143 -o 4140");
+    let _proxy = listen(&namespace, 2102, &PROXY);
+    for question in ["verify -p 4143 -o 4140", "verify", "show", QUESTIONS[3]] {
+        let warnings = warnings(&namespace, question);
+        let [Value::String(warning)] = warnings.as_array().unwrap().as_slice() else {
+            panic!("{question}: {warnings}");
+        };
+        assert!(
+            warning.contains("the proxy's own connections will be redirected back"),
+            "{warning}"
+        );
+    }
+}
+
+/// As the containers of a pod run.
+#[test]
+fn any_user_sees_what_listens() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let verify = Run::new(&format!("verify {}", chart_in("nft"))).nobody(&["net_admin"]);
+    let text = verify.output(&namespace).success();
+    assert!(text.contains("warning: nothing listens on port 4143\n"), "{text}");
+    let _proxy = listen(&namespace, 2102, &PROXY);
+    let text = verify.output(&namespace).success();
+    assert!(
+        text.contains("; the proxy listens\n") && !text.contains("warning"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_listens_elsewhere_does_not_count() {
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let netns = |line: &str| format!("{line} --netns {}", there.path().display());
+    install(&here, &netns("--iptables-mode nft -p 4143 -o 4140 -u 2102"));
+    let _proxy = listen(&here, 2102, &PROXY);
+    assert_eq!(warnings(&here, &netns("verify")).as_array().unwrap().len(), 2);
+    let _proxy = listen(&there, 2102, &PROXY);
+    assert_eq!(warnings(&here, &netns("verify")), json!([]));
+}
+
+#[test]
+fn where_it_cannot_be_asked_it_is_not_known() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let _proxy = listen(&namespace, 2102, &PROXY);
+    let run = Run::new("verify");
+    let trace = run.calls(&namespace).0;
+    let mut sockets = trace.lines().filter(|line| line.contains(" socket("));
+    let number = 1 + sockets
+        .position(|line| line.contains("NETLINK_SOCK_DIAG"))
+        .expect("it asks");
+    let refused = run.inject("socket", &format!("error=EPROTONOSUPPORT:when={number}"));
+    let text = refused.output(&namespace).success();
+    assert!(text.contains("; not known whether the proxy listens\n"), "{text}");
+    assert!(
+        text.contains("warning: not known: whether the proxy listens (sock_diag: EPROTONOSUPPORT"),
+        "{text}"
+    );
+}
