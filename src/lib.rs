@@ -163,6 +163,7 @@ pub use namespace::Namespace;
 pub use operate::choose::Reason;
 pub use operate::detect::{Detected, Feature, detect};
 pub use operate::explain::{Decider, Explained, explain};
+pub use operate::host_network::HostNetwork;
 pub use operate::install::{Install, Installed, Simulate};
 pub use operate::notice::{Notice, Warning};
 pub use operate::recognize::{Recognized, recognize};

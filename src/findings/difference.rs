@@ -37,6 +37,8 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Problem {
+    /// The family has none of proxy-init's rules. As many are expected.
+    NoRules(usize),
     /// The chain, or native mode's table, was not found.
     NoChain,
     /// The table is dormant, so none of its chains is hooked.
@@ -84,6 +86,7 @@ impl Problem {
     /// Its name for machines.
     pub fn kind(&self) -> &'static str {
         match self {
+            Problem::NoRules(_) => "no-rules",
             Problem::NoChain => "no-chain",
             Problem::Dormant => "dormant",
             Problem::NotHooked => "not-hooked",
@@ -100,7 +103,9 @@ impl Problem {
     /// The rules that are expected, and those that were found instead.
     pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
         match self {
-            Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Policy => (vec![], vec![]),
+            Problem::NoRules(_) | Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Policy => {
+                (vec![], vec![])
+            }
             Problem::Missing(rule) => (vec![rule], vec![]),
             Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
             Problem::Different { expected, found } => (vec![expected], vec![found]),
@@ -115,6 +120,7 @@ impl Problem {
     /// What is wrong, in words.
     fn words(&self) -> String {
         match self {
+            Problem::NoRules(rules) => format!("all {rules} rules are missing"),
             Problem::NoChain => "not found".to_owned(),
             Problem::Dormant => "the table is dormant: none of its chains is hooked".to_owned(),
             Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection".to_owned(),
@@ -203,6 +209,10 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
     let Some(expected) = expected.iter().find(|table| table.family == table_family) else {
         return held.map(leftovers).unwrap_or_default();
     };
+    if held.is_none_or(|table| leftovers(table).is_empty()) {
+        let rules = expected.chains.iter().map(|chain| chain.rules.len()).sum();
+        return vec![finding(expected, &format!("table {expected}"), Problem::NoRules(rules))];
+    }
     let mut findings = Vec::new();
     let mut add = |chain: &Chain, problem| findings.push(finding(expected, &chain.name.to_string(), problem));
     for chain in &expected.chains {
@@ -592,13 +602,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_lacks_every_chain_and_jump() {
-        let want = [
-            "IPv4, PROXY_INIT_REDIRECT: not found\n".to_owned(),
-            format!("IPv4, PREROUTING: missing\n  - {JUMP_IN}\n"),
-            "IPv4, PROXY_INIT_OUTPUT: not found\n".to_owned(),
-            format!("IPv4, OUTPUT: missing\n  - {JUMP_OUT}\n"),
-        ];
+    fn nothing_at_all_is_one_finding() {
+        let want = ["IPv4, table ip nat: all 6 rules are missing\n"];
         assert_eq!(said(vec![]), want);
         let elsewhere = of(Subsystem::Legacy, &config());
         assert_eq!(said(elsewhere), want, "rules in another mode");

@@ -13,6 +13,7 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::verify::{Verification, verdict};
+use crate::operate::words::wrapped;
 use crate::rules::table::Subsystem;
 use crate::wanted::config::Config;
 use crate::wanted::flags::{self, arguments};
@@ -74,7 +75,7 @@ impl fmt::Display for Recognized {
                     true => "these flags install what was found:",
                     false => "the flags that come closest to what was found:",
                 };
-                write!(f, "{verdict}{which}\n  {}\n", flags.join(" "))
+                write!(f, "{verdict}{which}\n{}\n", wrapped(flags))
             }
             Err(reason) => {
                 match self.mode {

@@ -83,6 +83,16 @@ impl Verification {
     }
 }
 
+impl Verification {
+    /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
+    fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
+        let is_of = |finding: &Finding, family: Family| finding.family == family.to_string();
+        matches!(finding.problem, Problem::NoRules(_))
+            && is_of(finding, Family::V6)
+            && !self.findings.iter().any(|other| is_of(other, Family::V4))
+    }
+}
+
 /// For people: one line if all is well, otherwise each difference and each warning.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,6 +112,9 @@ impl fmt::Display for Verification {
         }
         for finding in &self.findings {
             write!(f, "\n{finding}")?;
+            if self.lacks_ipv6_alone(finding) {
+                writeln!(f, "{} is complete", Family::V4)?;
+            }
         }
         for other in &self.others {
             writeln!(

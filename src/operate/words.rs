@@ -7,6 +7,9 @@ use crate::rules::table::Table;
 use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
 
+/// Lines of flags are no longer than this, unless one flag is: they are indented by two.
+const WIDTH: usize = 78;
+
 /// A list is cut off where it would be longer than this.
 const LONGEST: usize = 32;
 
@@ -214,4 +217,26 @@ pub(super) fn purpose(rule: &Rule) -> String {
 
 fn is_one(ports: &Multiport) -> bool {
     matches!(ports.ranges(), [range] if range.first() == range.last())
+}
+
+/// Flags, each with its value, on lines that fit a terminal, indented.
+pub(super) fn wrapped(flags: &[String]) -> String {
+    let mut text = String::new();
+    let mut length = 0;
+    for (index, word) in flags.iter().enumerate() {
+        // A value stays on the line of its flag.
+        let value = flags.get(index + 1).filter(|next| !next.starts_with("--"));
+        let more = word.len() + value.map_or(0, |value| value.len() + 1);
+        if index == 0 {
+            text += "  ";
+        } else if word.starts_with("--") && length + 1 + more > WIDTH {
+            text += "\n  ";
+            length = 0;
+        } else {
+            text += " ";
+        }
+        text += word;
+        length += 1 + word.len();
+    }
+    text
 }

@@ -146,15 +146,35 @@ fn drift_by_nft_is_reported() {
             "nft add rule ip nat PROXY_INIT_OUTPUT ct mark 7 return",
             &["unexpected"],
         ),
-        (
-            "nft delete table ip6 nat",
-            &["no-chain", "missing", "no-chain", "missing"],
-        ),
+        ("nft delete table ip6 nat", &["no-rules"]),
     ] {
         let namespace = Namespace::new();
         install(&namespace, &chart_in("nft"));
         namespace.sh(drift);
         assert_eq!(findings(&namespace, &chart_in("nft")), want, "{drift}");
+    }
+}
+
+#[test]
+fn a_family_without_rules_is_one_finding() {
+    for (mode, table) in [("nft", "table ip6 nat"), ("legacy", "table legacy ip6 nat")] {
+        let namespace = Namespace::new();
+        let flags = chart_in(mode);
+        install(&namespace, &format!("{flags} --ipv6=false"));
+        let (code, text) = verify(&namespace, &flags);
+        assert_eq!(code, 3, "{text}");
+        let want = format!(
+            "not in place: in {mode} mode, - is expected and + was found\n\nIPv6, {table}: all 8 rules are missing\n\
+             IPv4 is complete\n"
+        );
+        assert_eq!(text, want);
+        // IPv4's own findings are not covered up.
+        namespace.sh(&format!("iptables-{mode} -t nat -F PROXY_INIT_OUTPUT"));
+        let (_, text) = verify(&namespace, &flags);
+        assert!(
+            text.contains("all 8 rules are missing") && !text.contains("IPv4 is complete"),
+            "{text}"
+        );
     }
 }
 

@@ -6,15 +6,13 @@ use serde_json::Value;
 
 use super::{Backend, Chain, Effect, Rule, Shown};
 use crate::operate::json::{object, strings};
+use crate::operate::words::wrapped;
 use crate::rules::family::Family;
 use crate::rules::table::TableFamily;
 use crate::wanted::direction::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
-
-/// Lines of flags are no longer than this, unless one flag is.
-const WIDTH: usize = 98;
 
 impl Shown<'_> {
     /// For machines; docs/show.md has the schema.
@@ -97,8 +95,12 @@ fn rule(rule: &Rule<'_>) -> Value {
         Effect::Jump => ("jump", None),
         Effect::Other => ("other", None),
     };
+    let [matches, does, why] = rule.words();
     let mut value = vec![
         ("rule", rule.line.to_string().trim_end().into()),
+        ("matches", matches.into()),
+        ("does", does.into()),
+        ("why", why.into()),
         (
             "packets",
             rule.line.rule.counters.map(|counters| counters.packets).into(),
@@ -353,28 +355,6 @@ fn before_jump<'a>(chain: &'a Chain<'a>) -> impl Iterator<Item = &'a Rule<'a>> {
     chain.rules.iter().filter(|rule| !rule.after_jump)
 }
 
-/// Flags, each with its value, on lines that fit a terminal, indented.
-fn wrapped(flags: &[String]) -> String {
-    let mut text = String::new();
-    let mut length = 0;
-    for (index, word) in flags.iter().enumerate() {
-        // A value stays on the line of its flag.
-        let value = flags.get(index + 1).filter(|next| !next.starts_with("--"));
-        let more = word.len() + value.map_or(0, |value| value.len() + 1);
-        if index == 0 {
-            text += "  ";
-        } else if word.starts_with("--") && length + 1 + more > WIDTH {
-            text += "\n  ";
-            length = 0;
-        } else {
-            text += " ";
-        }
-        text += word;
-        length += 1 + word.len();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -436,8 +416,9 @@ PROXY_INIT_OUTPUT
 3     6   360    14   840  to port 4567,4568            bypasses the proxy       ignored ports
 4     7   420    15   900  tcp                          to the proxy, port 4140  all the rest
 flags that install exactly this
-  --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102
-  --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568
+  --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140
+  --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568
+  --outbound-ports-to-ignore 4567,4568
 ";
         assert_eq!(text, want);
         assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 100));
@@ -460,8 +441,9 @@ PROXY_INIT_REDIRECT
         assert!(text.starts_with(want), "{text}");
         assert!(
             text.ends_with(
-                "  --iptables-mode native --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102\n  \
-                 --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568\n"
+                "  --iptables-mode native --incoming-proxy-port 4143 --outgoing-proxy-port 4140\n  \
+                 --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568\n  \
+                 --outbound-ports-to-ignore 4567,4568\n"
             ),
             "{text}"
         );
@@ -595,6 +577,7 @@ PROXY_INIT_REDIRECT
                 "rules": [{
                     "rule": "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" \
                              -j PROXY_INIT_REDIRECT",
+                    "matches": "everything", "does": "to PROXY_INIT_REDIRECT", "why": "entry",
                     "packets": 3, "bytes": 180, "ours": true, "effect": "jump",
                 }],
             })
@@ -604,6 +587,7 @@ PROXY_INIT_REDIRECT
             json!({
                 "rule": "-A PROXY_INIT_REDIRECT -p tcp -m comment --comment \
                          \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143",
+                "matches": "tcp", "does": "to the proxy, port 4143", "why": "all the rest",
                 "packets": 2, "bytes": 120, "ours": true, "effect": "proxy", "port": 4143,
             })
         );
