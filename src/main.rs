@@ -43,9 +43,9 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
 /// `arguments` points to `count` strings that live as long as the process.
 unsafe fn arguments_of(count: c_int, arguments: *const *const c_char) -> impl Iterator<Item = OsString> {
     let count = usize::try_from(count).unwrap_or_default();
-    (0..count).map(move |number| {
-        // SAFETY: there are `count` of them.
-        let argument = unsafe { *arguments.add(number) };
+    // SAFETY: there are `count` of them, and they stay where they are.
+    let arguments = unsafe { std::slice::from_raw_parts(arguments, count) };
+    arguments.iter().map(|&argument| {
         // SAFETY: each is a string that lives as long as the process.
         let argument = unsafe { CStr::from_ptr(argument) };
         OsStr::from_bytes(argument.to_bytes()).to_owned()
