@@ -67,7 +67,30 @@ struct Recognized {
 struct OneWay {
     proxy: Option<Port>,
     ignored_ports: Vec<PortRange>,
-    ignored_subnets: Vec<Subnet>,
+    /// Of IPv4's rules.
+    v4_subnets: Vec<Subnet>,
+    /// Of IPv6's rules.
+    v6_subnets: Vec<Subnet>,
+}
+
+impl OneWay {
+    fn subnets(&mut self, family: Family) -> &mut Vec<Subnet> {
+        match family {
+            Family::V4 => &mut self.v4_subnets,
+            Family::V6 => &mut self.v6_subnets,
+        }
+    }
+
+    /// The list of which both families' rules are; subnets of all addresses may be in those of the other family.
+    fn ignored_subnets(&self, ipv6: bool) -> Vec<Subnet> {
+        if !ipv6 || self.v4_subnets == self.v6_subnets {
+            return self.v4_subnets.clone();
+        }
+        let own = |family: Family| move |subnet: &&Subnet| subnet.family() == family;
+        let v4 = self.v4_subnets.iter().filter(own(Family::V4));
+        let v6 = self.v6_subnets.iter().filter(own(Family::V6));
+        v4.chain(v6).cloned().collect()
+    }
 }
 
 impl Recognized {
@@ -77,10 +100,10 @@ impl Recognized {
             proxy_uid: self.proxy_uid,
             proxy_gid: self.proxy_gid,
             redirected_ports: self.redirected_ports,
+            ignored_inbound_subnets: inbound.ignored_subnets(self.ipv6),
+            ignored_outbound_subnets: outbound.ignored_subnets(self.ipv6),
             ignored_inbound_ports: inbound.ignored_ports,
             ignored_outbound_ports: outbound.ignored_ports,
-            ignored_inbound_subnets: inbound.ignored_subnets,
-            ignored_outbound_subnets: outbound.ignored_subnets,
             ipv6: self.ipv6,
             ..Config::new(
                 inbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Inbound))?,
@@ -153,7 +176,6 @@ impl Recognized {
             return;
         }
         let written = named::<Subnet>(rule);
-        let subnets = &mut self.one_way(direction).ignored_subnets;
         // Every address of a family needs no condition.
         let of_all = match (rule.conditions.as_slice(), table.family) {
             ([], TableFamily::Ip(family)) => Some(family),
@@ -161,15 +183,16 @@ impl Recognized {
             _ => None,
         };
         if let Some(family) = of_all {
-            let is_such = |subnet: &Subnet| subnet.family() == family && subnet.net().prefix_len() == 0;
-            if !written.is_empty() && written.iter().all(is_such) {
+            let subnets = self.one_way(direction).subnets(family);
+            if !written.is_empty() && written.iter().all(Subnet::is_of_all) {
                 subnets.extend(written);
             } else {
                 subnets.extend(all(family).parse::<Subnet>());
             }
         } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
+            let subnets = self.one_way(direction).subnets(family);
             let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
-            let have_conditions = written.iter().all(|subnet| subnet.net().prefix_len() > 0);
+            let have_conditions = !written.iter().any(Subnet::is_of_all);
             if have_conditions && is_all(&numbers, intervals) {
                 subnets.extend(written);
             } else {

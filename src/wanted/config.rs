@@ -154,6 +154,11 @@ impl Subnet {
         self.net
     }
 
+    /// Whether it has every address of its family.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.net.prefix_len() == 0
+    }
+
     /// The family whose packets it can match.
     pub fn family(&self) -> Family {
         match self.net {
@@ -284,6 +289,17 @@ impl Config {
             ignored_outbound_subnets: Vec::new(),
             ipv6: true,
         }
+    }
+
+    /// The subnets that are ignored as sources in a family's rules: its own. But iptables ignores the address of a subnet of
+    /// all addresses, so that linkerd-init, which gives the whole list to both families, has it in both; any other subnet is
+    /// an error to the other family's iptables. So where there are none but of all addresses, a family that has none of its
+    /// own gets those of the other.
+    pub(crate) fn ignored_sources(&self, family: Family) -> impl Iterator<Item = &Subnet> {
+        let listed = self.ignored_inbound_subnets.iter();
+        let is_own = move |subnet: &Subnet| subnet.family() == family;
+        let is_lent = listed.clone().all(Subnet::is_of_all) && !listed.clone().any(is_own);
+        listed.filter(move |subnet| is_lent || is_own(subnet))
     }
 
     /// The families that get rules.

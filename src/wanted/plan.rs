@@ -1,7 +1,7 @@
 //! Plans the rules: a pure function from a config to the rulesets of its families.
 
 use crate::rules::family::Family;
-use crate::wanted::config::{Config, PortRange, Subnet};
+use crate::wanted::config::{Config, PortRange};
 use crate::wanted::ruleset::{ChainName, Multiport, Proxy, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
@@ -33,7 +33,7 @@ fn purposes(config: &Config, family: Family) -> Vec<(ChainName, Purpose)> {
 fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     purposes.extend(ignored_ports(&config.ignored_inbound_ports));
-    purposes.extend(ignored_subnets(&config.ignored_inbound_subnets, family));
+    purposes.extend(config.ignored_sources(family).cloned().map(Purpose::IgnoreSubnet));
     if config.redirected_ports.is_empty() {
         purposes.push(Purpose::RedirectInbound);
     }
@@ -47,18 +47,15 @@ fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes.extend(config.proxy_gid.map(|_| Purpose::IgnoreGroup));
     purposes.push(Purpose::IgnoreLoopback);
     purposes.extend(ignored_ports(&config.ignored_outbound_ports));
-    purposes.extend(ignored_subnets(&config.ignored_outbound_subnets, family));
+    let destinations = config.ignored_outbound_subnets.iter();
+    let destinations = destinations.filter(|subnet| subnet.family() == family);
+    purposes.extend(destinations.cloned().map(Purpose::IgnoreSubnet));
     purposes.push(Purpose::RedirectOutbound);
     purposes
 }
 
 fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
     Multiport::pieces(ports).into_iter().map(Purpose::IgnorePorts)
-}
-
-fn ignored_subnets(subnets: &[Subnet], family: Family) -> impl Iterator<Item = Purpose> {
-    let ours = subnets.iter().filter(move |subnet| subnet.family() == family);
-    ours.cloned().map(Purpose::IgnoreSubnet)
 }
 
 #[cfg(test)]
@@ -84,6 +81,47 @@ mod tests {
                 .filter(|comment| comment.contains("subnet"))
                 .collect();
             assert_eq!(subnets, [comment]);
+        }
+    }
+
+    fn subnets_in(ruleset: &Ruleset) -> Vec<String> {
+        let subnet = |(_, purpose): &(ChainName, Purpose)| match purpose {
+            Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
+            _ => None,
+        };
+        ruleset.purposes.iter().filter_map(subnet).collect()
+    }
+
+    /// What linkerd-init's iptables make of such a list: each of these is all that `-s` gets there.
+    #[test]
+    fn all_addresses_are_those_of_both_families() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        for (listed, v4, v6) in [
+            ("0.0.0.0/0", "0.0.0.0/0", "0.0.0.0/0"),
+            ("::/0", "::/0", "::/0"),
+            ("0.0.0.0/0,1.2.3.4/0", "0.0.0.0/0,1.2.3.4/0", "0.0.0.0/0,1.2.3.4/0"),
+            // Each its own.
+            ("0.0.0.0/0,::/0", "0.0.0.0/0", "::/0"),
+            // Lists that linkerd-init fails with.
+            ("0.0.0.0/0,10.0.0.0/8", "0.0.0.0/0,10.0.0.0/8", ""),
+            ("0.0.0.0/0,fd00::/8", "0.0.0.0/0", "fd00::/8"),
+        ] {
+            let subnets = || listed.split(',').map(|subnet| subnet.parse().unwrap()).collect();
+            (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (subnets(), vec![]);
+            for (ruleset, want) in plan(&config).iter().zip([v4, v6]) {
+                assert_eq!(subnets_in(ruleset).join(","), want, "{listed}");
+            }
+            // linkerd-init has no such flag.
+            (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = (vec![], subnets());
+            for ruleset in plan(&config) {
+                let own = config.ignored_outbound_subnets.iter();
+                let own: Vec<_> = own
+                    .filter(|it| it.family() == ruleset.family)
+                    .map(ToString::to_string)
+                    .collect();
+                assert_eq!(subnets_in(&ruleset), own, "{listed}");
+            }
         }
     }
 

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use crate::rules::family::Family;
 use crate::wanted::config::{Config, Port, Subnet};
-use crate::wanted::flags::{INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID};
+use crate::wanted::flags::{
+    INBOUND_SUBNETS_TO_IGNORE, INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID,
+};
 
 /// Something in a [`Config`] that its user should know before connections show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub enum Warning {
     NoOwner,
     /// Inbound and outbound connections go to the same port of the proxy.
     SamePort(Port),
+    /// A subnet of all addresses that counts for this family too, which is not its own.
+    BothFamilies(Subnet, Family),
     /// A subnet of a family that gets no rules.
     NoRulesFor(Subnet),
 }
@@ -26,6 +31,11 @@ impl fmt::Display for Warning {
                  to the proxy"
             ),
             Warning::SamePort(port) => write!(f, "--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {port}"),
+            Warning::BothFamilies(subnet, family) => write!(
+                f,
+                "--{INBOUND_SUBNETS_TO_IGNORE} {subnet}: inbound {family} connections bypass the proxy too, as with \
+                 linkerd-init"
+            ),
             Warning::NoRulesFor(subnet) => write!(
                 f,
                 "subnet {subnet} has no effect: with --{IPV6}=false there are no rules for {}",
@@ -44,12 +54,20 @@ pub fn warnings(config: &Config) -> Vec<Warning> {
     if config.proxy_uid.is_none() && config.proxy_gid.is_none() {
         warnings.push(Warning::NoOwner);
     }
-    let subnets = config
-        .ignored_inbound_subnets
-        .iter()
-        .chain(&config.ignored_outbound_subnets);
-    let without_rules = subnets.filter(|subnet| !config.families().contains(&subnet.family()));
-    warnings.extend(without_rules.cloned().map(Warning::NoRulesFor));
+    let families = config.families();
+    for &family in families {
+        let lent = config.ignored_sources(family).find(|subnet| subnet.family() != family);
+        warnings.extend(lent.map(|subnet| Warning::BothFamilies(subnet.clone(), family)));
+    }
+    let (inbound, outbound) = (&config.ignored_inbound_subnets, &config.ignored_outbound_subnets);
+    let is_used = |subnet: &Subnet| {
+        families
+            .iter()
+            .any(|&family| config.ignored_sources(family).any(|it| it == subnet))
+    };
+    let unused = inbound.iter().filter(|subnet| !is_used(subnet));
+    let unused = unused.chain(outbound.iter().filter(|subnet| !families.contains(&subnet.family())));
+    warnings.extend(unused.cloned().map(Warning::NoRulesFor));
     warnings
 }
 
@@ -78,6 +96,33 @@ mod tests {
                 Warning::NoRulesFor(subnet)
             ]
         );
+    }
+
+    #[test]
+    fn a_family_that_is_exempted_by_the_others_subnet_is_named() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        config.proxy_uid = OwnerId::new(2102);
+        for (listed, ipv6, want) in [
+            (
+                "0.0.0.0/0",
+                true,
+                "--inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
+            ),
+            ("0.0.0.0/0", false, ""),
+            ("0.0.0.0/0,::/0", true, ""),
+            ("0.0.0.0/0,10.0.0.0/8", true, ""),
+            (
+                "::/0",
+                false,
+                "--inbound-subnets-to-ignore ::/0: inbound IPv4 connections bypass the proxy too, as with linkerd-init",
+            ),
+        ] {
+            config.ignored_inbound_subnets = listed.split(',').map(|subnet| subnet.parse().unwrap()).collect();
+            config.ipv6 = ipv6;
+            let warnings: Vec<_> = warnings(&config).iter().map(ToString::to_string).collect();
+            assert_eq!(warnings.join("; "), want, "{listed} {ipv6}");
+        }
     }
 
     #[test]

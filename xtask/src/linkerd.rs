@@ -156,7 +156,13 @@ impl Flags {
             let subnets = subnets.iter().filter(|subnet| subnet.contains(':') == v6);
             subnets.cloned().collect()
         };
-        let mut rules = self.inbound_rules(&of_family(&self.inbound_subnets));
+        // linkerd-init gives the list to both families. iptables ignores the address before /0, and fails with any other
+        // of the other family: such a list is proxy-init's own, which has each subnet in its own family.
+        let mut inbound = of_family(&self.inbound_subnets);
+        if inbound.is_empty() && self.inbound_subnets.iter().all(|subnet| subnet.ends_with("/0")) {
+            inbound.clone_from(&self.inbound_subnets);
+        }
+        let mut rules = self.inbound_rules(&inbound);
         rules.extend(self.outbound_rules(&of_family(&self.outbound_subnets)));
         rules
     }
