@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xtask::lab::Namespace;
 
@@ -47,10 +47,9 @@ fn a_table_with_an_owner() {
                 .unwrap()
         });
         writeln!(owner.stdin.as_mut().unwrap(), "add table {table} {{ flags owner; }}").unwrap();
-        for _ in 0..100 {
-            if namespace.sh("nft list tables").contains(table) {
-                break;
-            }
+        let end = Instant::now() + Duration::from_secs(60);
+        while !namespace.sh("nft list tables").contains(table) {
+            assert!(Instant::now() < end, "nft makes no table");
             thread::sleep(Duration::from_millis(20));
         }
         let line = Run::new(&format!("--iptables-mode {mode} {PORTS}"))

@@ -1,12 +1,11 @@
 //! `explain` by examples: what it says, in which words, and where it has no answer.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
 
 use serde_json::Value;
-use xtask::lab::{Lab, Namespace, Owner, POD, Server, families};
+use xtask::handshake::{Client, Handshakes, Outcome};
+use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, families};
 
-use crate::judge::{Arrival, arrival};
 use crate::support::{Run, chart_in, feed, install};
 
 /// A pod with Linkerd's rules.
@@ -225,37 +224,37 @@ fn a_connection_that_cannot_be_made_is_an_error() {
 /// A connection that the rules redirect gets there only if there is such a place.
 #[test]
 fn a_redirection_to_nowhere_is_a_loss() {
-    let own = Owner { uid: 1000, gid: 1000 };
+    // What is broken, what is said of it, and what of a connection that goes over lo without being redirected.
     let breaks = [
-        ("ip link set lo down", "and lo is down"),
+        ("ip link set lo down", "and lo is down", Some("dropped: lo is down")),
         (
             "ip address flush dev lo",
             "to which this network namespace has no local route",
+            None,
         ),
     ];
-    for (broken, words) in breaks {
+    let client = |from: IpAddr, port| Client {
+        owner: Owner { uid: 1000, gid: 1000 },
+        ..Client::new(SocketAddr::new(from, port))
+    };
+    for (broken, words, own) in breaks {
         let lab = pod_with_chart("nft");
-        let _server = Server::start(&lab.pod, &[4140]);
+        let handshakes = Handshakes::new(&[&lab.pod], &[4140]);
         let connections = [
             ("192.0.2.1:80", POD[0], "it is redirected to 127.0.0.1"),
             ("[2001:db8::1]:80", POD[1], "it is redirected to ::1"),
         ];
-        let arrive = |to: &str, from: IpAddr, port, patience| {
-            let from = SocketAddr::new(from, port);
-            arrival(
-                &lab.pod,
-                own,
-                from,
-                to.parse().unwrap(),
-                Duration::from_millis(patience),
-            )
-        };
+        let connect = |to: &str, from, port| handshakes.connect(&lab.pod, &client(from, port), to.parse().unwrap());
         for (to, from, _) in connections.into_iter().take(families()) {
             assert_eq!(
                 first_line(&lab, &format!("outbound --to {to}")),
                 "to the proxy, port 4140"
             );
-            assert_eq!(arrive(to, from, 20_001, 5000), Arrival::Port(4140));
+            let reached = connect(to, from, 20_001);
+            assert!(
+                matches!(reached, Outcome::Answered { at, .. } if at.port() == 4140),
+                "{reached:?}"
+            );
         }
         lab.pod.sh(broken);
         feed(
@@ -269,30 +268,33 @@ fn a_redirection_to_nowhere_is_a_loss() {
             assert_eq!(said, format!("dropped: {redirected}, {words}"));
             // Nor does it come in again.
             assert!(!text(&lab, &format!("outbound --to {to}")).contains("\nprerouting\n"));
-            assert_eq!(arrive(to, from, 20_002, 200), Arrival::Lost, "{broken}");
+            assert_eq!(connect(to, from, 20_002), Outcome::Lost, "{broken}");
         }
-        if broken.ends_with("down") {
-            let own = lab.pod.run(|| {
-                TcpStream::connect_timeout(&SocketAddr::new(POD[0], 4140), Duration::from_millis(200)).is_err()
-            });
-            assert!(own);
-            assert_eq!(first_line(&lab, "outbound --to 10.77.0.2:4140"), "dropped: lo is down");
+        if let Some(own) = own {
+            assert_eq!(connect("10.77.0.2:4140", POD[0], 20_003), Outcome::Lost);
+            assert_eq!(first_line(&lab, "outbound --to 10.77.0.2:4140"), own);
         }
     }
 
     let lab = pod_with_chart("nft");
-    let _server = Server::start(&lab.pod, &[4143]);
+    let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
     let to: SocketAddr = "10.77.0.2:80".parse().unwrap();
-    let reach = |patience| {
-        lab.outside
-            .run(|| TcpStream::connect_timeout(&to, Duration::from_millis(patience)).is_ok())
-    };
-    assert!(reach(5000));
+    let connect = |port| handshakes.connect(&lab.outside, &Client::new(SocketAddr::new(NEIGHBOUR[0], port)), to);
+    // Finding the neighbour takes its time.
+    assert_eq!(
+        xtask::lab::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()),
+        Reached::Refused
+    );
+    let reached = connect(20_001);
+    assert!(
+        matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143),
+        "{reached:?}"
+    );
     // The address moves to lo, and eth0 keeps none.
     lab.pod.sh("ip address flush dev eth0 scope global");
     lab.pod.sh("ip -4 address add 10.77.0.2/32 dev lo");
     lab.pod.sh("ip route add 10.77.0.1 dev eth0");
-    assert!(!reach(300));
+    assert_eq!(connect(20_002), Outcome::Lost);
     assert_eq!(
         first_line(&lab, "inbound --to 10.77.0.2:80"),
         "dropped: it is redirected to an IPv4 address of the device by which it comes in, and no device but lo has one"
@@ -307,14 +309,24 @@ fn a_redirection_to_nowhere_is_a_loss() {
 #[test]
 fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     let lab = pod_with_chart("nft");
-    let _server = Server::start(&lab.pod, &[4143, 4190]);
+    let handshakes = Handshakes::new(&[&lab.pod], &[4143, 4190]);
     lab.outside.sh("ip route add 203.0.113.1 via 10.77.0.2");
-    let reach = |port| {
-        let to = SocketAddr::new([203, 0, 113, 1].into(), port);
-        lab.outside
-            .run(|| TcpStream::connect_timeout(&to, Duration::from_millis(500)).is_ok())
+    let connect = |to: IpAddr, port| {
+        let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
+        handshakes.connect(&lab.outside, &client, SocketAddr::new(to, port))
     };
-    assert!(reach(80) && !reach(4190));
+    // Finding the neighbour takes its time.
+    assert_eq!(
+        xtask::lab::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)),
+        Reached::Refused
+    );
+    let another = [203, 0, 113, 1].into();
+    let reached = connect(another, 80);
+    assert!(
+        matches!(reached, Outcome::Answered { at, .. } if at.port() == 4143),
+        "{reached:?}"
+    );
+    assert_eq!(connect(another, 4190), Outcome::Lost);
     let elsewhere = "goes elsewhere: no rule redirects it, and this network namespace, which does not have 203.0.113.1, can \
                      only forward it";
     let explained = |port| first_line(&lab, &format!("inbound --to 203.0.113.1:{port}"));

@@ -2,7 +2,10 @@
 //! others that don't; and what can't be seen is never said to be absent.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
@@ -614,17 +617,34 @@ fn a_run_that_changed_nothing_removes_nothing() {
         install(&namespace, &chart_in(mode));
         let before = namespace.sh("nft list ruleset");
         assert!(before.contains("4143"), "{before}");
-        // It looks at legacy tables before it sends its first batch, and after it has committed.
-        let late = Run::new(&chart_in(mode)).inject("sendto", "delay_exit=5000000:when=1");
+        // It looks at legacy tables before it sends its first batch, and after it has committed: it stops in between.
+        let folder = Folder::new(&format!("stopped-{mode}"));
+        let trace = folder.join("trace");
+        let stops = Run::new(&chart_in(mode))
+            .under([
+                "strace",
+                "--trace=sendto",
+                "--inject=sendto:signal=STOP:when=1",
+                "--output",
+            ])
+            .under([&trace]);
         let child = namespace.run(|| {
-            late.command()
+            stops
+                .command()
                 .stderr(Stdio::piped())
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap()
         });
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        let has_stopped = || std::fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("stopped by SIGSTOP"));
+        let end = Instant::now() + Duration::from_secs(60);
+        while !has_stopped() {
+            assert!(Instant::now() < end, "{mode}: it sends no batch");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         Flags::default().add_with_iptables(&namespace, "legacy");
+        let traced = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+        kill(Pid::from_raw(traced.trim().parse().unwrap()), Signal::SIGCONT).unwrap();
         let finished = Finished(child.wait_with_output().unwrap());
         let stderr = finished.stderr();
         assert_eq!(finished.code(), Some(1), "{stderr}");

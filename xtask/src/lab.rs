@@ -354,7 +354,8 @@ impl Drop for Server {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// A listener that does not block, of this family alone.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() {
         AddressFamily::Inet
     } else {

@@ -4,6 +4,7 @@
 //! What fails here panics with its reason: it fails a test or a demo.
 
 pub mod apt;
+pub mod handshake;
 pub mod lab;
 pub mod linkerd;
 pub mod recording;
