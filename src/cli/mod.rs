@@ -282,7 +282,10 @@ fn uninstall(settings: Settings) -> Uninstall {
 
 fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
     let choice = choice(&settings, environment("IPTABLES_MODE"))?;
+    // Each field is named, so that the compiler asks for those of new flags.
     let config = Config {
+        inbound_port: required(INCOMING_PROXY_PORT, settings.incoming_proxy_port)?,
+        outbound_port: required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port)?,
         proxy_uid: settings.proxy_uid,
         proxy_gid: settings.proxy_gid,
         redirected_ports: settings.ports_to_redirect,
@@ -291,10 +294,6 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         ignored_inbound_subnets: settings.inbound_subnets_to_ignore,
         ignored_outbound_subnets: settings.outbound_subnets_to_ignore,
         ipv6: settings.ipv6.unwrap_or(true),
-        ..Config::new(
-            required(INCOMING_PROXY_PORT, settings.incoming_proxy_port)?,
-            required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port)?,
-        )
     };
     match settings.simulate {
         Some(Simulate::Only(_)) if choice == Choice::Mode(Mode::Native) => {

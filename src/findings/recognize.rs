@@ -96,7 +96,10 @@ impl OneWay {
 impl Recognized {
     fn config(self) -> Result<Config, NoConfig> {
         let (inbound, outbound) = (self.inbound, self.outbound);
+        // Each field is named, so that the compiler asks for those of new flags.
         Ok(Config {
+            inbound_port: inbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Inbound))?,
+            outbound_port: outbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Outbound))?,
             proxy_uid: self.proxy_uid,
             proxy_gid: self.proxy_gid,
             redirected_ports: self.redirected_ports,
@@ -105,10 +108,6 @@ impl Recognized {
             ignored_inbound_ports: inbound.ignored_ports,
             ignored_outbound_ports: outbound.ignored_ports,
             ipv6: self.ipv6,
-            ..Config::new(
-                inbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Inbound))?,
-                outbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Outbound))?,
-            )
         })
     }
 

@@ -34,26 +34,35 @@ const ITEMS: usize = 1000;
 
 /// The flags that install exactly `config` in the mode of `choice`; what is as it is by default is left out.
 pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
+    // Without `..`, so that the compiler asks for the fields of new flags.
+    let Config {
+        inbound_port,
+        outbound_port,
+        proxy_uid,
+        proxy_gid,
+        redirected_ports,
+        ignored_inbound_ports,
+        ignored_outbound_ports,
+        ignored_inbound_subnets,
+        ignored_outbound_subnets,
+        ipv6,
+    } = config;
     let mut flags = Flags::default();
-    flags.add(INCOMING_PROXY_PORT, [config.inbound_port]);
-    flags.add(OUTGOING_PROXY_PORT, [config.outbound_port]);
-    flags.add(PROXY_UID, config.proxy_uid);
-    flags.add(PROXY_GID, config.proxy_gid);
-    flags.list(PORTS_TO_REDIRECT, &config.redirected_ports, ToString::to_string);
-    flags.list(INBOUND_PORTS_TO_IGNORE, &config.ignored_inbound_ports, range);
-    flags.list(OUTBOUND_PORTS_TO_IGNORE, &config.ignored_outbound_ports, range);
-    flags.list(
-        INBOUND_SUBNETS_TO_IGNORE,
-        &config.ignored_inbound_subnets,
-        ToString::to_string,
-    );
+    flags.add(INCOMING_PROXY_PORT, [inbound_port]);
+    flags.add(OUTGOING_PROXY_PORT, [outbound_port]);
+    flags.add(PROXY_UID, proxy_uid);
+    flags.add(PROXY_GID, proxy_gid);
+    flags.list(PORTS_TO_REDIRECT, redirected_ports, ToString::to_string);
+    flags.list(INBOUND_PORTS_TO_IGNORE, ignored_inbound_ports, range);
+    flags.list(OUTBOUND_PORTS_TO_IGNORE, ignored_outbound_ports, range);
+    flags.list(INBOUND_SUBNETS_TO_IGNORE, ignored_inbound_subnets, ToString::to_string);
     flags.list(
         OUTBOUND_SUBNETS_TO_IGNORE,
-        &config.ignored_outbound_subnets,
+        ignored_outbound_subnets,
         ToString::to_string,
     );
-    if !config.ipv6 {
-        // A boolean takes its value behind "=" only.
+    if !ipv6 {
+        // A boolean takes its value after "=" only.
         flags.0.push(format!("--{IPV6}=false"));
     }
     flags.add(IPTABLES_MODE, choice.name());
