@@ -197,7 +197,9 @@ mod tests {
             (list(range), list(range), list(subnet), list(subnet)),
         )
             .prop_map(
-                |((inbound, outbound, uid, gid, ipv6), redirected_ports, lists)| Config {
+                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists)| Config {
+                    inbound_port,
+                    outbound_port,
                     proxy_uid: uid,
                     proxy_gid: gid,
                     redirected_ports,
@@ -206,7 +208,6 @@ mod tests {
                     ignored_inbound_subnets: lists.2,
                     ignored_outbound_subnets: lists.3,
                     ipv6,
-                    ..Config::new(inbound, outbound)
                 },
             )
     }
