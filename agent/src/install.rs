@@ -34,15 +34,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     let watch = Watch::new().map_err(|error| format!("inotify: {error}"))?;
     let mut keeper = Keeper::new(installation.clone());
     let was_allowed = {
-        let failed = |error| format!("signals: {error}");
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut stopped = pin!(async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        });
+        let mut stopped = pin!(stopped()?);
         // Whether the API server answers the agent is found out before it matters.
         let mut answered = pin!(async {
             let Some(server) = server else { return pending().await };
@@ -103,6 +95,22 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
         info!("the plugin is being removed from the node, because {reason}");
     }
     keeper.leave(removes.is_some())
+}
+
+/// Waits for SIGTERM or SIGINT.
+///
+/// # Errors
+/// As of sigaction(2).
+pub fn stopped() -> Result<impl Future<Output = ()>, String> {
+    let failed = |error| format!("signals: {error}");
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 fn add(watch: &Watch, paths: &Paths) {

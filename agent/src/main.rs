@@ -1,6 +1,7 @@
 //! Read, run, exit code.
 
 use std::env;
+use std::future::pending;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Told};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install};
+use linkerd_cni_agent::{hook, install, pods};
 use tracing::{error, info, warn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, registry};
@@ -71,10 +72,36 @@ async fn run(settings: &Settings) -> Result<(), String> {
         });
     }
     let server = Server::new(&settings.installation, &settings.pod);
-    let server = server
-        .inspect_err(|reason| {
-            warn!("the API server cannot be asked, so the plugin stays when the agent ends: {reason}")
-        })
-        .ok();
-    install::run(settings, server.as_ref(), &told).await
+    if let Err(reason) = &server {
+        warn!(
+            "the API server cannot be asked, so pods are not watched, and the plugin stays when the agent ends: {reason}"
+        );
+    }
+    let server = server.ok();
+    let watches = async {
+        match &server {
+            Some(server) if settings.program.watches() => match pods::run(settings, server, &told).await {
+                Ok(()) => Ok(()),
+                Err(reason) if settings.program.installs() => {
+                    error!("pods are not watched: {reason}");
+                    pending().await
+                }
+                Err(reason) => Err(reason),
+            },
+            None if !settings.program.installs() => Err("without the API server there is nothing to do".to_owned()),
+            _ => pending().await,
+        }
+    };
+    let installs = async {
+        if settings.program.installs() {
+            install::run(settings, server.as_ref(), &told).await
+        } else {
+            install::stopped()?.await;
+            Ok(())
+        }
+    };
+    tokio::select! {
+        done = installs => done,
+        done = watches => done,
+    }
 }

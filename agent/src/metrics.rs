@@ -29,6 +29,30 @@ pub struct Metrics {
     pub contested: Gauge<i64, AtomicI64>,
     /// How long a pass over the folders took.
     pub pass: Histogram,
+    /// Pods, by how they stand.
+    pub pods: Family<Label, Gauge<i64, AtomicI64>>,
+    /// Pods whose rules are not as they should be, by the first difference.
+    pub drifts: Family<Label, Gauge<i64, AtomicI64>>,
+    /// How long a look at pods took.
+    pub round: Histogram,
+    /// Pods healed in place.
+    pub repairs: Histogram,
+    /// Pods that couldn't be.
+    pub repair_failures: Counter<u64, AtomicU64>,
+    /// Upstream's, under its names, from here on.
+    pub deleted: Counter<u64, AtomicU64>,
+    /// Deletions' times.
+    pub delete_latency: Histogram,
+    /// Deletions that were refused.
+    pub delete_errors: Counter<u64, AtomicU64>,
+    /// Deletions that took too long.
+    pub delete_timeouts: Counter<u64, AtomicU64>,
+    /// Events' times.
+    pub event_latency: Histogram,
+    /// Events that were refused.
+    pub event_errors: Counter<u64, AtomicU64>,
+    /// Events that took too long.
+    pub event_timeouts: Counter<u64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -42,6 +66,18 @@ impl Default for Metrics {
             writes: Family::default(),
             contested: Gauge::default(),
             pass: Histogram::new(BUCKETS),
+            pods: Family::default(),
+            drifts: Family::default(),
+            round: Histogram::new(BUCKETS),
+            repairs: Histogram::new(BUCKETS),
+            repair_failures: Counter::default(),
+            deleted: Counter::default(),
+            delete_latency: Histogram::new(BUCKETS),
+            delete_errors: Counter::default(),
+            delete_timeouts: Counter::default(),
+            event_latency: Histogram::new(BUCKETS),
+            event_errors: Counter::default(),
+            event_timeouts: Counter::default(),
             registry: Registry::default(),
         };
         own.register(
@@ -64,6 +100,67 @@ impl Default for Metrics {
             "The time of a look at the node's folders",
             metrics.pass.clone(),
         );
+        own.register(
+            "pods",
+            "Pods of the node with a proxy: all of them (meshed), with the rules that they should have (in_place), and those of \
+             which it can't be told (not_known)",
+            metrics.pods.clone(),
+        );
+        own.register(
+            "pods_drifted",
+            "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
+            metrics.drifts.clone(),
+        );
+        own.register(
+            "round_seconds",
+            "The time of a look at the pods that were due",
+            metrics.round.clone(),
+        );
+        own.register(
+            "repair_seconds",
+            "Pods whose rules were installed while they ran, and the time of each",
+            metrics.repairs.clone(),
+        );
+        own.register(
+            "repair_failures",
+            "Pods whose rules couldn't be installed while they ran",
+            metrics.repair_failures.clone(),
+        );
+        // The names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
+        let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
+        // This agent has no queue that could overflow: a pod that is due is looked at in its turn.
+        upstream.register("queue_overflow", "Always 0", Counter::<u64, AtomicU64>::default());
+        upstream.register("pods_deleted", "Number of pods deleted", metrics.deleted.clone());
+        upstream.register(
+            "pods_delete_latency_seconds",
+            "The time of each deletion",
+            metrics.delete_latency.clone(),
+        );
+        upstream.register(
+            "pods_delete_errors",
+            "Deletions that the API server refused",
+            metrics.delete_errors.clone(),
+        );
+        upstream.register(
+            "pods_delete_timeout",
+            "Deletions that took too long",
+            metrics.delete_timeouts.clone(),
+        );
+        upstream.register(
+            "events_publish_latency_seconds",
+            "The time of each event",
+            metrics.event_latency.clone(),
+        );
+        upstream.register(
+            "events_publish_errors",
+            "Events that the API server refused",
+            metrics.event_errors.clone(),
+        );
+        upstream.register(
+            "events_publish_timeouts",
+            "Events that took too long",
+            metrics.event_timeouts.clone(),
+        );
         Self { registry, ..metrics }
     }
 }
@@ -80,6 +177,16 @@ impl Metrics {
     /// Counts files.
     pub fn count(&self, what: &str, number: u64) {
         self.writes.get_or_create(&[("what", what.to_owned())]).inc_by(number);
+    }
+
+    /// Counts a look at pods.
+    pub fn verified(&self, time: Duration) {
+        self.round.observe(time.as_secs_f64());
+    }
+
+    /// Counts a pod that was healed.
+    pub fn repaired(&self, time: Duration) {
+        self.repairs.observe(time.as_secs_f64());
     }
 
     /// Counts a pass.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -16,7 +17,9 @@ use crate::plan::Place;
 pub enum Program {
     /// `linkerd2-cni-install`: puts the plugin on the node and keeps it there.
     Install,
-    /// `linkerd-cni-agent`: the same.
+    /// `linkerd-cni-repair-controller`: heals pods that started without rules.
+    Repair,
+    /// `linkerd-cni-agent`: all of it in one process.
     Agent,
 }
 
@@ -25,6 +28,7 @@ impl Program {
     pub fn named(path: &Path) -> Self {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("linkerd2-cni-install") => Self::Install,
+            Some("linkerd-cni-repair-controller") => Self::Repair,
             _ => Self::Agent,
         }
     }
@@ -32,8 +36,19 @@ impl Program {
     fn name(self) -> &'static str {
         match self {
             Self::Install => "linkerd2-cni-install",
+            Self::Repair => "linkerd-cni-repair-controller",
             Self::Agent => "linkerd-cni-agent",
         }
+    }
+
+    /// Whether it installs the plugin.
+    pub fn installs(self) -> bool {
+        self != Self::Repair
+    }
+
+    /// Whether it watches pods.
+    pub fn watches(self) -> bool {
+        self != Self::Install
     }
 }
 
@@ -47,7 +62,7 @@ struct Flag(
 );
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 9] = [
+const FLAGS: [Flag; 12] = [
     Flag(
         "log-level",
         "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
@@ -110,6 +125,27 @@ const FLAGS: [Flag; 9] = [
         "NUMBER",
         Some("20"),
         "How often it puts the entry back into one file that another program rewrites",
+    ),
+    Flag(
+        "mode",
+        "LINKERD_CNI_AGENT_MODE",
+        "MODE",
+        Some("in-place"),
+        "What happens to a pod without rules: in-place, delete or off",
+    ),
+    Flag(
+        "on-drift",
+        "LINKERD_CNI_AGENT_ON_DRIFT",
+        "WHAT",
+        Some("report"),
+        "What happens to a running pod whose rules changed: report or repair",
+    ),
+    Flag(
+        "verify-every",
+        "LINKERD_CNI_AGENT_VERIFY_EVERY",
+        "SECONDS",
+        Some("300"),
+        "How often every meshed pod's rules are compared with what they should be; 0: never",
     ),
 ];
 
@@ -202,12 +238,29 @@ pub struct Settings {
     pub installation: Installation,
     /// What happens on SIGTERM.
     pub on_exit: OnExit,
+    /// What happens to pods without rules.
+    pub mode: Mode,
+    /// Whether a drift is repaired too.
+    pub repairs_drift: bool,
+    /// How often pods are verified.
+    pub verify_every: Option<Duration>,
+}
+
+/// What happens to a pod that started without rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The rules are installed in the running pod.
+    InPlace,
+    /// The pod is deleted, as upstream does.
+    Delete,
+    /// Nothing.
+    Off,
 }
 
 /// The command line of one of the programs.
 pub fn command(program: Program) -> Command {
     let mut command = Command::new(program.name())
-        .about("Installs the CNI plugin linkerd-cni on a node, keeps it there, ")
+        .about("Installs the CNI plugin linkerd-cni on a node, keeps it there, and watches and heals the pods that it sets up")
         .version(proxy_init::BUILD)
         .after_help("Each flag has a variable in the environment, too. docs/node.md says more.");
     for Flag(name, variable, value, default, help) in FLAGS {
@@ -293,11 +346,14 @@ impl Settings {
                 .map_err(|_| format!("--{name} is {text:?}, which is no number"))
         };
         let hostname = || nix::unistd::gethostname().ok()?.into_string().ok();
+        let seconds = number("verify-every")?;
         Ok(Self {
             program,
             log: filter(value("log-level").unwrap_or_default())?,
             log_json: one_of("log-format", value("log-format"), &[("plain", false), ("json", true)])?,
             admin: match value("admin-addr") {
+                // The chart's repair controller is asked for its health there (kubert's default).
+                None if program == Program::Repair => Some(SocketAddr::from(([0, 0, 0, 0], 8080))),
                 None => None,
                 Some(text) => Some(
                     text.parse()
@@ -335,6 +391,17 @@ impl Settings {
                     ("remove", OnExit::Remove),
                 ],
             )?,
+            mode: one_of(
+                "mode",
+                value("mode"),
+                &[
+                    ("in-place", Mode::InPlace),
+                    ("delete", Mode::Delete),
+                    ("off", Mode::Off),
+                ],
+            )?,
+            repairs_drift: one_of("on-drift", value("on-drift"), &[("report", false), ("repair", true)])?,
+            verify_every: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
         })
     }
 }
@@ -392,6 +459,7 @@ mod tests {
     fn the_name_decides_what_it_is() {
         for (name, program) in [
             ("/usr/bin/linkerd2-cni-install", Program::Install),
+            ("/usr/lib/linkerd/linkerd-cni-repair-controller", Program::Repair),
             ("linkerd-cni-agent", Program::Agent),
             ("", Program::Agent),
         ] {
@@ -421,7 +489,8 @@ mod tests {
                 .unwrap_err()
                 .contains("CNI_NETWORK_CONFIG")
         );
-        assert_eq!(settings.on_exit, OnExit::Auto);
+        assert_eq!((settings.on_exit, settings.mode), (OnExit::Auto, Mode::InPlace));
+        assert_eq!(settings.verify_every, Some(Duration::from_secs(300)));
     }
 
     #[test]
@@ -474,7 +543,7 @@ mod tests {
             assert_eq!(read(&arguments, &[]).unwrap().log, "debug".parse().unwrap());
         }
         let chart = [
-            "linkerd2-cni-install",
+            "linkerd-cni-repair-controller",
             "--admin-addr",
             "[::]:9990",
             "--log-format",
@@ -499,6 +568,8 @@ mod tests {
             (["--own-file", "../x.conflist"], "name of a file"),
             (["--own-file", "x.conf"], ".conflist"),
             (["--on-exit", "never"], "auto, keep, remove"),
+            (["--mode", "x"], "in-place"),
+            (["--verify-every", "soon"], "no number"),
         ] {
             let error = read(&[&["a"], &arguments[..]].concat(), &[]).unwrap_err();
             assert!(error.contains(words), "{error}");

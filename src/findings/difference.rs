@@ -33,6 +33,13 @@ pub struct Finding {
     pub(crate) problem: Problem,
 }
 
+impl Finding {
+    /// What is wrong, in a word of docs/verify.md's list.
+    pub fn kind(&self) -> &'static str {
+        self.problem.kind()
+    }
+}
+
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::cluster::Cluster;
 use crate::node::{CALICO, KUBECONFIG, Node, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
@@ -158,6 +159,43 @@ fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
         node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
     });
     assert!(older.terminate().contains("this one takes over"));
+}
+
+#[test]
+fn whether_it_is_an_update_or_the_end_is_what_the_api_server_says() {
+    for (case, is_removed) in [
+        ("update", false),
+        ("set gone", true),
+        ("namespace going", true),
+        ("role gone", true),
+        ("away", false),
+    ] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let before = node.tree();
+        let cluster = Cluster::start(&node);
+        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &[]);
+        node.until_installed("10-calico.conflist");
+        // It has asked by then whether it may.
+        sleep(Duration::from_millis(500));
+        match case {
+            "set gone" => cluster.set_daemon_set(None),
+            "namespace going" => cluster.add(
+                "namespaces/linkerd-cni",
+                serde_json::json!({"metadata": {"name": "linkerd-cni", "deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+            ),
+            "role gone" => cluster.refuse(),
+            "away" => cluster.go_silent(),
+            _ => {}
+        }
+        let said = agent.terminate();
+        assert_eq!(node.tree() == before, is_removed, "{case}: {said}");
+        assert_eq!(
+            node.types("10-calico.conflist").unwrap().len(),
+            if is_removed { 1 } else { 2 },
+            "{case}"
+        );
+    }
 }
 
 #[test]

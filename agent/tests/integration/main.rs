@@ -1,5 +1,7 @@
 //! The agent as a process: on folders that stand for a node's, with others that write there too.
 
+mod cluster;
 mod leave;
 mod node;
 mod stay;
+mod watch;

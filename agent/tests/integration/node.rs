@@ -1,7 +1,6 @@
 //! Folders that stand for a node's, and agents that run on them.
 
 use std::fs;
-use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -14,9 +13,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xtask::lab::Namespace;
 
+use crate::cluster::Cluster;
+
 pub(crate) const CALICO: &str = "{\n  \"name\": \"k8s-pod-network\",\n  \"cniVersion\": \"0.3.1\",\n  \"plugins\": [ {\"type\": \"calico\", \"mtu\": 1440} ]\n}\n";
 pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "log_level": "info",
-    "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140}}"#;
+    "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140,
+    "iptables-mode": "nft"}}"#;
 pub(crate) const KUBECONFIG: &str = "ZZZ-linkerd-cni-kubeconfig";
 
 /// How long anything may take that is to happen at once. A second, but that others use the machine too.
@@ -48,7 +50,7 @@ impl Node {
             network: Namespace::new(),
         };
         node.image("first");
-        fs::write(node.path.join("account/..1/token"), "token-1\n").unwrap();
+        fs::write(node.path.join("account/..1/token"), "token-1").unwrap();
         fs::write(node.path.join("account/..1/ca.crt"), "certificate\n").unwrap();
         symlink("..1", node.path.join("account/..data")).unwrap();
         for name in ["token", "ca.crt"] {
@@ -117,6 +119,32 @@ impl Node {
     }
 
     pub(crate) fn agent(&self, arguments: &[&str]) -> Agent {
+        self.start(self.command(arguments))
+    }
+
+    fn start(&self, mut command: Command) -> Agent {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let log = self
+            .path
+            .join(format!("log-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        command.stderr(fs::File::create(&log).unwrap());
+        let process = self.network.run_here(|| command.spawn()).unwrap();
+        Agent { process, log }
+    }
+
+    /// One that asks an API server.
+    pub(crate) fn agent_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Agent {
+        let mut command = self.command(arguments);
+        command
+            .arg0(name)
+            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent");
+        self.start(command)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd-cni-agent"));
         command
             .arg0("/usr/bin/linkerd2-cni-install")
@@ -130,9 +158,8 @@ impl Node {
             .env("CNI_NETWORK_CONFIG", ENTRY)
             .env("SLEEP", "true")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        Agent(self.network.run_here(|| command.spawn()).unwrap())
+            .stdout(Stdio::null());
+        command
     }
 
     /// Waits until the plugin is in place.
@@ -167,18 +194,20 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
 }
 
 /// A running agent, which is killed in the end.
-pub(crate) struct Agent(Child);
+pub(crate) struct Agent {
+    process: Child,
+    log: PathBuf,
+}
 
 impl Agent {
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+        kill(Pid::from_raw(i32::try_from(self.process.id()).unwrap()), signal).unwrap();
     }
 
     /// Waits for it to end, and returns what it said.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.0.wait().unwrap(), said)
+        let status = self.process.wait().unwrap();
+        (status, fs::read_to_string(&self.log).unwrap())
     }
 
     /// Ends it as kubelet does.
@@ -191,7 +220,7 @@ impl Agent {
 
     /// The processor time that it has used so far.
     pub(crate) fn processor_time(&self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         Duration::from_millis(ticks * 10)
@@ -199,7 +228,7 @@ impl Agent {
 
     /// The most memory that it has had, in KiB.
     pub(crate) fn memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
@@ -207,7 +236,10 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if std::thread::panicking() {
+            println!("the agent said:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

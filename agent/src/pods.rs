@@ -1,0 +1,477 @@
+//! Keeps watch over the meshed pods of the node: verifies their rules, and heals pods that started without any.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use kube::api::{DeleteParams, Preconditions};
+use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use kube::{Api, Error, Resource as _};
+use proxy_init::Install;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use crate::admin::Told;
+use crate::api::Server;
+use crate::metrics::Metrics;
+use crate::netns::Processes;
+use crate::pod::{self, Case, MESHED, Meshed, Uid};
+use crate::rules::{self, Found};
+use crate::settings::{Installation, Mode, Settings};
+
+const PROC: &str = "/proc";
+/// How long an answer of the API server may take: as long as upstream's repair controller waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// After how long a pod that couldn't be healed is tried again, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
+const LONGEST_NOTE: usize = 1024;
+/// The reason of upstream's event.
+const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
+
+/// A pod, and what was found out about it.
+struct Tracked {
+    pod: Meshed,
+    /// What it is to have; asked once, for its rules are those of its start.
+    wanted: Option<Option<Arc<Install>>>,
+    /// How it stood last time.
+    standing: Standing,
+    /// When to look again.
+    due: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    /// It was not looked at yet.
+    New,
+    InPlace,
+    Drifted(&'static str),
+    /// Why not.
+    NotKnown(String),
+    /// It is none of the agent's business.
+    Left,
+}
+
+/// What watching takes.
+struct Watcher<'a> {
+    settings: &'a Settings,
+    server: &'a Server,
+    told: &'a Told,
+    recorder: Recorder,
+    pods: BTreeMap<Uid, Tracked>,
+    /// Those of a list that isn't complete yet.
+    listed: Vec<Uid>,
+}
+
+/// Watches until the process ends.
+///
+/// # Errors
+/// What is missing for it.
+pub async fn run(settings: &Settings, server: &Server, told: &Told) -> Result<(), String> {
+    let node = settings.node.as_deref();
+    let node =
+        node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
+    let reporter = Reporter {
+        controller: "linkerd-cni-repair-controller".to_owned(),
+        instance: Some(server.pod.clone()),
+    };
+    let mut watcher = Watcher {
+        settings,
+        server,
+        told,
+        recorder: Recorder::new(server.client.clone(), reporter),
+        pods: BTreeMap::new(),
+        listed: Vec::new(),
+    };
+    let config = watcher::Config::default()
+        .labels(MESHED)
+        .fields(&format!("spec.nodeName={node}"));
+    let api: Api<Meshed> = Api::all_with(server.client.clone(), &pod::resource());
+    let mut events = pin!(watch::watcher(api, config).default_backoff());
+    let mut said = false;
+    loop {
+        let due = watcher.pods.values().map(|pod| pod.due).min();
+        let due = due.map(tokio::time::Instant::from_std);
+        tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => {
+                    // A list begins before it is asked for.
+                    if said && !matches!(event, Event::Init) {
+                        info!("the API server answers again");
+                        said = false;
+                    }
+                    watcher.take(event);
+                }
+                Some(Err(error)) => {
+                    if !said {
+                        warn!("the node's pods cannot be watched: {error}");
+                        said = true;
+                    }
+                }
+                None => return Err("the watch ended".to_owned()),
+            },
+            () = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            } => watcher.round().await,
+        }
+    }
+}
+
+impl Watcher<'_> {
+    fn take(&mut self, event: Event<Meshed>) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(pod) => {
+                if let Some(uid) = self.keep(pod) {
+                    self.listed.push(uid);
+                }
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                self.pods.retain(|uid, _| listed.contains(uid));
+                self.count();
+                if !self.settings.program.installs() {
+                    // Watching is all that it does.
+                    self.told.ready.store(true, Ordering::Relaxed);
+                }
+            }
+            Event::Apply(pod) => {
+                self.keep(pod);
+                self.count();
+            }
+            Event::Delete(pod) => {
+                if let Some(uid) = uid(&pod) {
+                    self.pods.remove(&uid);
+                    self.count();
+                }
+            }
+        }
+    }
+
+    /// Keeps a pod in mind, and looks at it at once if something about it changed that matters.
+    fn keep(&mut self, mut pod: Meshed) -> Option<Uid> {
+        let uid = uid(&pod)?;
+        pod::forget(&mut pod);
+        let now = Instant::now();
+        match self.pods.get_mut(&uid) {
+            Some(tracked) => {
+                // A pod that can't be healed changes its status again and again; its pause goes on.
+                if pod::case(&pod) != pod::case(&tracked.pod) {
+                    tracked.due = now;
+                }
+                tracked.pod = pod;
+            }
+            None => {
+                let tracked = Tracked {
+                    pod,
+                    wanted: None,
+                    standing: Standing::New,
+                    due: now,
+                    pause: PAUSE.0,
+                };
+                self.pods.insert(uid.clone(), tracked);
+            }
+        }
+        Some(uid)
+    }
+
+    /// Looks at each pod that is due, one after another.
+    async fn round(&mut self) {
+        let start = Instant::now();
+        let due: Vec<Uid> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.due <= start)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        // One look at all processes for all pods.
+        let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
+        let processes = Arc::new(processes.ok().and_then(Result::ok).unwrap_or_default());
+        for uid in &due {
+            let Some(mut tracked) = self.pods.remove(uid) else {
+                continue;
+            };
+            self.look(uid, &mut tracked, &processes).await;
+            self.pods.insert(uid.clone(), tracked);
+        }
+        self.told.metrics.verified(start.elapsed());
+        self.count();
+    }
+
+    async fn look(&self, uid: &Uid, tracked: &mut Tracked, processes: &Arc<Processes>) {
+        let every = self.settings.verify_every.unwrap_or(Duration::from_secs(365 * 86400));
+        let case = pod::case(&tracked.pod);
+        tracked.due = Instant::now() + every;
+        let failed = match case {
+            Case::Leave(reason) => {
+                debug!("{} is left alone: {reason}", name(&tracked.pod));
+                tracked.standing = Standing::Left;
+                return;
+            }
+            // Its status will change.
+            Case::Early => return,
+            Case::Running if self.settings.verify_every.is_none() => return,
+            Case::Running => false,
+            Case::Failed => true,
+        };
+        let outcome = self.find_out(uid, tracked, processes, failed).await;
+        match outcome {
+            Ok(standing) => {
+                tracked.pause = PAUSE.0;
+                tracked.standing = standing;
+            }
+            Err(reason) => {
+                let standing = Standing::NotKnown(reason);
+                if tracked.standing != standing
+                    && let Standing::NotKnown(reason) = &standing
+                {
+                    warn!("{}: {reason}", name(&tracked.pod));
+                }
+                tracked.standing = standing;
+                tracked.due = Instant::now() + tracked.pause;
+                tracked.pause = (tracked.pause * 2).min(PAUSE.1);
+            }
+        }
+    }
+
+    /// How a pod stands, after what is to be done about it.
+    async fn find_out(
+        &self,
+        uid: &Uid,
+        tracked: &mut Tracked,
+        processes: &Arc<Processes>,
+        failed: bool,
+    ) -> Result<Standing, String> {
+        let mode = self.settings.mode;
+        if failed && mode == Mode::Delete {
+            return self.delete(&tracked.pod).await;
+        }
+        let found = self.verify(uid, tracked, processes).await;
+        let (install, found) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Standing::Left),
+            // Where a pod can't be reached, upstream's way is left.
+            Err(reason) if failed && mode == Mode::InPlace => {
+                info!("{} cannot be healed in place: {reason}", name(&tracked.pod));
+                return self.delete(&tracked.pod).await;
+            }
+            Err(reason) => return Err(reason),
+        };
+        let (reason, words) = match found {
+            Found::InPlace => return Ok(Standing::InPlace),
+            Found::None => ("none", "there are no rules of linkerd-cni's".to_owned()),
+            Found::Drifted { reason, words } => (reason, words),
+        };
+        let heals = match mode {
+            Mode::InPlace => failed || reason == "none" || self.settings.repairs_drift,
+            Mode::Delete | Mode::Off => false,
+        };
+        if !heals {
+            if tracked.standing != Standing::Drifted(reason) {
+                warn!("{}: {words}", name(&tracked.pod));
+                self.publish(
+                    &tracked.pod,
+                    EventType::Warning,
+                    "LinkerdCNIDrifted",
+                    "Verifying",
+                    &words,
+                )
+                .await;
+            }
+            return Ok(Standing::Drifted(reason));
+        }
+        let start = Instant::now();
+        let (uid, processes) = (uid.clone(), Arc::clone(processes));
+        let work = move || {
+            let namespace = processes.namespace(Path::new(PROC), &uid)?;
+            rules::repair(&namespace, &install)
+        };
+        let repaired = spawn_blocking(work).await.map_err(|error| error.to_string())?;
+        let metrics = &self.told.metrics;
+        match repaired {
+            Ok(rules) => {
+                metrics.repaired(start.elapsed());
+                info!(
+                    "{} is healed: it had no rules, or others ({reason}); {rules} are in place",
+                    name(&tracked.pod)
+                );
+                let note = format!(
+                    "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. \
+                     A container that failed for lack of them passes when it starts again"
+                );
+                self.publish(
+                    &tracked.pod,
+                    EventType::Normal,
+                    "LinkerdCNIRepaired",
+                    "Repairing",
+                    &note,
+                )
+                .await;
+                Ok(Standing::InPlace)
+            }
+            Err(error) => {
+                metrics.repair_failures.inc();
+                if failed {
+                    info!("{} cannot be healed in place: {error}", name(&tracked.pod));
+                    return self.delete(&tracked.pod).await;
+                }
+                Err(format!(
+                    "its rules are not in place ({reason}), and it cannot be healed: {error}"
+                ))
+            }
+        }
+    }
+
+    /// What a pod's rules are, and what they should be; none if there should be none.
+    async fn verify(
+        &self,
+        uid: &Uid,
+        tracked: &mut Tracked,
+        processes: &Arc<Processes>,
+    ) -> Result<Option<(Arc<Install>, Found)>, String> {
+        if processes.are_none() {
+            return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
+        }
+        let wanted = match &tracked.wanted {
+            Some(wanted) => wanted.clone(),
+            None => {
+                let installation: Installation = self.settings.installation.clone();
+                let pod = tracked.pod.clone();
+                let work = move || {
+                    let kubeconfig = installation.paths.net.join(&installation.paths.kubeconfig);
+                    rules::wanted(&installation.entry()?, &kubeconfig, &pod)
+                };
+                let wanted = spawn_blocking(work).await.map_err(|error| error.to_string())??;
+                tracked.wanted.insert(wanted.map(Arc::new)).clone()
+            }
+        };
+        let Some(install) = wanted else { return Ok(None) };
+        let (uid, processes, any) = (uid.clone(), Arc::clone(processes), Arc::clone(&install));
+        let work = move || {
+            let namespace = processes.namespace(Path::new(PROC), &uid)?;
+            rules::verify(&namespace, &any)
+        };
+        let found = spawn_blocking(work).await.map_err(|error| error.to_string())??;
+        Ok(Some((install, found)))
+    }
+
+    /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
+    async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
+        let metrics = &self.told.metrics;
+        let metadata = &pod.metadata;
+        let api: Api<Meshed> = Api::namespaced_with(
+            self.server.client.clone(),
+            metadata.namespace.as_deref().unwrap_or_default(),
+            &pod::resource(),
+        );
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions {
+                uid: metadata.uid.clone(),
+                resource_version: metadata.resource_version.clone(),
+            }),
+            ..DeleteParams::default()
+        };
+        let start = Instant::now();
+        let name_in = metadata.name.as_deref().unwrap_or_default();
+        match timeout(PATIENCE, api.delete(name_in, &parameters)).await {
+            Err(_) => {
+                metrics.delete_timeouts.inc();
+                Err("it started without rules, and deleting it took longer than a second".to_owned())
+            }
+            // It has changed, or is gone.
+            Ok(Err(Error::Api(status))) if [404, 409].contains(&status.code) => Err("it changed meanwhile".to_owned()),
+            Ok(Err(error)) => {
+                metrics.delete_errors.inc();
+                Err(format!("it started without rules, and cannot be deleted: {error}"))
+            }
+            Ok(Ok(_)) => {
+                metrics.deleted.inc();
+                metrics.delete_latency.observe(start.elapsed().as_secs_f64());
+                info!("deleted {}, which started without rules", name(pod));
+                let note = "Deleting pod to create a new one with proper CNI config";
+                self.publish(pod, EventType::Normal, NOT_CONFIGURED, "Deleting", note)
+                    .await;
+                Ok(Standing::Left)
+            }
+        }
+    }
+
+    async fn publish(&self, pod: &Meshed, kind: EventType, reason: &str, action: &str, note: &str) {
+        let mut end = note.len().min(LONGEST_NOTE);
+        while !note.is_char_boundary(end) {
+            end -= 1;
+        }
+        let note = note.get(..end).unwrap_or_default().to_owned();
+        let event = Note {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        let metrics = &self.told.metrics;
+        let start = Instant::now();
+        match timeout(
+            PATIENCE,
+            self.recorder.publish(&event, &pod.object_ref(&pod::resource())),
+        )
+        .await
+        {
+            Err(_) => {
+                metrics.event_timeouts.inc();
+            }
+            Ok(Err(error)) => {
+                metrics.event_errors.inc();
+                debug!("an event cannot be published: {error}");
+            }
+            Ok(Ok(())) => metrics.event_latency.observe(start.elapsed().as_secs_f64()),
+        }
+    }
+
+    /// Tells Prometheus how the pods stand.
+    fn count(&self) {
+        let (mut in_place, mut not_known, mut drifted) = (0, 0, BTreeMap::new());
+        let mut meshed = 0;
+        for tracked in self.pods.values() {
+            match &tracked.standing {
+                Standing::Left => continue,
+                Standing::New => {}
+                Standing::InPlace => in_place += 1,
+                Standing::NotKnown(_) => not_known += 1,
+                Standing::Drifted(reason) => *drifted.entry(*reason).or_insert(0) += 1,
+            }
+            meshed += 1;
+        }
+        let Metrics { pods, drifts, .. } = &self.told.metrics;
+        for (standing, number) in [("meshed", meshed), ("in_place", in_place), ("not_known", not_known)] {
+            pods.get_or_create(&[("standing", standing.to_owned())]).set(number);
+        }
+        drifts.clear();
+        for (reason, number) in drifted {
+            drifts.get_or_create(&[("reason", reason.to_owned())]).set(number);
+        }
+    }
+}
+
+fn uid(pod: &Meshed) -> Option<Uid> {
+    Uid::new(pod.metadata.uid.as_deref()?)
+}
+
+/// For people; what others chose may hold anything.
+fn name(pod: &Meshed) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    let text = format!("pod {}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name));
+    text.escape_debug().to_string()
+}

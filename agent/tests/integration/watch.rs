@@ -1,0 +1,279 @@
+//! Watching pods: real processes in network namespaces and cgroups of their own, and a double of the API server.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xtask::lab::Namespace;
+
+use crate::cluster::{Cluster, Sandbox};
+use crate::node::{Agent, CALICO, Node, until};
+
+/// A pod's, which no other test has: they run side by side, and each agent sees the processes of all.
+fn uid() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!(
+        "{:08x}-b29f-11e7-9350-020968147796",
+        NUMBER.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+fn running() -> Value {
+    json!({"phase": "Running", "containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
+}
+
+fn failed() -> Value {
+    json!({"phase": "Pending", "initContainerStatuses": [{"name": "linkerd-network-validator",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 95}}}]})
+}
+
+/// A node whose agent watches.
+struct Watched {
+    agent: Agent,
+    cluster: Cluster,
+    node: Node,
+}
+
+impl Watched {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let cluster = Cluster::start(&node);
+        let arguments = [&["--admin-addr", "127.0.0.1:9990"], arguments].concat();
+        let agent = node.agent_of(&cluster, name, &arguments);
+        Self { agent, cluster, node }
+    }
+
+    /// What Prometheus reads.
+    fn metric(&self, name: &str) -> Option<String> {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "http://127.0.0.1:9990/metrics"]);
+        let text = String::from_utf8(self.node.network.output(&mut curl).stdout).unwrap();
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+    }
+
+    fn has_noted(&self, reason: &str) -> bool {
+        self.cluster.notes().iter().any(|(one, _)| one == reason)
+    }
+}
+
+/// The redirecting rules in a network namespace, by iptables-nft's words.
+fn rules(network: &Namespace) -> String {
+    network.stdout("iptables-nft-save", ["-t", "nat"])
+}
+
+#[test]
+fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
+    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let (network, uid) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&uid);
+    sandbox.add(&network);
+    watched.cluster.pod("web-0", &uid, failed());
+    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
+    until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
+    assert!(rules(&network).contains("--to-ports 4140"));
+    until("it is counted", || {
+        watched.metric("linkerd_cni_agent_repair_seconds_count").as_deref() == Some("1")
+    });
+    until("it is in place", || {
+        watched
+            .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
+            .as_deref()
+            == Some("1")
+    });
+    assert_eq!(watched.cluster.deletions(), []);
+    assert_eq!(
+        watched
+            .metric("linkerd_cni_repair_controller_pods_deleted_total")
+            .as_deref(),
+        Some("0")
+    );
+    // It isn't healed again while its status still says that it failed.
+    watched.cluster.pod("web-0", &uid, failed());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(watched.cluster.notes().len(), 1);
+    watched.agent.terminate();
+}
+
+#[test]
+fn a_meshed_pod_without_rules_is_healed_before_anybody_validates() {
+    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let (network, uid) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&uid);
+    sandbox.add(&network);
+    watched.cluster.pod("web-0", &uid, running());
+    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
+    watched.agent.terminate();
+}
+
+#[test]
+fn a_drift_is_told_in_verifys_words_and_repaired_only_if_asked_for() {
+    for repairs in [false, true] {
+        let flags = [
+            "--verify-every",
+            "1",
+            "--on-drift",
+            if repairs { "repair" } else { "report" },
+        ];
+        let watched = Watched::start("linkerd-cni-agent", &flags);
+        let (network, uid) = (Namespace::new(), uid());
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(&network);
+        watched.cluster.pod("web-0", &uid, running());
+        until("it is in place", || {
+            watched
+                .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
+                .as_deref()
+                == Some("1")
+        });
+        network.sh("iptables-nft -t nat -F PROXY_INIT_OUTPUT");
+        if repairs {
+            until("it is repaired", || rules(&network).contains("--to-ports 4140"));
+            until("it is told", || {
+                watched
+                    .cluster
+                    .notes()
+                    .iter()
+                    .filter(|(reason, _)| reason == "LinkerdCNIRepaired")
+                    .count()
+                    == 2
+            });
+        } else {
+            until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
+            let notes = watched.cluster.notes();
+            let (_, note) = notes.iter().find(|(reason, _)| reason == "LinkerdCNIDrifted").unwrap();
+            assert!(note.contains("IPv4, PROXY_INIT_OUTPUT: missing"), "{note}");
+            until("it is counted", || {
+                watched
+                    .metric(r#"linkerd_cni_agent_pods_drifted{reason="missing"}"#)
+                    .as_deref()
+                    == Some("1")
+            });
+            assert!(!rules(&network).contains("--to-ports 4140"));
+            // It is told once.
+            std::thread::sleep(Duration::from_millis(2500));
+            assert_eq!(
+                watched
+                    .cluster
+                    .notes()
+                    .iter()
+                    .filter(|(reason, _)| reason == "LinkerdCNIDrifted")
+                    .count(),
+                1
+            );
+        }
+        assert_eq!(watched.cluster.deletions(), []);
+        watched.agent.terminate();
+    }
+}
+
+#[test]
+fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_is_still_the_same() {
+    for (name, flags) in [
+        ("linkerd-cni-agent", &[][..]),
+        ("linkerd-cni-agent", &["--mode", "delete"]),
+        (
+            "/usr/lib/linkerd/linkerd-cni-repair-controller",
+            &["--log-format", "plain", "--log-level", "info"],
+        ),
+    ] {
+        let watched = Watched::start(name, flags);
+        // Of another pod, so that the agent sees that it can see pods.
+        let (network, uid) = (Namespace::new(), uid());
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(&network);
+        let unseen = crate::watch::uid();
+        watched.cluster.pod("web-1", &unseen, failed());
+        until("it is deleted", || watched.cluster.deletions().len() == 1);
+        let (path, preconditions) = watched.cluster.deletions().remove(0);
+        assert_eq!(path, "/api/v1/namespaces/shop/pods/web-1");
+        assert_eq!(preconditions, json!({"uid": unseen, "resourceVersion": "1"}));
+        until("it is told", || watched.has_noted("LinkerdCNINotConfigured"));
+        assert_eq!(
+            watched
+                .metric("linkerd_cni_repair_controller_pods_deleted_total")
+                .as_deref(),
+            Some("1")
+        );
+        assert!(!rules(&network).contains("PROXY_INIT"));
+        watched.agent.terminate();
+    }
+}
+
+#[test]
+fn a_pod_that_is_nobodys_business_is_left_alone() {
+    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let mut sandboxes = Vec::new();
+    let mut add = |network: &Namespace| {
+        let uid = uid();
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(network);
+        sandboxes.push(sandbox);
+        uid
+    };
+    let networks: Vec<Namespace> = (0..4).map(|_| Namespace::new()).collect();
+    let cluster = &watched.cluster;
+    cluster.pod_with("going", &add(&networks[0]), failed(), |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    cluster.pod_with("host", &add(&networks[1]), failed(), |pod| {
+        pod["spec"]["hostNetwork"] = json!(true)
+    });
+    cluster.pod_with("init", &add(&networks[2]), running(), |pod| {
+        pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
+    });
+    cluster.pod_with("plain", &add(&networks[3]), running(), |pod| {
+        pod["spec"]["containers"] = json!([{"name": "app", "image": "x"}]);
+    });
+    // One whose processes are in the agent's own network, as if its cgroup lied.
+    cluster.pod("liar", &add(&watched.node.network), running());
+    // And one after all of them that is healed.
+    let last = Namespace::new();
+    cluster.pod("web-0", &add(&last), failed());
+    until("the last one is healed", || rules(&last).contains("--to-ports 4143"));
+    for network in networks.iter().chain([&watched.node.network]) {
+        assert!(!rules(network).contains("PROXY_INIT"));
+    }
+    assert_eq!(cluster.deletions(), []);
+    until("the liar is not known", || {
+        watched
+            .metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#)
+            .as_deref()
+            == Some("1")
+    });
+    let said = watched.agent.terminate();
+    assert!(
+        said.contains("pod shop/liar: its network namespace is the agent's own"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_process_that_made_itself_a_network_of_its_own_is_not_taken_for_the_pod() {
+    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let (network, elsewhere, uid) = (Namespace::new(), Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&uid);
+    sandbox.add(&network);
+    // Start times are in hundredths of a second.
+    std::thread::sleep(Duration::from_millis(50));
+    sandbox.add(&elsewhere);
+    watched.cluster.pod("web-0", &uid, failed());
+    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
+    assert!(!rules(&elsewhere).contains("PROXY_INIT"));
+    watched.agent.terminate();
+}
+
+#[test]
+fn off_is_off() {
+    let watched = Watched::start("linkerd-cni-agent", &["--mode", "off"]);
+    let (network, uid) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&uid);
+    sandbox.add(&network);
+    watched.cluster.pod("web-0", &uid, failed());
+    until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
+    assert!(!rules(&network).contains("PROXY_INIT"));
+    assert_eq!(watched.cluster.deletions(), []);
+    watched.agent.terminate();
+}
