@@ -9,9 +9,10 @@ use super::meaning;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
+use crate::netlink::message::{Attributes, Header, Malformed, be32, be64, string};
 use crate::netlink::{Ask, Generation, ReadError};
 use crate::rules::name::Name;
+use crate::rules::rule::Rule;
 use crate::rules::set::Set;
 use crate::rules::table::{Table, TableFamily};
 
@@ -28,7 +29,7 @@ pub(crate) struct Snapshot {
 }
 
 /// Reads everything. The dumps of tables, chains and rules are separate requests, so the snapshot is consistent only if
-/// the generation was the same before and after; otherwise everything is read again.
+/// the generation was the same before and after, and if no dump was torn; otherwise everything is read again.
 pub(crate) fn snapshot(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
@@ -120,6 +121,7 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     // The chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually for it
     // too.
     let mut last = (0, 0);
+    let mut is_torn = false;
     each(libc::NFT_MSG_GETRULE, &mut |family, attributes| {
         let table = string(attributes.get(NFTA_RULE_TABLE)?)?;
         let chain = string(attributes.get(NFTA_RULE_CHAIN)?)?;
@@ -142,12 +144,31 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         if let Some(table) = tables.get_mut(last.0) {
             let rule = meaning::read(attributes, family, &table.sets)?;
             if let Some(chain) = table.chains.get_mut(last.1) {
+                let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
+                is_torn |= !follows(&chain.rules, &rule, position);
                 chain.rules.push(rule);
             }
         }
         Ok(())
     })?;
+    if is_torn {
+        return Err(ReadError::Interrupted);
+    }
     Ok(tables)
+}
+
+/// Whether a rule of a dump comes after those before it in its chain, as the kernel says: `position` is the handle of the rule
+/// that precedes it.
+///
+/// The kernel continues a dump that takes more than one datagram at the number of rules that it has listed. A batch that is
+/// being prepared has put its rules among them already, and one that was discarded has taken them out again, both without
+/// another generation: then some rules are listed twice, or not at all (`__nf_tables_dump_rules` in
+/// net/netfilter/nf_tables_api.c; seen on 6.18).
+fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
+    match (before, position) {
+        (_, Some(position)) => before.last().is_some_and(|last| last.handle == position),
+        (_, None) => before.first().is_none_or(|first| first.handle != rule.handle),
+    }
 }
 
 /// The table that an object is in; none if it was made since the tables were listed, so that the generation has
@@ -261,6 +282,43 @@ mod tests {
             ];
             assert!(names.contains(&(request.message, recorded.as_str())), "{recorded}");
             Messages(&answer).try_for_each(|message| Ok(read(&message?)?))
+        }
+    }
+
+    /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were listed, lists
+    /// two of them again; if the rules were taken out, two are missing.
+    #[test]
+    fn a_torn_dump_is_read_again() {
+        type Tear = fn(&mut Vec<Vec<u8>>);
+        let tears: [Tear; 3] = [
+            |rules| rules.insert(2, rules[1].clone()),
+            |rules| rules.insert(1, rules[0].clone()),
+            |rules| drop(rules.remove(1)),
+        ];
+        for tear in tears {
+            let (torn, whole) = (Recording::new(), Recording::new());
+            for (request, answer) in torn
+                .0
+                .borrow_mut()
+                .iter_mut()
+                .filter(|(request, _)| request == "GETRULE")
+            {
+                let mut rules: Vec<Vec<u8>> = Vec::new();
+                let mut rest = answer.as_slice();
+                while let Some(length) = rest.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
+                    rules.push(rest[..length].to_vec());
+                    rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+                }
+                tear(&mut rules);
+                *answer = rules.concat();
+                assert_eq!(request, "GETRULE");
+            }
+            // The generation isn't asked for again after a torn dump.
+            torn.0.borrow_mut().pop_back();
+            torn.0.borrow_mut().append(&mut whole.0.borrow_mut());
+            let read = snapshot(&torn).unwrap();
+            assert_eq!(read, snapshot(&Recording::new()).unwrap());
+            assert!(torn.0.borrow().is_empty());
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use serde_json::Value;
 use xtask::handshake::{Client, Handshakes, Outcome};
-use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, families};
+use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
 
 use crate::support::{Run, chart_in, feed, install};
 
