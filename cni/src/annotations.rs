@@ -11,8 +11,8 @@ use proxy_init::{Config, Invalid, PortRange};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::configuration::Owner;
 use crate::error::Error;
+use crate::owner::Owner;
 
 /// What the injector sets on each pod whose proxy it adds.
 pub(crate) const PROXY_VERSION: &str = "linkerd.io/proxy-version";

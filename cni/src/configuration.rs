@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use proxy_init::{Choice, Config, Install, Invalid, OwnerId, Port, PortRange, Subnet};
+use proxy_init::{Choice, Config, Install, Invalid, Port, PortRange, Subnet};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::annotations::Given;
 use crate::error::Error;
+use crate::owner::Owner;
 use crate::version::Version;
 
 /// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
@@ -258,23 +259,6 @@ fn flat<T: Clone>(items: &[Text<T>]) -> Vec<T> {
 /// Reads a key that is there, `null` or not.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
-}
-
-/// A user or group; 0 and what is below stand for none, as upstream has it (`ProxyUID > 0` in pkg/iptables/iptables.go).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner(pub(crate) Option<OwnerId>);
-
-impl FromStr for Owner {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let is_negative = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
-        match text {
-            "0" => Ok(Self(None)),
-            text if text.strip_prefix('-').is_some_and(is_negative) => Ok(Self(None)),
-            id => id.parse().map(|id| Self(Some(id))),
-        }
-    }
 }
 
 /// A mode by its name, as `--iptables-mode` takes it.

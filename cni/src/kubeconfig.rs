@@ -214,6 +214,8 @@ impl Kubeconfig {
 /// Reads the file's structure. A parser's message repeats what it has found, which may be a token in the wrong place: only
 /// the place is told.
 fn parts(text: &str) -> Result<Parts, String> {
+    // A byte order mark, as some editors write it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if depth(text) > DEEPEST {
         return Err(format!(
             "is not valid: more than {DEEPEST} brackets are open at the same place"
@@ -226,7 +228,7 @@ fn parts(text: &str) -> Result<Parts, String> {
             format!(" at line {}, column {}", at.line(), at.column())
         });
         match yaml_serde::from_str::<IgnoredAny>(text) {
-            Err(_) => format!("is not valid: it is not YAML{place}"),
+            Err(_) => format!("is not valid: it is not one document of YAML{place}"),
             Ok(_) => format!("is not valid{place}: {key} is missing something, or is of the wrong type"),
         }
     })
@@ -262,13 +264,14 @@ fn server(url: &str) -> Result<String, String> {
         None => (authority, None),
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let host = match (bare, bare.unwrap_or(host).parse::<IpAddr>()) {
-        (_, Ok(IpAddr::V4(address))) => address.to_string(),
-        (_, Ok(IpAddr::V6(address))) => format!("[{address}]"),
+    let host = bare.unwrap_or(host);
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let host = match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => Some(address.to_string()),
+        Ok(IpAddr::V6(address)) => Some(format!("[{address}]")),
         // A name, which some installers put into brackets too.
-        (bare, Err(_)) => bare.unwrap_or(host).to_owned(),
+        Err(_) => Some(host.to_owned()).filter(|host| !host.is_empty() && host.bytes().all(is_name)),
     };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[:]".contains(&byte);
     let port = match port {
         Some(port) => match port.parse::<u16>() {
             Ok(port) => format!(":{port}"),
@@ -279,9 +282,7 @@ fn server(url: &str) -> Result<String, String> {
     if authority.contains('@') {
         return Err(invalid("with a user, which the plugin does not support"));
     }
-    if host.is_empty() || !host.bytes().all(is_name) {
-        return Err(invalid("whose host is neither a name nor an address"));
-    }
+    let host = host.ok_or_else(|| invalid("whose host is neither a name nor an address"))?;
     if !path
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"/.-_~%".contains(&byte))
@@ -398,6 +399,20 @@ mod tests {
             ("https://10.0.0.1:443", "ab.cd-e_f")
         );
         assert!(matches!(config.trust, Trust::Anything));
+        let text =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/cni/kubeconfig")).unwrap();
+        for text in [
+            text.clone(),
+            text.replace('\n', "\r\n"),
+            format!("\u{feff}{text}"),
+            format!("---\n{text}"),
+        ] {
+            assert_eq!(
+                Kubeconfig::parse(&text, Path::new("/")).unwrap().token,
+                "a.b",
+                "{text:?}"
+            );
+        }
     }
 
     #[test]
@@ -422,6 +437,10 @@ mod tests {
             ("https://", "neither a name nor an address"),
             ("https://a:port", "port"),
             ("https://a b:1", "neither a name nor an address"),
+            ("https://[::1]x:1", "neither a name nor an address"),
+            ("https://a:b:1", "neither a name nor an address"),
+            ("https://[]:1", "neither a name nor an address"),
+            ("https://[fe80::1%25eth0]:1", "neither a name nor an address"),
             ("https://u@a:1", "a user"),
             ("https://a:1/?token=x", "other than a path"),
             ("https://a:1/b#x", "other than a path"),
@@ -534,7 +553,7 @@ mod tests {
         let error = kubeconfig(INSECURE, "[hunter2]").unwrap_err();
         assert!(error.contains("line 12") && error.contains("users[0].user"), "{error}");
         let error = kubeconfig(INSECURE, "token: \"x").unwrap_err();
-        assert!(error.contains("not YAML at line "), "{error}");
+        assert!(error.contains("not one document of YAML at line "), "{error}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod fuzzed;
 pub mod kubeconfig;
 pub mod log;
 pub mod object;
+pub(crate) mod owner;
 pub mod plugin;
 pub mod pod;
 pub mod redirect;
