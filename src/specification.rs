@@ -35,7 +35,10 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
         Direction::Inbound => {
             let chosen =
                 config.redirected_ports.is_empty() || config.redirected_ports.iter().any(|it| it.get() == port);
-            let subnets = within(&config.ignored_inbound_subnets, connection.from);
+            let listed = &config.ignored_inbound_subnets;
+            // iptables ignores an address before /0, so that such a subnet alone is everybody, of either family.
+            let everybody = !listed.is_empty() && listed.iter().all(|subnet| subnet.net().prefix_len() == 0);
+            let subnets = everybody || within(listed, connection.from);
             (
                 !chosen || among(&config.ignored_inbound_ports) || subnets,
                 config.inbound_port,
@@ -103,7 +106,7 @@ mod tests {
     }
 
     fn subnets() -> impl Strategy<Value = Vec<Subnet>> {
-        let subnet = (address(), 0..=128u8).prop_map(|(address, prefix)| {
+        let subnet = (address(), prop_oneof![3 => 0..=128u8, 1 => Just(0)]).prop_map(|(address, prefix)| {
             let longest = if address.is_ipv4() { 32 } else { 128 };
             format!("{address}/{}", prefix % (longest + 1)).parse().unwrap()
         });
