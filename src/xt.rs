@@ -110,7 +110,7 @@ pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read
     })))
 }
 
-/// xt targets behind which evaluation goes on, and that don't change where a connection goes.
+/// xt targets after which evaluation goes on, and that don't change where a connection goes.
 const PASSING_TARGETS: [&[u8]; 16] = [
     b"LOG",
     b"NFLOG",
@@ -140,7 +140,7 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         (b"DNAT", 0) if family == Family::V4 => {
             Action::Nat(Range::read(info, family, &Layout::of(family))?.destination())
         }
-        // `struct nf_nat_range` and `struct nf_nat_range2`, which has more behind it, for both families.
+        // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
         (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE" | b"TPROXY", _) => Action::Nat(text(name)),
         (b"REJECT", _) => Action::Drop,

@@ -99,10 +99,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
-    let comment = prop::option::of(prop_oneof![
-        "[ -~]{0,140}".prop_map(Name::from),
-        Just(Name::from("a\0b"))
-    ]);
+    let comment = prop::option::of(prop_oneof!["[ -~]{0,140}".prop_map(Name::of), Just(Name::from("a\0b"))]);
     let counters = any::<Option<(u64, u64)>>().prop_map(|counters| {
         let (packets, bytes) = counters?;
         Some(Counters { packets, bytes })

@@ -33,8 +33,8 @@ pub(crate) enum Kind {
     Local,
     /// To another host.
     Unicast,
-    /// To nobody in particular: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
-    Shared,
+    /// To no single host: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
+    NotUnicast,
 }
 
 /// A network device.
@@ -120,7 +120,7 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
     let device = match kind {
         // Of an IPv6 address the answer has the device that it belongs to.
         Kind::Local => ask_device(&socket, Which::Named(b"lo")),
-        Kind::Unicast | Kind::Shared => ask_device(&socket, Which::Numbered(index)),
+        Kind::Unicast | Kind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
     };
     Ok(Route {
         kind,
@@ -134,7 +134,7 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpA
     // `rtm_type`, the eighth byte.
     let kind = match *message.payload.get(7).ok_or(Malformed)? {
         libc::RTN_LOCAL => Kind::Local,
-        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => Kind::Shared,
+        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => Kind::NotUnicast,
         _ => Kind::Unicast,
     };
     let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
@@ -250,7 +250,7 @@ mod tests {
             Ok((Kind::Local, 7, Some([10, 77, 0, 2].into())))
         );
         for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
-            assert_eq!(answer(kind, &[device]), Ok((Kind::Shared, 7, None)));
+            assert_eq!(answer(kind, &[device]), Ok((Kind::NotUnicast, 7, None)));
         }
         let v6 = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
         assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! nfnetlink_hook lists the functions at a hook (net/netfilter/nfnetlink_hook.c; since Linux 5.14, often as a module, in
 //! some distributions' kernels not at all). Every legacy table has a function at OUTPUT, so one list per family has them
-//! all, except that nat chains stand behind a function of nf_nat's, legacy ones and those of nf_tables alike. (Kernels with
+//! all, except that nat chains are called by a function of nf_nat's, legacy ones and those of nf_tables alike. (Kernels with
 //! "netfilter: nfnetlink_hook: Dump nat type chains", which came after Linux 7.2, list them themselves instead.)
 
 use nix::errno::Errno;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nat_table_is_behind_a_function_of_nf_nats() {
+    fn a_nat_table_is_called_by_a_function_of_nf_nats() {
         // With iptables-legacy's nat table and nothing else, over IPv4 and IPv6.
         for bytes in [
             "54000000000c0200010000000000000002000000130005006e665f6465667261675f6970763400001a00040069707634\

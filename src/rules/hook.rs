@@ -79,7 +79,7 @@ mod tests {
 
     /// What nft calls `dstnat` and `srcnat`.
     #[test]
-    fn nat_of_destinations_is_before_filters_and_of_sources_behind() {
+    fn nat_of_destinations_is_before_filters_and_of_sources_after() {
         for (hook, priority) in [
             (Hook::Prerouting, -100),
             (Hook::Output, -100),

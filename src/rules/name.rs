@@ -9,6 +9,11 @@ use std::fmt;
 pub struct Name(Vec<u8>);
 
 impl Name {
+    /// This text, which isn't copied.
+    pub(crate) fn of(text: String) -> Self {
+        Self(text.into_bytes())
+    }
+
     /// Its bytes, without the NUL that ends them in the kernel.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -18,13 +23,6 @@ impl Name {
 impl<T: AsRef<[u8]> + ?Sized> From<&T> for Name {
     fn from(bytes: &T) -> Self {
         Self(bytes.as_ref().to_owned())
-    }
-}
-
-/// Without copying it.
-impl From<String> for Name {
-    fn from(text: String) -> Self {
-        Self(text.into_bytes())
     }
 }
 

@@ -29,12 +29,12 @@ impl Input {
         self.line(format_args!(":{chain} - [0:0]"));
     }
 
-    /// Adds a rule behind a chain's last one.
+    /// Adds a rule after a chain's last one.
     pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
         self.line(format_args!("-A {chain} {}", IptablesRule(rule)));
     }
 
-    /// Deletes the rule with this index. Of several in a chain, the last must go first: those behind move up.
+    /// Deletes the rule with this index. Of several in a chain, the last must go first: those after it move up.
     pub(crate) fn delete(&mut self, chain: &Name, index: usize) {
         // Quoted as iptables-restore reads it (add_param_to_argv in iptables' xshared.c).
         self.0.extend(b"-D \"");

@@ -117,7 +117,7 @@ impl Ruleset {
         Some(Rule {
             conditions,
             action,
-            comment: Some(Name::from(purpose.to_string())),
+            comment: Some(Name::of(purpose.to_string())),
             counters: Some(Counters::default()),
             handle: 0,
         })

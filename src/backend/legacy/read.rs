@@ -27,8 +27,8 @@ const NAMES: [&str; 5] = ["raw", "mangle", NAT, "filter", "security"];
 pub(crate) fn read() -> Result<Found, Error> {
     let mut found = Found::default();
     let lists = Family::ALL.map(names);
-    for ((family, told), list) in Family::ALL.into_iter().zip(told(&lists, &NAMES)).zip(lists) {
-        match list.or_else(|error| told.ok_or(error)) {
+    for ((family, inferred), list) in Family::ALL.into_iter().zip(inferred(&lists, &NAMES)).zip(lists) {
+        match list.or_else(|error| inferred.ok_or(error)) {
             Ok(names) => {
                 for name in names {
                     found.tables.push(read_table(family, &name)?);
@@ -41,8 +41,8 @@ pub(crate) fn read() -> Result<Found, Error> {
     Ok(found)
 }
 
-/// Where only root may read the lists: which of the wanted tables each family has, if something else tells.
-fn told<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<Vec<String>>; 2] {
+/// Where only root may read the lists: which of the wanted tables each family has, if that can be inferred.
+fn inferred<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<Vec<String>>; 2] {
     let is_denied = |list: &io::Result<T>| matches!(list, Err(error) if error.kind() == ErrorKind::PermissionDenied);
     if !lists.iter().any(is_denied) {
         return [None, None];
@@ -69,10 +69,10 @@ enum List {
     Open(File),
     /// There was none, for a list comes with its family's module.
     Missing,
-    /// It may not be read. Something else told whether there was a nat table. Telling again would take longer, and tell
-    /// nothing new once nf_tables has nat chains, so this stands.
-    Told(bool),
-    /// It can't be read, and nothing else tells.
+    /// It may not be read. Whether there was a nat table was inferred from something else. Doing so again would take
+    /// longer, and say nothing new once nf_tables has nat chains, so this stands.
+    Inferred(bool),
+    /// It can't be read, and nothing can be inferred.
     Unseen(Unseen),
 }
 
@@ -80,11 +80,11 @@ impl Lists {
     /// Opens them, in the thread's network namespace.
     pub(crate) fn open() -> Self {
         let lists = Family::ALL.map(open_list);
-        let mut told = told(&lists, &[NAT]).into_iter();
-        Self(lists.map(|list| match (list, told.next().flatten()) {
+        let mut inferred = inferred(&lists, &[NAT]).into_iter();
+        Self(lists.map(|list| match (list, inferred.next().flatten()) {
             (Ok(Some(file)), _) => List::Open(file),
             (Ok(None), _) => List::Missing,
-            (Err(_), Some(names)) => List::Told(names.iter().any(|name| name == NAT)),
+            (Err(_), Some(names)) => List::Inferred(names.iter().any(|name| name == NAT)),
             (Err(error), None) => List::Unseen(not_known(&error)),
         }))
     }
@@ -99,7 +99,7 @@ impl Lists {
             let names = match list {
                 List::Open(file) => read_list(file),
                 List::Missing => names(family),
-                List::Told(has_nat) => Ok(has_nat.then(|| NAT.to_owned()).into_iter().collect()),
+                List::Inferred(has_nat) => Ok(has_nat.then(|| NAT.to_owned()).into_iter().collect()),
                 List::Unseen(unseen) => {
                     presence.unseen = Some(unseen.clone());
                     continue;

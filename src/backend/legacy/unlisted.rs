@@ -29,12 +29,12 @@ pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] 
         if !is_possible {
             return Some(Vec::new());
         }
-        let told = hooks::legacy_tables(socket.as_ref()?, family, may_have(family, NAT));
-        if told.is_err() {
+        let inferred = hooks::legacy_tables(socket.as_ref()?, family, may_have(family, NAT));
+        if inferred.is_err() {
             // It wouldn't tell of the other family either, and asking again costs another run of modprobe.
             socket = None;
         }
-        told.ok().flatten()
+        inferred.ok().flatten()
     })
 }
 

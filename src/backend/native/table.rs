@@ -128,7 +128,7 @@ struct Merged {
 impl Merged {
     fn rule(self, sets: &Sets) -> Rule {
         Rule {
-            comment: Some(Name::from(self.comment(sets))),
+            comment: Some(Name::of(self.comment(sets))),
             conditions: self.conditions,
             action: self.action,
             counters: Some(Counters::default()),

@@ -34,7 +34,7 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
     let to = connection.to.ip();
     let no_connection = |reason| Err(Error::NoConnection { to, reason });
     if to.is_multicast() || to == Ipv4Addr::BROADCAST {
-        return no_connection(SHARED);
+        return no_connection(NOT_UNICAST);
     }
     check_device(connection)?;
     match connection.direction {
@@ -52,7 +52,7 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
                 Ok(found) => match found.kind {
                     Kind::Local => Ok(Destination::Usual),
                     Kind::Unicast => Ok(Destination::NotHere),
-                    Kind::Shared => no_connection(SHARED),
+                    Kind::NotUnicast => no_connection(NOT_UNICAST),
                 },
                 Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
                 // Where routing can't be asked, the address is taken on trust.
@@ -62,7 +62,7 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
     }
 }
 
-const SHARED: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
+const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
 
 /// The device that is named has to exist. Rules see it by its own name, also if another name was given.
 fn check_device(connection: &mut Connection) -> Result<(), Error> {
@@ -116,8 +116,11 @@ fn add_route(connection: &mut Connection) -> Result<(), Error> {
         from: connection.from,
         errno: errno(error),
     })?;
-    if found.kind == Kind::Shared {
-        return Err(Error::NoConnection { to, reason: SHARED });
+    if found.kind == Kind::NotUnicast {
+        return Err(Error::NoConnection {
+            to,
+            reason: NOT_UNICAST,
+        });
     }
     connection.device = Some(Name::from(&found.device.name));
     connection.from = found.source;
