@@ -6,6 +6,7 @@ use nix::sys::utsname::uname;
 
 /// What an installation does in the initial network namespace. Where it cannot be told, it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum HostNetwork {
     /// It fails, and changes nothing.
     Refuse,

@@ -13,7 +13,7 @@ use crate::wanted::direction::Direction;
 
 impl Direction {
     /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in order.
-    pub fn hooks(self) -> &'static [Hook] {
+    pub(crate) fn hooks(self) -> &'static [Hook] {
         match self {
             Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
             Direction::Outbound => &[Hook::Output],

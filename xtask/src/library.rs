@@ -61,7 +61,25 @@ fn items() -> Result<String> {
         .read();
     let advice =
         "xtask/library-api/Cargo.toml needs the version of public-api that reads the JSON of this Rust's rustdoc";
-    listed.map_err(|error| format!("{error}\n{advice}").into())
+    let listed = listed.map_err(|error| format!("{error}\n{advice}"))?;
+    match unnamed(&listed) {
+        Some(line) => Err(format!("src/lib.rs doesn't offer a type that other programs get to see: {line}").into()),
+        None => Ok(listed),
+    }
+}
+
+/// The first line with a path that leads through a private module.
+fn unnamed(listed: &str) -> Option<&str> {
+    const CRATE: &str = "proxy_init::";
+    let modules = listed.lines().filter_map(|line| line.strip_prefix("pub mod "));
+    let modules: Vec<_> = modules.filter_map(|path| path.strip_prefix(CRATE)).collect();
+    let is_private = |path: &str| {
+        path.split_once("::").is_some_and(|(first, _)| {
+            let is_module = |name: &str| name.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+            is_module(first) && !modules.contains(&first)
+        })
+    };
+    listed.lines().find(|line| line.split(CRATE).skip(1).any(is_private))
 }
 
 /// Tests the package, unpacked where nothing else of the checkout is.
@@ -104,4 +122,17 @@ pub(crate) fn test_package() -> Result<()> {
         });
     fs::remove_dir_all(&elsewhere)?;
     tested
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_through_a_private_module_is_found() {
+        let listed = "pub mod proxy_init::error\npub fn proxy_init::error::chain() -> proxy_init::Mode\npub fn proxy_init::show<T>()";
+        assert_eq!(unnamed(listed), None);
+        let hidden = "pub proxy_init::Install::mode: core::option::Option<proxy_init::operate::Choice>";
+        assert_eq!(unnamed(&format!("{listed}\n{hidden}")), Some(hidden));
+    }
 }

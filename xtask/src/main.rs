@@ -51,7 +51,8 @@ Commands:
   mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
   library-api
-          List what the library offers to other programs in docs/library-api.txt (cargo xtask test compares)
+          List what the library offers to other programs in docs/library-api.txt; --check fails where that is not
+          what it offers
   release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
           completions, licences, SBOMs, checksums and notes (needs root); --check makes it twice and compares
   demo    Show real connections through the rules, in throwaway namespaces (needs root)
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         ("pods", [flag, name]) if flag == "--sweep" => pods::sweep(name),
         ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
+        ("library-api", [flag]) if flag == "--check" => setup::for_build().and_then(|()| library::check_items()),
         ("library-api", []) => setup::for_build().and_then(|()| library::write_items()),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("release", []) => setup::for_build().and_then(|()| release::run()),
