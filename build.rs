@@ -22,6 +22,11 @@ fn main() {
         println!("cargo::rustc-env=PROXY_INIT_{fact}={value}");
     }
     println!("cargo::rerun-if-changed=build.rs");
+    // A package can't have the fuzzer's corpus, which is in a folder that is a package of its own.
+    println!("cargo::rustc-check-cfg=cfg(has_corpus)");
+    if Path::new("fuzz/corpus").exists() {
+        println!("cargo::rustc-cfg=has_corpus");
+    }
 }
 
 /// What a variable of the environment says, if anything.

@@ -183,6 +183,7 @@ mod tests {
             })
     }
 
+    #[cfg(has_corpus)]
     #[test]
     fn the_corpus() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/read_all");
