@@ -34,6 +34,10 @@ it; it takes no arguments, but variables of the environment and the network conf
 The exit code is 0, or 1 with an error object on standard output. docs/cni.md lists the configuration's keys, the
 annotations that count, and the errors.";
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     // For people: a runtime gives no arguments.
     let argument = std::env::args_os()

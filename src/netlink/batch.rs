@@ -128,7 +128,7 @@ impl Batch {
         write(buffer.as_mut_ptr().cast());
         let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let length = u32_at(&bytes, 0).unwrap_or_default() as usize;
-        self.writer.messages(bytes.get(..length).unwrap_or_default());
+        self.writer.raw(bytes.get(..length).unwrap_or_default());
     }
 }
 
