@@ -166,7 +166,7 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
         ("ppoll", "ENOMEM"),
         ("read", "EIO"),
         ("wait4", "EIO"),
-        ("clone3", "EAGAIN"),
+        ("clone,clone3", "EAGAIN"),
         ("pipe2", "EMFILE"),
     ] {
         for when in 1..=6 {
@@ -189,7 +189,7 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
 fn where_no_thread_can_be_made_it_is_an_error() {
     let namespace = Namespace::new();
     let line = Run::new(&chart())
-        .failing("clone3", "EAGAIN")
+        .failing("clone,clone3", "EAGAIN")
         .output(&namespace)
         .last_line();
     assert!(

@@ -331,7 +331,12 @@ fn nothing_is_made_and_nothing_is_started() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("legacy"));
     let calls = Run::new("show").calls(&namespace);
-    assert_eq!(calls.count(&["execve", "fork", "vfork", "clone3"]), 1, "{}", calls.0);
+    assert_eq!(
+        calls.count(&["execve", "fork", "vfork", "clone", "clone3"]),
+        1,
+        "{}",
+        calls.0
+    );
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub(crate) struct Run {
     /// Programs that each start the next one, with their arguments.
     wrappers: Vec<OsString>,
     environment: Vec<OsString>,
+    program: &'static str,
     arguments: Vec<OsString>,
 }
 
@@ -50,6 +51,7 @@ impl Run {
         Self {
             wrappers: vec![],
             environment: vec![],
+            program: PROXY_INIT,
             arguments: line.split_whitespace().map(Into::into).collect(),
         }
     }
@@ -57,6 +59,13 @@ impl Run {
     /// With further arguments, which may hold spaces.
     pub(crate) fn arguments(mut self, more: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.arguments.extend(more.into_iter().map(Into::into));
+        self
+    }
+
+    /// By this build's own program, whatever is under test: valgrind takes a jump that optimised code may make early for a
+    /// mistake.
+    pub(crate) fn of_this_build(mut self) -> Self {
+        self.program = env!("CARGO_BIN_EXE_proxy-init");
         self
     }
 
@@ -147,7 +156,7 @@ impl Run {
     pub(crate) fn command(&self) -> Command {
         // Right before the program, so that the wrappers are looked up and run as ever.
         let environment = (!self.environment.is_empty()).then_some("/usr/bin/env".into());
-        let program = OsString::from(PROXY_INIT);
+        let program = OsString::from(self.program);
         let mut words = self
             .wrappers
             .iter()

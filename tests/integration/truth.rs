@@ -486,12 +486,12 @@ fn a_list_that_cannot_be_opened_is_not_an_empty_one() {
             run.under([
                 "strace",
                 "--output=/dev/null",
-                "--trace=openat",
+                "--trace=?open,openat",
                 "--trace-path=/proc/self/net/ip_tables_names",
                 "--trace-path=/proc/self/net/ip6_tables_names",
                 "--trace-path=/proc/thread-self/net/ip_tables_names",
                 "--trace-path=/proc/thread-self/net/ip6_tables_names",
-                &format!("--inject=openat:error={error}"),
+                &format!("--inject=?open,openat:error={error}"),
             ])
         };
         let line = lists(Run::new("uninstall")).output(&namespace).last_line();

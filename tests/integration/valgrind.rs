@@ -10,6 +10,7 @@ const FOUND: &str = "--error-exitcode=99";
 /// Runs it under valgrind, which must find nothing, and checks the program's own exit code.
 fn check(namespace: &Namespace, line: &str) {
     let finished = Run::new(line)
+        .of_this_build()
         .under(["valgrind", "--quiet", "--track-origins=no", FOUND])
         .output(namespace);
     let stderr = finished.stderr();
