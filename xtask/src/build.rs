@@ -11,7 +11,7 @@ use std::process::Command;
 use xtask::shell::{Result, Run as _, cargo, root, target};
 
 use crate::architecture::Architecture;
-use crate::libraries::{self, Libraries};
+use crate::c_libraries::{self, Libraries};
 use crate::target::{self as targets, Libc, Target};
 
 /// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
@@ -87,7 +87,7 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
             (libraries, with_musl(libraries, &rust.library()?))
         }
     };
-    let compiler = libraries::compiler(target.architecture);
+    let compiler = c_libraries::compiler(target.architecture);
     // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
     // more, last.
     // Paths from the checkout, where rustc links: flags are part of what cargo and rustc make names of, and so of the bytes.

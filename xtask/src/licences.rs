@@ -14,7 +14,7 @@ use xtask::shell::{Result, Run as _, cargo, root};
 use crate::architecture::Architecture;
 use crate::rust::Rust;
 use crate::target::{self, Libc};
-use crate::{build, libraries};
+use crate::{build, c_libraries};
 
 // The licences of the static libraries in SPDX's words: those of the notices in their sources, which Debian's copyright
 // files repeat.
@@ -92,7 +92,7 @@ pub(crate) fn components(program: &str, architecture: Architecture) -> Result<Ve
     }
     // It carries programs of C that are linked with glibc, to compare with.
     if build::carried_by(program).is_some() && libc != GLIBC {
-        components.push(of_debian(GLIBC.0, GLIBC.1, &libraries::glibc(architecture)?)?);
+        components.push(of_debian(GLIBC.0, GLIBC.1, &c_libraries::glibc(architecture)?)?);
     }
     Ok(components)
 }

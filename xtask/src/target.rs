@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use xtask::shell::Result;
 
 use crate::architecture::Architecture;
-use crate::libraries::{self, Libraries};
+use crate::c_libraries::{self, Libraries};
 use crate::rust::Rust;
 
 /// What is done to have musl.
@@ -86,7 +86,7 @@ pub(crate) fn choose(architecture: Architecture, effort: Effort) -> Result<&'sta
 fn musl(architecture: Architecture, effort: Effort) -> Result<(Rust, Libraries)> {
     let rust = match effort {
         Effort::Fetch => Rust::get()?,
-        Effort::AtHand if !libraries::has_musl(architecture) => {
+        Effort::AtHand if !c_libraries::has_musl(architecture) => {
             return Err("it is not here: cargo xtask build fetches it".into());
         }
         Effort::AtHand => Rust::at_hand()?,
