@@ -141,8 +141,9 @@ fn rustups() -> Result<()> {
 /// libraries of that root, so that this machine's may be older, and nobody has to be root.
 fn debians() -> Result<Rust> {
     let here = Architecture::here()?;
-    let root = apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?;
-    let source = apt::unpack(RELEASE, SOURCE)?;
+    // Where it is, cargo makes part of the names in the standard library, and so of the bytes: not by which link it was found.
+    let root = fs::canonicalize(apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?)?;
+    let source = fs::canonicalize(apt::unpack(RELEASE, SOURCE)?)?;
     let link = root.join("usr/lib/rustlib/src");
     if !link.exists() {
         std::os::unix::fs::symlink(source.join("usr/lib/rustlib/src"), link)?;
