@@ -121,6 +121,8 @@ fn placed(package: &str) -> &'static str {
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.
 fn with_musl(libraries: &Libraries, source: &Path) -> String {
+    // What is in the checkout, cargo names from there.
+    let source = source.strip_prefix(root()).unwrap_or(source);
     format!(
         "-C link-self-contained=no -C link-arg=-specs={} -L native={} --remap-path-prefix={}=/rust",
         libraries.specs().display(),

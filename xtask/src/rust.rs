@@ -141,22 +141,20 @@ fn rustups() -> Result<()> {
 /// libraries of that root, so that this machine's may be older, and nobody has to be root.
 fn debians() -> Result<Rust> {
     let here = Architecture::here()?;
-    // Where it is, cargo makes part of the names in the standard library, and so of the bytes: not by which link it was found.
-    let root = fs::canonicalize(apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?)?;
-    let source = fs::canonicalize(apt::unpack(RELEASE, SOURCE)?)?;
+    let root = apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?;
+    let source = apt::unpack(RELEASE, SOURCE)?;
     let link = root.join("usr/lib/rustlib/src");
     if !link.exists() {
         std::os::unix::fs::symlink(source.join("usr/lib/rustlib/src"), link)?;
     }
     let loader = apt::find(&root, here.loader()).ok_or_else(|| format!("{}: no {}", root.display(), here.loader()))?;
     let command = root.join("rustc");
-    let libraries = root.join(format!("usr/lib/{}-linux-gnu", here.machine()));
+    // By where it was called: where the standard library is, from the checkout, is part of its names, and so of the bytes.
     let script = format!(
-        "#!/bin/sh\nexec '{}' --library-path '{}' '{}' --sysroot '{}' \"$@\"\n",
-        loader.display(),
-        libraries.display(),
-        root.join("usr/bin/rustc").display(),
-        root.join("usr").display()
+        "#!/bin/sh\nroot=${{0%/*}}\nexec \"$root/{}\" --library-path \"$root/usr/lib/{}-linux-gnu\" \"$root/usr/bin/rustc\" \
+         --sysroot \"$root/usr\" \"$@\"\n",
+        loader.strip_prefix(&root)?.display(),
+        here.machine()
     );
     // Cargo compiles everything again if the compiler is younger.
     if fs::read_to_string(&command).ok().as_ref() != Some(&script) {
