@@ -68,7 +68,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
     let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
     assert!(verdicts.is_empty() || numbers.is_some());
     let chain = table::read_chain(family, attributes);
-    if let Ok(read) = meaning::read(attributes, family, &[]) {
+    if let Ok(read) = meaning::read(attributes, family, &[], &meaning::only_loopback) {
         // Whatever a mode takes to be written, it writes as what it is.
         let rule = Rule {
             handle: 0,

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::netlink::message::{Malformed, string, u16_at, u32_at};
 use crate::rules::family::Family;
+use crate::rules::flags::{self, State};
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Field, Rule, Values};
 use crate::wanted::ruleset::Multiport;
@@ -111,7 +112,7 @@ pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read
 }
 
 /// xt targets after which evaluation goes on, and that don't change where a connection goes.
-const PASSING_TARGETS: [&[u8]; 16] = [
+const PASSING_TARGETS: [&[u8]; 17] = [
     b"LOG",
     b"NFLOG",
     b"ULOG",
@@ -128,6 +129,7 @@ const PASSING_TARGETS: [&[u8]; 16] = [
     b"CONNSECMARK",
     b"TTL",
     b"HL",
+    b"TEE",
 ];
 
 /// Reads a target, but for the standard one, whose verdicts each table keeps in its own way.
@@ -142,7 +144,7 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         }
         // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
         (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
-        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE" | b"TPROXY", _) => Action::Nat(text(name)),
+        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(text(name)),
         (b"REJECT", _) => Action::Drop,
         (b"NOTRACK", _) => Action::Untrack,
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
@@ -334,38 +336,16 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     }
     let (mask, flags) = (byte_at(info, TCP_OPTION + 1)?, byte_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
-        conditions.push(first_segment(mask, flags, inverted & 4 != 0));
+        let negated = inverted & 4 != 0;
+        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
+        conditions.push(flags::tcp_flags(text, mask, flags, negated));
     }
     Ok(Some(conditions))
-}
-
-/// A condition on TCP's flags, for a connection's first segment.
-fn first_segment(mask: u8, flags: u8, negated: bool) -> Condition {
-    let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
-    match first_segment_has(mask, flags) {
-        Some(has) => Condition::Fixed {
-            text,
-            holds: has != negated,
-        },
-        None => Condition::Unknown(text),
-    }
-}
-
-/// Whether, of TCP's flags under the mask, a connection's first segment has exactly these: it has SYN, and of the two bits of
-/// ECN nothing is known.
-pub(crate) fn first_segment_has(mask: u8, flags: u8) -> Option<bool> {
-    const SYN: u8 = 0x02;
-    const ECN: u8 = 0xc0;
-    (mask & ECN == 0).then_some(SYN & mask == flags)
 }
 
 fn not(negated: bool) -> &'static str {
     if negated { " !" } else { "" }
 }
-
-/// The bit of a connection's first packet among conntrack's states: `IP_CT_NEW` in `XT_CONNTRACK_STATE_BIT` and in
-/// `NF_CT_STATE_BIT` (linux/netfilter/xt_conntrack.h, nf_conntrack_common.h).
-pub(crate) const STATE_NEW: u32 = 8;
 
 /// `struct xt_conntrack_mtinfo3`: only `--ctstate` is understood.
 fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
@@ -373,35 +353,34 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     if kinds != 1 {
         return Ok(None);
     }
-    // `XT_CONNTRACK_STATE_SNAT` and the next two.
+    // `XT_CONNTRACK_STATE_SNAT` and the next two; the others' bits are those of [`State`].
     const SNAT: u16 = 1 << 6;
     const DNAT: u16 = 1 << 7;
     const UNTRACKED: u16 = 1 << 8;
     let negated = inverted & 1 != 0;
     let names = [
-        (8, "NEW"),
-        (2, "ESTABLISHED"),
-        (4, "RELATED"),
-        (1, "INVALID"),
-        (SNAT, "SNAT"),
-        (DNAT, "DNAT"),
-        (UNTRACKED, "UNTRACKED"),
+        (8, "NEW", Some(State::New)),
+        (2, "ESTABLISHED", Some(State::Established)),
+        (4, "RELATED", Some(State::Related)),
+        (1, "INVALID", Some(State::Invalid)),
+        (SNAT, "SNAT", None),
+        (DNAT, "DNAT", None),
+        (UNTRACKED, "UNTRACKED", Some(State::Untracked)),
     ];
-    let names: Vec<_> = names
+    let is_named = |bit: u16| states & bit != 0;
+    let named: Vec<_> = names
         .iter()
-        .filter(|(bit, _)| states & bit != 0)
-        .map(|(_, name)| *name)
+        .filter(|(bit, ..)| is_named(*bit))
+        .map(|(_, name, _)| *name)
         .collect();
-    let text = format!("-m conntrack{} --ctstate {}", not(negated), names.join(","));
-    let is_new = u32::from(states) & STATE_NEW != 0;
-    Ok(Some(vec![match states & (SNAT | DNAT | UNTRACKED) {
-        // A redirect makes a first packet's connection one with DNAT, and an earlier rule may leave it untracked.
-        1.. if !is_new => Condition::Unknown(text),
-        _ => Condition::Fixed {
-            text,
-            holds: is_new != negated,
-        },
-    }]))
+    let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
+    if states & (SNAT | DNAT) != 0 {
+        // A redirect makes a connection one with DNAT, whatever its state is.
+        return Ok(Some(vec![Condition::Unknown(text)]));
+    }
+    let held = names.iter().filter(|(bit, ..)| is_named(*bit) != negated);
+    let held: Vec<State> = held.filter_map(|(.., state)| *state).collect();
+    Ok(Some(vec![flags::states(text, &held)]))
 }
 
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;

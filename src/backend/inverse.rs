@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::{native, nft};
 use crate::rules::examples::random;
 use crate::rules::family::Family;
+use crate::rules::flags::{State, ct_state};
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, Rule, TCP, Values, interface};
 use crate::rules::set::Set;
@@ -66,7 +67,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     });
     prop_oneof![
         20 => compared,
-        1 => any::<bool>().prop_map(|holds| Condition::Fixed { text: "ct state new".to_owned(), holds }),
+        1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == State::New) == is_new)),
         1 => Just(Condition::Unknown("fib daddr type local".to_owned())),
     ]
 }
@@ -106,6 +107,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     });
     (prop::collection::vec(condition(), 0..4), action(), comment, counters).prop_map(
         |(conditions, action, comment, counters)| Rule {
+            effects: Vec::new(),
             conditions,
             action,
             comment,
@@ -186,10 +188,7 @@ fn what_is_refused_is_named() {
             Some("fib daddr type local"),
         ),
         (
-            Condition::Fixed {
-                text: "ct state new".to_owned(),
-                holds: true,
-            },
+            ct_state(|state| state == State::New),
             Some("ct state new"),
             Some("ct state new"),
         ),

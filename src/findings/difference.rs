@@ -6,15 +6,16 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use crate::findings::explain::proxy;
 use crate::found::Found;
 use crate::found::line::Line;
 use crate::rules::family::Family;
 use crate::rules::nftables::set_element;
-use crate::rules::rule::Rule;
+use crate::rules::rule::{Action, Field, Rule};
 use crate::rules::set::Set;
 use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
-use crate::walk::connections::Connections;
-use crate::walk::route;
+use crate::walk::connections::{Connections, any_but_lo};
+use crate::walk::route::there_and_back;
 use crate::walk::step::{Fate, Outcome, Place};
 use crate::walk::walker::Watched;
 use crate::wanted::direction::Direction;
@@ -87,6 +88,17 @@ pub enum Problem {
     },
     /// The base chain's policy drops what bypasses the proxy.
     Policy,
+    /// Another rule drops what proxy-init's rules have redirected.
+    Dropped {
+        /// The other rule, or the policy.
+        by: String,
+        /// Which connections.
+        connections: String,
+        /// Whether it drops the replies to them.
+        is_reply: bool,
+        /// Whether that is certain, or depends on something that isn't understood.
+        certain: bool,
+    },
 }
 
 impl Problem {
@@ -104,7 +116,21 @@ impl Problem {
             Problem::Doubled(_) => "doubled",
             Problem::Shadowed { .. } => "shadowed",
             Problem::Policy => "policy",
+            Problem::Dropped { .. } => "dropped",
         }
+    }
+
+    /// Whether it is about rules of other programs, which proxy-init's are right beside.
+    pub fn is_about_others(&self) -> bool {
+        matches!(
+            self,
+            Problem::Shadowed { .. } | Problem::Policy | Problem::Dropped { .. }
+        )
+    }
+
+    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Problem::Dropped { certain: false, .. })
     }
 
     /// The rules that are expected, and those that were found instead.
@@ -121,6 +147,7 @@ impl Problem {
                 found.iter().map(String::as_str).collect(),
             ),
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
+            Problem::Dropped { by, .. } => (vec![], vec![by]),
         }
     }
 
@@ -154,13 +181,35 @@ impl Problem {
                     (Fate::Dropped, false) => "may drop connections",
                     (Fate::Untracked, false) => "may keep connections from being redirected",
                 };
-                format!("shadowed: the rule behind + comes first and {does}: {connections}")
+                format!("shadowed: the rule marked + {does}: {connections}")
+            }
+            Problem::Dropped {
+                connections,
+                is_reply,
+                certain,
+                ..
+            } => {
+                let does = if *certain { "drops" } else { "may drop" };
+                let what = match is_reply {
+                    true => "the replies to connections that were redirected",
+                    false => "connections that were redirected",
+                };
+                format!("dropped: the rule marked + {does} {what}: {connections}")
             }
         }
     }
 }
 
-/// As a diff: what is missing behind `-`, what was found instead behind `+`.
+impl Finding {
+    /// As a sentence: where, what is wrong, and the rule.
+    pub fn in_a_line(&self) -> String {
+        let (_, found) = self.problem.sides();
+        let rules = found.join("; ");
+        format!("{}, {}: {} ({rules})", self.family, self.chain, self.problem.words())
+    }
+}
+
+/// As a diff: what is missing after `-`, what was found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, {}: {}", self.family, self.chain, self.problem.words())?;
@@ -444,7 +493,12 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
         table: expected,
         chain: direction.chain(),
     };
-    let walk = route::before(found, family, direction, watched, Connections::all(family, direction));
+    let mut connections = Connections::all(family, direction);
+    if direction == Direction::Inbound {
+        connections = connections.with(Field::InInterface, &any_but_lo());
+    }
+    let proxy = proxy(std::slice::from_ref(expected));
+    let walk = there_and_back(found, family, direction, connections, &proxy, Some(watched));
     let base = expected
         .chains
         .iter()
@@ -467,7 +521,25 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
         if !is_ours && ChainName::from_name(name.as_bytes()).is_some_and(ChainName::is_ours) {
             return None;
         }
-        let problem = if outcome.after_watched {
+        let by = || match at {
+            Place::Rule(line) => line.to_string(),
+            Place::Policy(_) => format!("policy drop of {table} {name}"),
+        };
+        let is_redirected = outcome.after_watched && matches!(outcome.action, Some(Action::Redirect(_)));
+        let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
+            // What its device and its sender are, a reply doesn't tell of a connection.
+            let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
+            let connections = match outcome.is_reply {
+                true => outcome.connections.clone().lacking(&of_sender),
+                false => outcome.connections.clone(),
+            };
+            Problem::Dropped {
+                by: by(),
+                connections: connections.to_string(),
+                is_reply: outcome.is_reply,
+                certain: outcome.is_certain(),
+            }
+        } else if outcome.after_watched {
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
             // about them. The policy of the base chain that holds proxy-init's jump is the exception: it counts as part
             // of the rules.
@@ -482,10 +554,7 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
             }
             Problem::Shadowed {
                 jump: jump.clone(),
-                by: match at {
-                    Place::Rule(line) => line.to_string(),
-                    Place::Policy(_) => format!("policy drop of {table} {name}"),
-                },
+                by: by(),
                 fate: outcome.fate,
                 connections: outcome.connections.to_string(),
                 certain: outcome.is_certain(),
@@ -579,7 +648,7 @@ mod tests {
     }
 
     fn shadowed(place: &str, does: &str, by: &str) -> String {
-        format!("IPv4, {place}: shadowed: the rule behind + comes first and {does}\n  - {JUMP_IN}\n  + {by}\n")
+        format!("IPv4, {place}: shadowed: the rule marked + {does}\n  - {JUMP_IN}\n  + {by}\n")
     }
 
     #[test]
@@ -768,15 +837,12 @@ mod tests {
                 "redirects connections",
                 "REDIRECT --to-ports 1",
             ),
-            (
-                Action::Untrack,
-                "keeps connections from being redirected",
-                "CT --notrack",
-            ),
         ] {
             let want = shadowed("PREROUTING", &format!("{does}: to port 80"), &line(target));
             assert_eq!(first(action), [want]);
         }
+        // There, connection tracking has seen the packet already.
+        assert!(first(Action::Untrack).is_empty());
         let unknown = first(Action::Unknown("NFQUEUE".to_owned()));
         let does = "may take connections away (it is not understood): to port 80";
         assert_eq!(unknown, [shadowed("PREROUTING", does, &line("NFQUEUE"))]);
@@ -826,17 +892,31 @@ mod tests {
         };
         let line = "policy drop of inet mine mine";
         let want = shadowed("inet mine mine", "drops connections: all TCP connections", line);
-        assert_eq!(with_policy(-150, "inet mine"), [want]);
-        assert!(
-            with_policy(0, "inet mine").is_empty(),
-            "a filter behind proxy-init is free to drop"
+        let back =
+            "IPv4, inet mine mine: dropped: the rule marked + drops connections that were redirected: to 127.0.0.1 \
+                    to port 4140 in by \"lo\"\n  + policy drop of inet mine mine\n"
+                .to_owned();
+        assert_eq!(with_policy(-150, "inet mine"), [want, back.clone()]);
+        assert_eq!(
+            with_policy(0, "inet mine"),
+            [
+                back.replace("to 127.0.0.1 to port 4140 in by \"lo\"", "to port 4143"),
+                back
+            ]
         );
         // The other table's base chain has the same name as proxy-init's.
         let mut other = table("ip mine", vec![base("OUTPUT", Kind::Filter, Hook::Output, 0, vec![])]);
         other.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
         let mut tables = installed();
         tables.push(other);
-        assert!(said(tables).is_empty());
+        let said = said(tables);
+        assert!(
+            !said.is_empty()
+                && said
+                    .iter()
+                    .all(|said| said.starts_with("IPv4, ip mine OUTPUT: dropped: ")),
+            "{said:?}"
+        );
     }
 
     #[test]
@@ -957,7 +1037,7 @@ mod tests {
 
     fn native_shadow(family: &str, chain: &str, does: &str) -> String {
         let jump = "jump PROXY_INIT_OUTPUT comment \"jump\"";
-        format!("{family}, {chain}: shadowed: the rule behind + comes first and {does}\n  - {jump}\n  + {jump}\n")
+        format!("{family}, {chain}: shadowed: the rule marked + {does}\n  - {jump}\n  + {jump}\n")
     }
 
     #[test]
@@ -1001,9 +1081,12 @@ mod tests {
         };
         let families = |only| -> Vec<String> {
             let said = natively(only, dropping);
-            said.iter()
+            let mut families: Vec<_> = said
+                .iter()
                 .map(|line| line.split(',').next().unwrap().to_owned())
-                .collect()
+                .collect();
+            families.dedup();
+            families
         };
         assert_eq!(families(None), ["IPv4", "IPv6"]);
         assert_eq!(families(Some(Family::V4)), ["IPv4"]);
@@ -1061,10 +1144,7 @@ mod tests {
             (Fate::Untracked, false, "may keep connections from being redirected"),
         ] {
             let words = shadowed(None, fate, certain).words();
-            assert!(
-                words.ends_with(&format!(" comes first and {does}: to port 80")),
-                "{words}"
-            );
+            assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
         }
     }
 }

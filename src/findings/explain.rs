@@ -5,13 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::found::Found;
 use crate::rules::family::Family;
+use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::LOOPBACK;
 use crate::rules::rule::{Action, Condition, Field, Rule, address, interface};
+use crate::rules::table::Table;
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
-use crate::walk::route::follow;
+use crate::walk::route::{Proxy, there_and_back};
 use crate::walk::step::{Fate, Matched, Open, Outcome, Place, Reason, Step};
 use crate::walk::walker::Walk;
 use crate::wanted::direction::Direction;
@@ -64,7 +66,7 @@ pub enum Verdict {
     Elsewhere(String),
     /// It is dropped or rejected.
     Dropped,
-    /// The rules let it through, but it is lost; the text says why.
+    /// It is lost although the rules let its first packet through; the text says why.
     Lost(String),
     /// That isn't known; the text says why.
     NotKnown(String),
@@ -135,7 +137,9 @@ pub fn of_seen<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
         SocketAddr::V6(_) => Family::V6,
     };
     let connections = connections(found, family, connection);
-    conclude(found, follow(found, family, connection.direction, connections))
+    let proxy = proxy(&found.tables);
+    let walk = there_and_back(found, family, connection.direction, connections, &proxy, None);
+    conclude(found, &proxy.ports, walk)
 }
 
 /// The connection as a set of those that it may be.
@@ -153,7 +157,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => one(id.into()),
-            None => Intervals::up_to(field.largest()).without(&proxy_ids(found, field)),
+            None => Intervals::up_to(field.largest()).without(&proxy_ids(&found.tables, field)),
         };
         set = set.with(field, &ids);
     }
@@ -168,22 +172,32 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     set.with(field, &devices)
 }
 
-/// The rules in the tables in which proxy-init keeps its own.
-fn own_rules(found: &Found) -> impl Iterator<Item = &Rule> {
-    let tables = found.tables.iter().filter(|table| Mode::of(table).is_some());
+/// The rules in those of these tables in which proxy-init keeps its own.
+fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
+    let tables = tables.iter().filter(|table| Mode::of(table).is_some());
     let chains = tables.flat_map(|table| &table.chains);
     chains.flat_map(|chain| &chain.rules).filter(|rule| rule.is_ours())
 }
 
 /// The ports to which proxy-init's rules redirect: those of the proxy. Whichever rule redirects there, redirects to it.
-pub fn proxy_ports(found: &Found) -> Vec<u16> {
-    own_rules(found).filter_map(Rule::redirects_to).collect()
+pub fn proxy_ports(tables: &[Table]) -> Vec<u16> {
+    own_rules(tables).filter_map(Rule::redirects_to).collect()
+}
+
+/// The proxy, as far as proxy-init's rules in these tables name it.
+pub fn proxy(tables: &[Table]) -> Proxy {
+    let ports = proxy_ports(tables).into_iter();
+    Proxy {
+        ports: Intervals::new(ports.map(|port| (port.into(), port.into()))),
+        uids: proxy_ids(tables, Field::Uid),
+        gids: proxy_ids(tables, Field::Gid),
+    }
 }
 
 /// The users or groups that proxy-init's rules take for the proxy's.
-fn proxy_ids(found: &Found, wanted: Field) -> Intervals {
+fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
     let mut ids = Vec::new();
-    for rule in own_rules(found) {
+    for rule in own_rules(tables) {
         if let [
             Condition::In {
                 field,
@@ -201,25 +215,30 @@ fn proxy_ids(found: &Found, wanted: Field) -> Intervals {
 }
 
 /// What all possible ends of a way come to.
-fn conclude<'a>(found: &'a Found, walk: Walk<'a>) -> Answer<'a> {
-    let ports = proxy_ports(found);
+fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
     let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
     let ends: Vec<(Outcome<'a>, Option<Verdict>)> = ended
         .chain(walk.arrived)
         .map(|end| {
-            let verdict = verdict(&ports, &end);
+            let verdict = verdict(ports, &end);
             (end, verdict)
         })
         .collect();
-    let verdict = match ends.split_first() {
-        Some(((_, Some(first)), rest)) if rest.iter().all(|(_, other)| other.as_ref() == Some(first)) => first.clone(),
+    let is_dropped =
+        |(_, verdict): &(Outcome<'_>, Option<Verdict>)| matches!(verdict, Some(Verdict::Dropped | Verdict::Lost(_)));
+    // Where either packet may be dropped, the way back is the farthest that any gets.
+    let all_dropped = ends.last().filter(|_| ends.iter().all(is_dropped));
+    let same = |(_, verdict): &(Outcome<'_>, Option<Verdict>)| ends.iter().all(|(_, other)| other == verdict);
+    let decisive = all_dropped.or_else(|| ends.first().filter(|end| same(end)));
+    let verdict = match decisive {
+        Some((_, Some(verdict))) => verdict.clone(),
         _ => Verdict::NotKnown(why(&walk.questions, &ends)),
     };
     let at = match &verdict {
         Verdict::NotKnown(_) => None,
         Verdict::Bypass => bypassed_at(found, &walk.steps),
-        _ => ends.first().and_then(|(end, _)| end.at),
+        _ => decisive.and_then(|(end, _)| end.at),
     };
     Answer {
         verdict,
@@ -229,16 +248,17 @@ fn conclude<'a>(found: &'a Found, walk: Walk<'a>) -> Answer<'a> {
 }
 
 /// What one end means; none if it isn't known.
-fn verdict(ports: &[u16], end: &Outcome<'_>) -> Option<Verdict> {
-    let port = end.connections.get(Field::DestinationPort).map(Intervals::as_slice);
+fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
+    let port = end.port.as_ref().map(Intervals::as_slice);
     Some(match (end.fate, end.action) {
+        (Fate::Dropped, _) if end.is_reply => Verdict::Lost("the reply".to_owned()),
         (Fate::Dropped, _) => Verdict::Dropped,
         (Fate::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
-                Ok(port) if ports.contains(&port) => Verdict::Proxy(port),
+                Ok(port) if ports.meets(&[(first, last)]) => Verdict::Proxy(port),
                 _ => Verdict::Elsewhere(format!("redirected to port {first} of this host")),
             },
-            Some(&[(first, last)]) if !ports.iter().any(|&port| (first..=last).contains(&port.into())) => {
+            Some(&[(first, last)]) if !ports.meets(&[(first, last)]) => {
                 Verdict::Elsewhere(format!("redirected to one of ports {first}-{last} of this host"))
             }
             _ => return None,
@@ -308,7 +328,13 @@ fn why(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> Strin
         .filter_map(|(index, open)| Some((index, open, in_words(open)?)));
     let mut relevant = told.clone().filter(|(index, open, _)| {
         let field = match open {
-            Open::Match(_, Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..)) => *field,
+            Open::Match(
+                _,
+                Reason::Condition(Condition::In { field, .. } | Condition::Flags { field, .. }, Some(_)),
+            ) => *field,
+            Open::Match(_, Reason::Map(field, ..)) => *field,
+            Open::Match(_, Reason::Device(Hook::Egress)) => Field::OutInterface,
+            Open::Match(_, Reason::Device(_)) => Field::InInterface,
             _ => return assumed(*index),
         };
         matters(field) || assumed(*index)
@@ -336,14 +362,25 @@ fn in_words(open: &Open<'_>) -> Option<String> {
                 "it depends on which runs first, {one} or {two}: their priorities are equal"
             ));
         }
+        Open::Side(slot, what) => {
+            let (table, chain) = (slot.table, &slot.chain.name);
+            return Some(format!(
+                "it depends on whether {table} {chain} runs before the kernel {what}: their priorities are equal"
+            ));
+        }
         Open::Match(at, reason) => (*at, reason),
     };
     Some(match reason {
-        Reason::Device => {
+        Reason::Device(hook) => {
             let (table, chain) = (at.table(), &at.chain().name);
-            format!("it depends on which devices {table}, chain {chain}, is for")
+            let (how, flag) = match hook {
+                Hook::Egress => ("it leaves", "--out"),
+                _ => ("it comes in", "--in"),
+            };
+            format!("it depends on the device by which {how}, because {table}, chain {chain}, is for some: give {flag}")
         }
-        Reason::Condition(Condition::In { field, .. }, Some(_)) | Reason::Map(field, ..) => depends_on(*field, at),
+        Reason::Condition(Condition::In { field, .. } | Condition::Flags { field, .. }, Some(_))
+        | Reason::Map(field, ..) => depends_on(*field, at),
         Reason::Condition(Condition::Unknown(text), _) => {
             format!("it depends on `{text}` in {at}, which is not understood")
         }
@@ -362,6 +399,8 @@ fn depends_on(field: Field, at: Place<'_>) -> String {
         Field::Destination(_) => ("the address to which it is translated", ""),
         Field::DestinationPort => ("the port to which it is translated", ""),
         Field::Family | Field::Protocol => ("the protocol", ""),
+        Field::State => ("what connection tracking says of it", ""),
+        Field::TcpFlags => ("whether it uses ECN", ""),
     };
     format!("it depends on {what}, because of {at}{advice}")
 }
@@ -787,7 +826,12 @@ mod tests {
         let of_user = || not(Condition::is(Field::Uid, 2102));
         for (hook, conditions, want) in [
             (Hook::Output, vec![localhost(), not(lo())], "dropped"),
-            (Hook::Output, vec![lo()], "to the proxy, port 4140"),
+            (Hook::Output, vec![lo()], "dropped: the reply"),
+            (
+                Hook::Output,
+                vec![lo(), Condition::is(Field::DestinationPort, 80)],
+                "to the proxy, port 4140",
+            ),
             (Hook::Postrouting, vec![localhost(), lo(), of_user()], "dropped"),
             (
                 Hook::Prerouting,
@@ -833,9 +877,20 @@ mod tests {
         assert_eq!(way(&answer).last().unwrap(), "input mine policy yes");
         assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "bypasses the proxy");
 
-        let mut raw = filter(Hook::Prerouting, vec![rule([to_port(80)], Action::Untrack)]);
-        raw.chains[0].base.as_mut().unwrap().priority = -300;
-        let found = beside(vec![raw]);
+        let raw = |hook, condition| {
+            let mut raw = filter(hook, vec![rule([condition], Action::Untrack)]);
+            raw.chains[0].base.as_mut().unwrap().priority = -300;
+            raw
+        };
+        let there = raw(Hook::Prerouting, to_port(80));
+        // The packets after its answer are taken for a connection of their own, and redirected.
+        let found = beside(vec![there.clone()]);
+        assert_eq!(said(&found, &inbound("10.0.0.1:80")), "dropped: the reply");
+        let back = Table {
+            name: Name::from("back"),
+            ..raw(Hook::Output, Condition::is(Field::SourcePort, 80))
+        };
+        let found = beside(vec![there, back]);
         let answer = explain(&found, &inbound("10.0.0.1:80"));
         assert_eq!(answer.verdict, Verdict::Bypass);
         assert_eq!(
@@ -892,21 +947,30 @@ mod tests {
     }
 
     #[test]
-    fn of_which_devices_a_chain_is_for_nothing_is_known() {
+    fn a_netdev_chain_sees_its_device_alone() {
         let at = |action| {
-            let ingress = base(
+            let mut ingress = base(
                 "edge",
                 Kind::Filter,
                 Hook::Ingress,
                 0,
                 vec![rule([to_port(80)], action)],
             );
+            ingress.devices = Some(Intervals::one(interface(b"eth1")));
             beside(vec![table("netdev edge", vec![ingress])])
         };
         assert_eq!(
             said(&at(Action::Drop), &inbound("10.0.0.1:80")),
-            "not known: it depends on which devices netdev edge, chain edge, is for"
+            "not known: it depends on the device by which it comes in, because netdev edge, chain edge, is for some: \
+             give --in"
         );
+        for (device, want) in [("eth1", "dropped"), ("eth0", "to the proxy, port 4143")] {
+            let by = Connection {
+                device: Some(Name::from(device)),
+                ..inbound("10.0.0.1:80")
+            };
+            assert_eq!(said(&at(Action::Drop), &by), want, "{device}");
+        }
         assert_eq!(
             said(&at(Action::Drop), &inbound("10.0.0.1:81")),
             "to the proxy, port 4143"
@@ -915,6 +979,106 @@ mod tests {
             said(&at(Action::Accept), &inbound("10.0.0.1:80")),
             "to the proxy, port 4143"
         );
+    }
+
+    /// What connection tracking says depends on where the packet is, and of a reply it says something else.
+    #[test]
+    fn a_packet_has_the_state_of_its_place() {
+        use crate::rules::flags::{State, ct_state};
+        let drops = |hook, priority, state: State| {
+            let condition = ct_state(|other| other == state);
+            let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
+            table.chains[0].base.as_mut().unwrap().priority = priority;
+            beside(vec![table])
+        };
+        let not_known = "not known: it depends on whether inet mine mine runs before the kernel tracks the connection: \
+                         their priorities are equal";
+        let (to_proxy, reply) = ("to the proxy, port 4143", "dropped: the reply");
+        for (hook, priority, state, want) in [
+            (Hook::Prerouting, -300, State::Invalid, "dropped"),
+            (Hook::Prerouting, -300, State::New, to_proxy),
+            (Hook::Prerouting, -200, State::Invalid, not_known),
+            (Hook::Prerouting, -200, State::New, not_known),
+            (Hook::Prerouting, -199, State::Invalid, to_proxy),
+            (Hook::Prerouting, -199, State::New, "dropped"),
+            (Hook::Ingress, 300, State::Invalid, "dropped"),
+            (Hook::Ingress, 300, State::New, to_proxy),
+            (Hook::Input, -300, State::New, "dropped"),
+            (Hook::Input, -300, State::Established, to_proxy),
+            (Hook::Output, -300, State::Invalid, reply),
+            (Hook::Output, -199, State::Established, reply),
+            (Hook::Output, -199, State::New, to_proxy),
+            (Hook::Postrouting, 0, State::Established, reply),
+            (Hook::Egress, 0, State::Established, reply),
+        ] {
+            let found = drops(hook, priority, state);
+            let said = said(&found, &inbound("10.0.0.1:80"));
+            assert_eq!(said, want, "{hook} {priority} {state:?}");
+        }
+        // What lo brings back has a state from the beginning.
+        for (hook, state, want) in [
+            (Hook::Ingress, State::Invalid, "to the proxy, port 4140"),
+            (Hook::Ingress, State::New, "dropped"),
+            (Hook::Ingress, State::Established, reply),
+            (Hook::Prerouting, State::New, "dropped"),
+            (Hook::Output, State::Invalid, "dropped"),
+        ] {
+            let found = drops(hook, -300, state);
+            assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{hook} {state:?}");
+        }
+    }
+
+    /// The reply has the addresses and the ports of the way back, which the NAT hook turns into those that were asked for.
+    #[test]
+    fn a_reply_goes_back_as_it_is_translated() {
+        let from_port = |port: u128| Condition::is(Field::SourcePort, port);
+        let dropping = |hook, priority, condition| {
+            let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
+            table.chains[0].base.as_mut().unwrap().priority = priority;
+            beside(vec![table])
+        };
+        let by_lo = || Condition::is(Field::OutInterface, interface(LOOPBACK));
+        for (connection, hook, priority, condition, is_dropped) in [
+            (inbound("10.0.0.1:80"), Hook::Output, 0, from_port(4143), true),
+            (inbound("10.0.0.1:80"), Hook::Output, 0, from_port(80), false),
+            (inbound("10.0.0.1:80"), Hook::Postrouting, 0, from_port(4143), true),
+            (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(4143), false),
+            (inbound("10.0.0.1:80"), Hook::Postrouting, 101, from_port(80), true),
+            (inbound("10.0.0.1:80"), Hook::Egress, 0, from_port(80), true),
+            (
+                inbound("10.0.0.1:80"),
+                Hook::Output,
+                0,
+                Condition::is(Field::Uid, 2102),
+                true,
+            ),
+            (
+                inbound("10.0.0.1:80"),
+                Hook::Output,
+                0,
+                Condition::is(Field::Uid, 7),
+                false,
+            ),
+            (outbound("10.0.0.1:80"), Hook::Output, 0, from_port(4140), true),
+            (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(4140), false),
+            (outbound("10.0.0.1:80"), Hook::Input, 0, from_port(80), true),
+            (outbound("10.0.0.1:80"), Hook::Egress, 0, by_lo(), true),
+            // By no rule of proxy-init's: from another host, which answers it.
+            (outbound("10.0.0.1:25"), Hook::Input, 0, from_port(25), true),
+            (outbound("10.0.0.1:25"), Hook::Ingress, 0, from_port(25), true),
+        ] {
+            let found = dropping(hook, priority, condition.clone());
+            let verdict = explain(&found, &connection).verdict;
+            assert_eq!(
+                matches!(verdict, Verdict::Dropped | Verdict::Lost(_)),
+                is_dropped,
+                "{connection:?} {hook} {priority} {condition:?}: {verdict}"
+            );
+        }
+        // Where it isn't tracked, nothing translates it.
+        let mut raw = filter(Hook::Output, vec![rule([from_port(4143)], Action::Untrack)]);
+        raw.chains[0].base.as_mut().unwrap().priority = -300;
+        assert_eq!(said(&beside(vec![raw]), &inbound("10.0.0.1:80")), "dropped: the reply");
     }
 
     #[test]

@@ -162,6 +162,14 @@ enum Which<'a> {
     Named(&'a [u8]),
 }
 
+/// The device with this number.
+///
+/// # Errors
+/// There is none (ENODEV), or reading fails.
+pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
+    ask_device(&Socket::open_bus(Bus::Route)?, Which::Numbered(index))
+}
+
 fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
     let mut subheader = [0; IFINFOMSG];
     if let Which::Numbered(index) = which {

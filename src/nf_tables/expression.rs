@@ -65,6 +65,14 @@ pub(crate) enum Expression<'a> {
     Match(Extension<'a>),
     /// `[ target name NAME rev REVISION ]`: an xt target, through nft_compat.
     Target(Extension<'a>),
+    /// `[ meta set KEY with reg … ]`; the key is one of `NFT_META_*`.
+    SetMeta { key: i32 },
+    /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
+    SetPayload((i32, u32, u32)),
+    /// `[ exthdr write … ]`: changes an option of TCP's.
+    SetOption,
+    /// `[ objref type 1 name … ]`: a counter that has a name.
+    SetCounter,
     /// Another one, by its name.
     Other(&'a [u8]),
 }
@@ -224,6 +232,9 @@ impl<'a> Expression<'a> {
             Self::Target(extension) => add("target", &|data| extension.write(data)),
             // Made by reading alone.
             Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
+            Self::SetMeta { .. } | Self::SetPayload(_) | Self::SetOption | Self::SetCounter => {
+                list.refuse(format!("{self:?}"));
+            }
         }
     }
 
@@ -244,7 +255,9 @@ impl<'a> Expression<'a> {
                     key: number(NFTA_META_KEY)? as i32,
                     register,
                 },
-                None => return Ok(None), // it sets something
+                None => Self::SetMeta {
+                    key: number(NFTA_META_KEY)? as i32,
+                },
             },
             b"payload" => match optional(NFTA_PAYLOAD_DREG)? {
                 Some(register) => Self::Payload {
@@ -255,7 +268,19 @@ impl<'a> Expression<'a> {
                     ),
                     register,
                 },
-                None => return Ok(None), // it changes the packet
+                None => Self::SetPayload((
+                    number(NFTA_PAYLOAD_BASE)? as i32,
+                    number(NFTA_PAYLOAD_OFFSET)?,
+                    number(NFTA_PAYLOAD_LEN)?,
+                )),
+            },
+            b"exthdr" => match (optional(NFTA_EXTHDR_SREG)?, optional(NFTA_EXTHDR_OP)?) {
+                (Some(_), Some(NFT_EXTHDR_OP_TCPOPT)) => Self::SetOption,
+                _ => return Ok(None),
+            },
+            b"objref" => match optional(NFTA_OBJREF_IMM_TYPE)? {
+                Some(NFT_OBJECT_COUNTER) => Self::SetCounter,
+                _ => return Ok(None),
             },
             b"ct" => match (optional(NFTA_CT_DREG)?, data.find(NFTA_CT_DIRECTION)?) {
                 (Some(register), direction) => Self::Conntrack {

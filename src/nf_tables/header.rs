@@ -57,6 +57,19 @@ pub(crate) fn last_bytes(number: &[u8; 16], length: usize) -> Option<&[u8]> {
     rest.iter().all(|&byte| byte == 0).then_some(bytes)
 }
 
+/// Whether a change of these bytes of a packet leaves it on its way: those of IP's class of traffic and of its hops. nft
+/// writes the byte beside one too, as it was.
+pub(crate) fn is_harmless(family: Option<Family>, (base, offset, length): (i32, u32, u32)) -> bool {
+    let is_of_ip = base == libc::NFT_PAYLOAD_NETWORK_HEADER;
+    let is_in = |first: u32, bytes: u32| is_of_ip && offset >= first && offset.saturating_add(length) <= first + bytes;
+    let is_of = |known: Family| family.is_none_or(|family| family == known);
+    let traffic_class = is_in(0, 2);
+    // `struct iphdr` has the protocol after the hops, `struct ipv6hdr` before them.
+    let hops_of_v4 = is_of(Family::V4) && is_in(8, 2) && offset == 8;
+    let hops_of_v6 = is_of(Family::V6) && is_in(6, 2) && offset + length == 8;
+    traffic_class || (family.is_some() && (hops_of_v4 || hops_of_v6))
+}
+
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
 pub(crate) fn protocol(family: TableFamily) -> ProtoFamily {
     match family {

@@ -10,17 +10,30 @@ use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be64};
 use crate::rules::family::Family;
-use crate::rules::intervals::Intervals;
+use crate::rules::flags::{State, ct_state, tcp_flags};
 use crate::rules::name::Name;
 use crate::rules::nftables::nfproto;
-use crate::rules::rule::{Action, Condition, Field, Rule, Values, interface};
+use crate::rules::rule::{Action, Condition, Effect, Field, LOOPBACK, Rule, Values, interface};
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
 use crate::xt;
 
+/// Tells the name of the device that has a number, if it is known.
+pub(crate) type Devices<'a> = &'a dyn Fn(u32) -> Option<Vec<u8>>;
+
+/// The only device whose number is the same in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
+pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
+    (index == 1).then(|| LOOPBACK.to_vec())
+}
+
 /// Reads one rule of a dump, from a table of this family with these sets.
-pub(crate) fn read(attributes: Attributes<'_>, family: TableFamily, sets: &[Set]) -> Result<Rule, Malformed> {
-    let mut reader = Reader::new(family, sets);
+pub(crate) fn read(
+    attributes: Attributes<'_>,
+    family: TableFamily,
+    sets: &[Set],
+    devices: Devices<'_>,
+) -> Result<Rule, Malformed> {
+    let mut reader = Reader::new(family, sets, devices);
     if let Some(expressions) = attributes.find(NFTA_RULE_EXPRESSIONS)? {
         for element in Attributes(expressions) {
             let (_, element) = element?;
@@ -53,6 +66,8 @@ enum Loaded {
     TcpFlags(u8),
     /// The protocol that the network device's header names.
     EtherType,
+    /// The number of a device, whose name is this field.
+    Index(Field),
     /// A constant of the rule.
     Value(Vec<u8>),
     /// Something that isn't understood; the text says how it was loaded.
@@ -66,7 +81,7 @@ impl Loaded {
             Self::Field { bytes, .. } => *bytes,
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
-            Self::State(_) | Self::TcpFlags(_) | Self::EtherType => 4,
+            Self::State(_) | Self::TcpFlags(_) | Self::EtherType | Self::Index(_) => 4,
             Self::Other(_) => 16,
         };
         bytes.div_ceil(4) as u32
@@ -75,13 +90,12 @@ impl Loaded {
 
 struct Reader<'a> {
     sets: &'a [Set],
+    devices: Devices<'a>,
     /// The family of all packets that get as far as the current expression, if it is known.
     family: Option<Family>,
     /// What registers hold, by the [`slot`] of each.
     registers: Vec<(u32, Loaded)>,
     rule: Rule,
-    /// What the rule does that doesn't affect the packet's way.
-    effects: Vec<String>,
     /// The expression, if any, that changes the packet and so perhaps where it goes.
     changes: Option<String>,
     decided: bool,
@@ -97,9 +111,10 @@ fn slot(register: u32) -> u32 {
 }
 
 impl<'a> Reader<'a> {
-    fn new(family: TableFamily, sets: &'a [Set]) -> Self {
+    fn new(family: TableFamily, sets: &'a [Set], devices: Devices<'a>) -> Self {
         Self {
             sets,
+            devices,
             family: match family {
                 TableFamily::Ip(family) => Some(family),
                 TableFamily::Inet | TableFamily::Netdev => None,
@@ -107,12 +122,12 @@ impl<'a> Reader<'a> {
             registers: Vec::new(),
             rule: Rule {
                 conditions: Vec::new(),
+                effects: Vec::new(),
                 action: Action::Continue(None),
                 comment: None,
                 counters: None,
                 handle: 0,
             },
-            effects: Vec::new(),
             changes: None,
             decided: false,
         }
@@ -121,8 +136,14 @@ impl<'a> Reader<'a> {
     fn finish(mut self) -> Rule {
         match (&self.rule.action, self.changes.take()) {
             (Action::Continue(_), Some(change)) => self.rule.action = Action::Unknown(change),
-            (Action::Continue(_), None) if !self.effects.is_empty() => {
-                self.rule.action = Action::Continue(Some(self.effects.join(" ")));
+            // Without a verdict, its effects are all that it does.
+            (Action::Continue(_), None) if !self.rule.effects.is_empty() => {
+                let effects = std::mem::take(&mut self.rule.effects);
+                let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
+                self.rule.action = match effects.contains(&Effect::Untrack) {
+                    true => Action::Untrack,
+                    false => Action::Continue(Some(texts.join(" "))),
+                };
             }
             // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
             (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
@@ -159,6 +180,7 @@ impl<'a> Reader<'a> {
         match self.loaded(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
             Some(Loaded::State(_)) => "[ct] ".to_owned(),
+            Some(Loaded::Index(_)) => "[meta] ".to_owned(),
             Some(Loaded::Field { .. } | Loaded::Masked { .. } | Loaded::TcpFlags(_) | Loaded::EtherType) => {
                 "[payload] ".to_owned()
             }
@@ -168,6 +190,10 @@ impl<'a> Reader<'a> {
 
     fn unknown(&mut self, text: impl Into<String>) {
         self.rule.conditions.push(Condition::Unknown(text.into()));
+    }
+
+    fn effect(&mut self, text: impl Into<String>) {
+        self.rule.effects.push(Effect::Other(text.into()));
     }
 
     fn decide(&mut self, action: Action) {
@@ -191,6 +217,8 @@ impl<'a> Reader<'a> {
                         host_order,
                     },
                     None if key == libc::NFT_META_PROTOCOL => Loaded::EtherType,
+                    None if key == libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
+                    None if key == libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
                     None => Loaded::Other("[meta]".to_owned()),
                 };
                 self.load(register, loaded);
@@ -209,7 +237,7 @@ impl<'a> Reader<'a> {
             // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may not be
             // translated back.
             Expression::SetZone { direction, .. } => match direction {
-                Some(IP_CT_DIR_ORIGINAL) => self.effects.push("[ct zone]".to_owned()),
+                Some(IP_CT_DIR_ORIGINAL) => self.effect("[ct zone]"),
                 _ => self.decide(Action::Unknown("[ct zone]".to_owned())),
             },
             Expression::Mask { from, to, mask, xor } => {
@@ -260,10 +288,22 @@ impl<'a> Reader<'a> {
             Expression::Target(extension) => {
                 let family = self.family.unwrap_or(Family::V4);
                 match xt::read_target(extension.name, extension.revision, extension.info, family)? {
-                    Action::Continue(effect) => self.effects.extend(effect),
+                    Action::Continue(effect) => self.rule.effects.extend(effect.map(Effect::Other)),
+                    Action::Untrack => self.rule.effects.push(Effect::Untrack),
                     action => self.decide(action),
                 }
             }
+            Expression::SetOption => self.effect("[exthdr]"),
+            Expression::SetCounter => self.effect("[objref]"),
+            Expression::SetPayload(place) => match header::is_harmless(self.family, place) {
+                true => self.effect("[payload]"),
+                false => self.changes = Some("[payload]".to_owned()),
+            },
+            // It decides whom the packet is for.
+            Expression::SetMeta {
+                key: libc::NFT_META_PKTTYPE,
+            } => self.changes = Some("[meta pkttype]".to_owned()),
+            Expression::SetMeta { .. } => self.effect("[meta]"),
             Expression::Verdict(verdict) => self.verdict(verdict),
             Expression::Redirect { first, last } => {
                 let action = self.redirect(first, last);
@@ -418,26 +458,28 @@ impl<'a> Reader<'a> {
                     negated,
                 }
             }
-            Some(&Loaded::State(mask)) if equality => match value.try_into().map(u32::from_ne_bytes) {
-                Ok(value) => Condition::Fixed {
-                    text: format!("ct state{} {:#x}/{mask:#x}", if negated { " !=" } else { "" }, value),
-                    holds: (xt::STATE_NEW & mask == value) != negated,
+            Some(&Loaded::Index(field)) if equality => match value.try_into().map(u32::from_ne_bytes) {
+                Ok(index) => match (self.devices)(index) {
+                    Some(name) => Condition::In {
+                        field,
+                        values: interface(&name).into(),
+                        negated,
+                    },
+                    None => unknown(),
                 },
                 Err(_) => unknown(),
             },
+            Some(&Loaded::State(mask)) if equality => match value.try_into().map(u32::from_ne_bytes) {
+                Ok(value) => ct_state(|state| (state.bit() & mask == value) != negated),
+                Err(_) => unknown(),
+            },
             Some(&Loaded::TcpFlags(mask)) if equality => {
-                let holds = match value {
-                    [flags] => xt::first_segment_has(mask, *flags),
-                    _ => None,
-                };
-                match (holds, value) {
-                    (Some(holds), [flags]) => Condition::Fixed {
-                        text: format!(
-                            "tcp flags & {mask:#04x} {} {flags:#04x}",
-                            if negated { "!=" } else { "==" }
-                        ),
-                        holds: holds != negated,
-                    },
+                let operator = if negated { "!=" } else { "==" };
+                match value {
+                    &[flags] => {
+                        let text = format!("tcp flags & {mask:#04x} {operator} {flags:#04x}");
+                        tcp_flags(text, mask, flags, negated)
+                    }
                     _ => unknown(),
                 }
             }
@@ -468,10 +510,16 @@ impl<'a> Reader<'a> {
         let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
         let text = format!("{}[lookup]", self.describe(register));
         if let Some(Loaded::State(u32::MAX)) = self.loaded(register) {
-            return match (verdict, to) {
-                (true, _) => self.look_up_new(&name),
-                (false, None) => self.compare_new(&name, negated),
-                (false, Some(_)) => self.unknown(text),
+            let set = self.sets.iter().find(|set| set.name == name);
+            let elements = set.and_then(|set| set.elements.as_ref());
+            return match (verdict, to, elements) {
+                (true, _, Some(_)) => self.decide(Action::Map(Field::State, name)),
+                (true, _, None) => self.decide(Action::Unknown("[vmap]".to_owned())),
+                (false, None, Some(elements)) => {
+                    let is_in = |state: State| elements.meets(&[(state.number(), state.number())]) != negated;
+                    self.rule.conditions.push(ct_state(is_in));
+                }
+                (false, ..) => self.unknown(text),
             };
         }
         let whole = match self.loaded(register) {
@@ -526,32 +574,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether connections' first packets, which are new, are in a set of states.
-    fn compare_new(&mut self, name: &Name, negated: bool) {
-        let set = self.sets.iter().find(|set| set.name == *name);
-        match set.and_then(|set| set.elements.as_ref()) {
-            Some(elements) => self.rule.conditions.push(Condition::Fixed {
-                text: format!("ct state{} @{name}", if negated { " !=" } else { "" }),
-                holds: has_new(elements) != negated,
-            }),
-            None => self.unknown("[ct] [lookup]"),
-        }
-    }
-
-    /// What a verdict map says for connections' first packets, which are new.
-    fn look_up_new(&mut self, map: &Name) {
-        let map = self.sets.iter().find(|set| set.name == *map);
-        let Some((map, elements)) = map.and_then(|map| Some((map, map.elements.as_ref()?))) else {
-            return self.decide(Action::Unknown("[vmap]".to_owned()));
-        };
-        let said = map.verdicts.iter().find(|(states, _)| has_new(states));
-        match said {
-            Some((_, action)) => self.decide(action.clone()),
-            None if has_new(elements) => self.decide(Action::Unknown("[vmap]".to_owned())),
-            None => self.effects.push("[ct state vmap]".to_owned()),
-        }
-    }
-
     fn verdict(&mut self, verdict: Verdict<'_>) {
         if verdict != Verdict::Continue {
             self.decide(action(verdict));
@@ -577,24 +599,17 @@ impl<'a> Reader<'a> {
         // It may load something, into any register.
         self.registers.clear();
         match name {
-            b"nat" | b"masq" | b"tproxy" => self.decide(Action::Nat(text)),
+            b"nat" | b"masq" => self.decide(Action::Nat(text)),
             b"reject" => self.decide(Action::Drop),
-            b"notrack" => self.decide(Action::Untrack),
-            b"queue" | b"synproxy" | b"fwd" => self.decide(Action::Unknown(text)),
-            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effects.push(text),
+            b"notrack" => self.rule.effects.push(Effect::Untrack),
+            // tproxy needs a listener that is transparent; without one it does nothing, and xt's drops.
+            b"queue" | b"synproxy" | b"fwd" | b"tproxy" => self.decide(Action::Unknown(text)),
+            b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effect(text),
             // It writes into the packet, perhaps into the destination.
             b"payload" | b"exthdr" => self.changes = Some(text),
             _ => self.unknown(text),
         }
     }
-}
-
-/// Whether the state of a connection's first packet is among these, which are read as if they were in network order. The
-/// state is in the machine's.
-fn has_new(states: &Intervals) -> bool {
-    let new = u128::from(u32::from_be_bytes(xt::STATE_NEW.to_ne_bytes()));
-    let mut intervals = states.as_slice().iter();
-    intervals.any(|&(first, last)| (first..=last).contains(&new))
 }
 
 /// What a verdict does.
@@ -669,6 +684,7 @@ mod tests {
     use super::*;
     use crate::netlink::message::recorded;
     use crate::rules::examples;
+    use crate::rules::intervals::Intervals;
     use crate::rules::nftables::NftRule;
     use crate::rules::xtables::IptablesRule;
 
@@ -698,7 +714,7 @@ mod tests {
             };
             let message = recorded(hex);
             // The header of nfnetlink comes before the attributes.
-            let rule = read(Attributes(&message[4..]), family, &sets()).unwrap();
+            let rule = read(Attributes(&message[4..]), family, &sets(), &only_loopback).unwrap();
             assert!(rule.handle > 0, "{written}");
             let shown = match written.strip_prefix("-A ") {
                 Some(_) => format!("-A OUTPUT {}", IptablesRule(&rule)),
@@ -706,7 +722,7 @@ mod tests {
             };
             // What such a condition comes to isn't in its text.
             let fixed = rule.conditions.iter().find_map(|condition| match condition {
-                Condition::Fixed { holds, .. } => Some(format!(" (holds: {holds})")),
+                Condition::Flags { numbers, .. } => Some(format!(" (of {} numbers)", numbers.len())),
                 _ => None,
             });
             let shown = shown + &fixed.unwrap_or_default();
@@ -720,7 +736,7 @@ mod tests {
     /// A message may name any register, also one that the kernel doesn't have.
     #[test]
     fn no_register_overflows() {
-        let mut reader = Reader::new(TableFamily::Inet, &[]);
+        let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
             let (value, key) = (&[1; 64], libc::NFT_META_IIFNAME);
             reader.expression(Expression::Value { register, value }).unwrap();

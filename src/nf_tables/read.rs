@@ -10,7 +10,7 @@ use super::set::Elements;
 use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, be64, string};
-use crate::netlink::{Ask, Generation, ReadError};
+use crate::netlink::{Ask, Generation, ReadError, route};
 use crate::rules::name::Name;
 use crate::rules::rule::Rule;
 use crate::rules::set::Set;
@@ -142,7 +142,7 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
             last = (index, place);
         }
         if let Some(table) = tables.get_mut(last.0) {
-            let rule = meaning::read(attributes, family, &table.sets)?;
+            let rule = meaning::read(attributes, family, &table.sets, &name_of_device)?;
             if let Some(chain) = table.chains.get_mut(last.1) {
                 let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
                 is_torn |= !follows(&chain.rules, &rule, position);
@@ -169,6 +169,11 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
         (_, Some(position)) => before.last().is_some_and(|last| last.handle == position),
         (_, None) => before.first().is_none_or(|first| first.handle != rule.handle),
     }
+}
+
+/// The name of the device with this number; none if there is no such device, or if that can't be asked.
+fn name_of_device(index: u32) -> Option<Vec<u8>> {
+    meaning::only_loopback(index).or_else(|| route::device_numbered(index).ok().map(|device| device.name))
 }
 
 /// The table that an object is in; none if it was made since the tables were listed, so that the generation has

@@ -213,5 +213,5 @@ pub(crate) fn written_and_read(step: &Step<'_>, sets: &[Set]) -> Result<Rule, St
     let FinishedBatch(bytes) = trial(std::slice::from_ref(step)).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
     let attributes = message.attributes().map_err(|error| error.to_string())?;
-    meaning::read(attributes, step.table().family, sets).map_err(|error| error.to_string())
+    meaning::read(attributes, step.table().family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
 }

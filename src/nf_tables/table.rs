@@ -7,7 +7,9 @@ use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be32, string};
 use crate::netlink::{Batch, Change};
 use crate::rules::hook::{Hook, NAT_PRIORITY};
+use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
+use crate::rules::rule::{beginning, interface};
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 
 /// The comment that proxy-init puts on the tables and chains that it makes, so that uninstalling removes only those.
@@ -106,10 +108,34 @@ pub(crate) fn read_chain(family: TableFamily, attributes: Attributes<'_>) -> Res
     };
     Ok(Chain {
         name: Name::from(string(attributes.get(NFTA_CHAIN_NAME)?)?),
+        devices: match base {
+            Some(Base {
+                hook: Hook::Ingress | Hook::Egress,
+                ..
+            }) => Some(devices(Attributes(attributes.get(NFTA_CHAIN_HOOK)?))?),
+            _ => None,
+        },
         base,
         comment: attributes.find(NFTA_CHAIN_USERDATA)?.and_then(user_data::read_comment),
         rules: Vec::new(),
     })
+}
+
+/// The names of the devices whose packets a base chain sees, as numbers.
+fn devices(hook: Attributes<'_>) -> Result<Intervals, Malformed> {
+    let whole = |name: &[u8]| (interface(name), interface(name));
+    let mut names = Vec::new();
+    if let Some(name) = hook.find(NFTA_HOOK_DEV)? {
+        names.push(whole(string(name)?));
+    }
+    for device in Attributes(hook.find(NFTA_HOOK_DEVS)?.unwrap_or_default()) {
+        match device? {
+            (NFTA_DEVICE_NAME, name) => names.push(whole(string(name)?)),
+            (NFTA_DEVICE_PREFIX, prefix) => names.push(beginning(string(prefix)?)),
+            _ => {}
+        }
+    }
+    Ok(Intervals::new(names))
 }
 
 /// A table that has only this chain.

@@ -19,6 +19,12 @@ pub(crate) const NFTA_CHAIN_USERDATA: u16 = 12;
 
 pub(crate) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(crate) const NFTA_HOOK_PRIORITY: u16 = 2;
+pub(crate) const NFTA_HOOK_DEV: u16 = 3;
+pub(crate) const NFTA_HOOK_DEVS: u16 = 4;
+
+pub(crate) const NFTA_DEVICE_NAME: u16 = 1;
+/// Since Linux 6.16: the devices whose names begin so.
+pub(crate) const NFTA_DEVICE_PREFIX: u16 = 2;
 
 pub(crate) const NFTA_RULE_TABLE: u16 = 1;
 pub(crate) const NFTA_RULE_CHAIN: u16 = 2;
@@ -68,6 +74,13 @@ pub(crate) const NFTA_PAYLOAD_DREG: u16 = 1;
 pub(crate) const NFTA_PAYLOAD_BASE: u16 = 2;
 pub(crate) const NFTA_PAYLOAD_OFFSET: u16 = 3;
 pub(crate) const NFTA_PAYLOAD_LEN: u16 = 4;
+
+pub(crate) const NFTA_EXTHDR_OP: u16 = 6;
+pub(crate) const NFTA_EXTHDR_SREG: u16 = 7;
+pub(crate) const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
+
+pub(crate) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
+pub(crate) const NFT_OBJECT_COUNTER: u32 = 1;
 
 pub(crate) const NFTA_BITWISE_SREG: u16 = 1;
 pub(crate) const NFTA_BITWISE_DREG: u16 = 2;

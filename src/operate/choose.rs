@@ -122,6 +122,7 @@ mod tests {
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
         let rule = Rule {
             conditions: vec![],
+            effects: Vec::new(),
             action: Action::Return,
             comment: None,
             counters: None,
@@ -132,6 +133,7 @@ mod tests {
             chains: vec![Chain {
                 name: Name::from(chain),
                 base: None,
+                devices: None,
                 comment: None,
                 rules: vec![rule; rules],
             }],

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
-use crate::findings::difference::{Finding, Problem, differences};
+use crate::findings::difference::differences;
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
@@ -124,10 +124,9 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
 /// Whether rules of other programs take connections away doesn't count here.
 pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
     let config = config(mode, found).ok()?;
-    let is_about_others = |finding: &Finding| matches!(finding.problem, Problem::Shadowed { .. } | Problem::Policy);
     differences(mode, &all::expected(mode, &plan(&config)), found)
         .iter()
-        .all(is_about_others)
+        .all(|finding| finding.problem.is_about_others())
         .then(|| spelled(&config, mode))
 }
 

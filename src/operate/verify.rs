@@ -27,8 +27,10 @@ use crate::wanted::ruleset::Ruleset;
 pub struct Verification {
     /// The mode that was checked.
     pub mode: Mode,
-    /// Every difference.
+    /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
+    /// What may drop connections that are redirected, if something that isn't understood is so.
+    pub doubts: Vec<Finding>,
     /// Other modes that hold rules of proxy-init's: connections are redirected twice.
     pub others: Vec<Mode>,
     /// What could not be seen, so that it may hold rules of proxy-init's too; of the subsystem that was checked, other
@@ -62,6 +64,9 @@ impl Verification {
             if let (
                 Problem::Shadowed {
                     connections, certain, ..
+                }
+                | Problem::Dropped {
+                    connections, certain, ..
                 },
                 Value::Object(value),
             ) = (&finding.problem, &mut value)
@@ -78,12 +83,17 @@ impl Verification {
             "findings": self.findings.iter().map(finding).collect::<Vec<_>>(),
             "other_backends": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "warnings": self.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "warnings": self.all_warnings(),
         })
     }
 }
 
 impl Verification {
+    fn all_warnings(&self) -> Vec<String> {
+        let doubts = self.doubts.iter().map(Finding::in_a_line);
+        doubts.chain(self.warnings.iter().map(ToString::to_string)).collect()
+    }
+
     /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
     fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
         let is_of = |finding: &Finding, family: Family| finding.family == family.to_string();
@@ -98,8 +108,9 @@ impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_place() {
             let seen = match self.not_known.is_empty() {
-                true => "nothing before them takes connections away",
-                false => "nothing that could be seen before them takes connections away",
+                true if !self.doubts.is_empty() => "nothing before or after them certainly drops connections",
+                true => "nothing before or after them drops connections",
+                false => "nothing that could be seen before or after them drops connections",
             };
             let proxy = match proxy::listens(&self.warnings) {
                 Some(true) => "the proxy listens",
@@ -136,7 +147,7 @@ impl fmt::Display for Verification {
                 )?;
             }
         }
-        for warning in &self.warnings {
+        for warning in self.all_warnings() {
             writeln!(f, "warning: {warning}")?;
         }
         Ok(())
@@ -194,9 +205,12 @@ impl Install {
 /// What the mode's rules are kept in could not be seen.
 pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verification, Error> {
     must_see(found, mode)?;
+    let all = differences(mode, &all::expected(mode, rulesets), found).into_iter();
+    let (doubts, findings): (Vec<_>, Vec<_>) = all.partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,
-        findings: differences(mode, &all::expected(mode, rulesets), found),
+        findings,
+        doubts,
         others: Mode::ALL
             .into_iter()
             .filter(|&other| other != mode && found.holds(other))

@@ -1,5 +1,6 @@
 //! A rule in words.
 
+use crate::rules::flags::{SYN, State};
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, interface_name};
 use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
@@ -51,7 +52,7 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Fixed { text, .. } | Condition::Unknown(text) => return text.clone(),
+        Condition::Flags { text, .. } | Condition::Unknown(text) => return text.clone(),
     };
     let what = match field {
         Field::Family | Field::Protocol => "",
@@ -63,6 +64,8 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
         Field::Gid => "of group ",
         Field::InInterface => "in by ",
         Field::OutInterface => "out by ",
+        Field::State => "ct state ",
+        Field::TcpFlags => "tcp flags ",
     };
     let not = if negated { "not " } else { "" };
     format!("{not}{what}{}", list(table, field, values))
@@ -117,7 +120,7 @@ pub(super) fn action(action: &Action) -> String {
 /// Why a connection does not match a rule of this table.
 pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     let (condition, had) = match reason {
-        Reason::Device => return "for another device".to_owned(),
+        Reason::Device(_) => return "for another device".to_owned(),
         Reason::Map(field, map, had) => {
             let keys = list(table, *field, &Values::Set((*map).clone()));
             return format!("{} is not in {keys}", subject(*field, had.as_ref()));
@@ -126,7 +129,8 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     };
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Fixed { .. } | Condition::Unknown(_) => return "not so of a first packet".to_owned(),
+        Condition::Flags { field, .. } => return format!("this packet is {}", flags(*field, had.as_ref())),
+        Condition::Unknown(_) => return "not understood".to_owned(),
     };
     if had.is_none() {
         return match field {
@@ -145,6 +149,9 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         return format!("taken to be another one (see {flag})");
     }
     let subject = subject(field, had.as_ref());
+    if let Field::Family | Field::Protocol = field {
+        return format!("this connection is {subject}");
+    }
     let list = list(table, field, values);
     let is_single = values.number().is_some();
     match (negated, is_single) {
@@ -155,14 +162,30 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     }
 }
 
+/// What a packet has in a field of flags.
+fn flags(field: Field, had: Option<&Intervals>) -> String {
+    let had = had.cloned().unwrap_or_default();
+    if field == Field::TcpFlags {
+        let is_first = had.meets(&SYN.map(|flags| (flags.into(), flags.into())));
+        return if is_first { "syn" } else { "syn,ack" }.to_owned();
+    }
+    let states = State::ALL
+        .into_iter()
+        .filter(|state| had.meets(&[(state.number(), state.number())]));
+    states.map(State::name).collect::<Vec<_>>().join(" or ")
+}
+
 /// Why it is not known whether a connection matches.
 pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
     match reason {
-        Reason::Device => "not known: whether it is for this device".to_owned(),
+        Reason::Device(_) => "not known: whether it is for this device".to_owned(),
         Reason::Map(field, _, had) | Reason::Condition(Condition::In { field, .. }, had) => {
             format!("not known: it is {}", subject(*field, had.as_ref()))
         }
-        Reason::Condition(..) => "not understood".to_owned(),
+        Reason::Condition(Condition::Flags { field, .. }, had) => {
+            format!("not known: it is {}", flags(*field, had.as_ref()))
+        }
+        Reason::Condition(Condition::Unknown(_), _) => "not understood".to_owned(),
     }
 }
 
@@ -182,6 +205,8 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
         Field::Uid => ("user ", "any user but the proxy's"),
         Field::Gid => ("group ", "any group but the proxy's"),
         Field::InInterface | Field::OutInterface => ("", "any device"),
+        Field::State => ("", "any state"),
+        Field::TcpFlags => ("", "any flags"),
     };
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),

@@ -55,6 +55,7 @@ pub(crate) fn chain(name: &str, rules: Vec<Rule>) -> Chain {
     Chain {
         name: Name::from(name),
         base: None,
+        devices: None,
         comment: None,
         rules,
     }
@@ -78,6 +79,7 @@ pub(crate) fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec
 pub(crate) fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
     Rule {
         conditions: conditions.into(),
+        effects: Vec::new(),
         action,
         comment: None,
         counters: None,

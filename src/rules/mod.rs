@@ -5,6 +5,7 @@
 #[cfg(test)]
 pub(crate) mod examples;
 pub mod family;
+pub mod flags;
 pub mod hook;
 pub mod intervals;
 pub mod name;

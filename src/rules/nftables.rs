@@ -30,6 +30,9 @@ impl fmt::Display for NftRule<'_> {
         if rule.counters.is_some() {
             word(&"counter")?;
         }
+        for effect in &rule.effects {
+            word(&effect.text())?;
+        }
         match &rule.action {
             Action::Continue(None) => {}
             action => word(&NftAction(action))?,
@@ -87,6 +90,8 @@ impl fmt::Display for NftCondition<'_> {
                     Field::Gid => "meta skgid",
                     Field::InInterface => "iifname",
                     Field::OutInterface => "oifname",
+                    Field::State => "ct state",
+                    Field::TcpFlags => "tcp flags",
                 })?;
                 f.write_str(if *negated { " != " } else { " " })?;
                 match values {
@@ -101,7 +106,7 @@ impl fmt::Display for NftCondition<'_> {
                     },
                 }
             }
-            Condition::Fixed { text, .. } | Condition::Unknown(text) => f.write_str(text),
+            Condition::Flags { text, .. } | Condition::Unknown(text) => f.write_str(text),
         }
     }
 }
@@ -334,10 +339,7 @@ mod tests {
             (Condition::is(Field::Uid, (0, 7)), "meta skuid 0-7"),
             (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
             (
-                Condition::Fixed {
-                    text: "ct state new".to_owned(),
-                    holds: true,
-                },
+                crate::rules::flags::ct_state(|state| state == crate::rules::flags::State::New),
                 "ct state new",
             ),
             (

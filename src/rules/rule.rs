@@ -10,6 +10,8 @@ use crate::rules::name::Name;
 pub struct Rule {
     /// What a packet must meet; with no condition, every packet matches.
     pub conditions: Vec<Condition>,
+    /// What else the rule does before that, beside counting.
+    pub effects: Vec<Effect>,
     /// What happens to it.
     pub action: Action,
     /// Its comment.
@@ -29,9 +31,12 @@ impl Rule {
         }
     }
 
-    /// Whether the other rule has the same conditions, action and comment; counters and handles don't matter.
+    /// Whether the other rule has the same conditions, effects, action and comment; counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
-        self.conditions == other.conditions && self.action == other.action && self.comment == other.comment
+        self.conditions == other.conditions
+            && self.effects == other.effects
+            && self.action == other.action
+            && self.comment == other.comment
     }
 }
 
@@ -67,15 +72,19 @@ pub enum Field {
     InInterface,
     /// The name of the device by which it leaves, in the same form.
     OutInterface,
+    /// What connection tracking says of it; see [`State::number`](crate::rules::flags::State::number).
+    State,
+    /// TCP's flags (the 14th byte of its header).
+    TcpFlags,
 }
 
 impl Field {
     /// How many bits its numbers have.
     pub fn bits(self) -> u32 {
         match self {
-            Field::Family | Field::Protocol => 8,
+            Field::Family | Field::Protocol | Field::TcpFlags => 8,
             Field::SourcePort | Field::DestinationPort => 16,
-            Field::Uid | Field::Gid | Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
+            Field::Uid | Field::Gid | Field::State | Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
             Field::Source(Family::V6) | Field::Destination(Family::V6) => 128,
             Field::InInterface | Field::OutInterface => 128,
         }
@@ -104,6 +113,13 @@ pub fn device(number: u128) -> Option<Vec<u8>> {
     padding.iter().all(|&byte| byte == 0).then(|| name.to_vec())
 }
 
+/// The interfaces whose names begin so, as an interval of numbers.
+pub fn beginning(name: &[u8]) -> (u128, u128) {
+    let first = interface(name);
+    let rest = u128::MAX.checked_shr(8 * name.len().min(16) as u32);
+    (first, first | rest.unwrap_or(0))
+}
+
 /// An address as a number.
 pub fn address(address: IpAddr) -> u128 {
     match address {
@@ -127,12 +143,14 @@ pub enum Condition {
         /// It holds if the field is none of them.
         negated: bool,
     },
-    /// A condition whose outcome is the same for the first packet of every TCP connection: `ct state new`, `--syn`.
-    Fixed {
+    /// The same of a field whose numbers are flags that have names: `ct state new`, `--syn`.
+    Flags {
         /// How it is written.
         text: String,
-        /// Whether it holds for such a packet.
-        holds: bool,
+        /// What it looks at.
+        field: Field,
+        /// The numbers.
+        numbers: Vec<(u128, u128)>,
     },
     /// A condition that isn't understood: it may hold or not.
     Unknown(String),
@@ -192,6 +210,25 @@ impl From<(u128, u128)> for Values {
     }
 }
 
+/// What a rule does with a packet beside deciding about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Connection tracking ignores the packet, if it hasn't seen it yet.
+    Untrack,
+    /// Something that doesn't affect the packet's way; how it is written.
+    Other(String),
+}
+
+impl Effect {
+    /// How it is written.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Untrack => "notrack",
+            Self::Other(text) => text,
+        }
+    }
+}
+
 /// What a rule does with a packet that meets its conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -211,7 +248,7 @@ pub enum Action {
     Redirect(Option<(u16, u16)>),
     /// The connection goes elsewhere; the text says where.
     Nat(String),
-    /// Connection tracking ignores the packet, so it passes no nat chain.
+    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain. The next rule is asked.
     Untrack,
     /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),

@@ -153,6 +153,8 @@ pub struct Chain {
     pub name: Name,
     /// Where it is hooked; none for a regular chain, which runs only if a rule jumps to it.
     pub base: Option<Base>,
+    /// The names of the devices whose packets it sees, as numbers; none: it sees those of every device.
+    pub devices: Option<Intervals>,
     /// The comment in its user data; proxy-init marks the chains that it makes with one.
     pub comment: Option<Name>,
     /// Its rules, first to last.

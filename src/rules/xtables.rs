@@ -58,13 +58,13 @@ fn order(condition: &Condition) -> u8 {
             Field::Protocol => 4,
             _ => OTHERS,
         },
-        Condition::Fixed { .. } | Condition::Unknown(_) => OTHERS,
+        Condition::Flags { .. } | Condition::Unknown(_) => OTHERS,
     }
 }
 
 fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
     let (field, values, negated) = match condition {
-        Condition::Fixed { text, .. } | Condition::Unknown(text) => return write!(f, "{text} "),
+        Condition::Flags { text, .. } | Condition::Unknown(text) => return write!(f, "{text} "),
         Condition::In { field, values, negated } => (*field, values, *negated),
     };
     let not = if negated { "! " } else { "" };

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use crate::rules::family::Family;
+use crate::rules::flags::{SYN, State};
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::rule::{Condition, Field, TCP};
+use crate::rules::rule::{Condition, Field, LOOPBACK, TCP, interface};
 use crate::rules::table::Table;
 use crate::wanted::direction::Direction;
 
@@ -45,6 +46,8 @@ impl Connections {
             any(Field::Destination(family)),
             any(Field::SourcePort),
             any(Field::DestinationPort),
+            (Field::State, Intervals::one(State::New.number())),
+            (Field::TcpFlags, flags(&SYN)),
         ];
         match direction {
             Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
@@ -94,9 +97,11 @@ impl Connections {
     /// Which of them meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
         match condition {
-            Condition::Fixed { holds: true, .. } => Meeting::All,
-            Condition::Fixed { holds: false, .. } => Meeting::None,
             Condition::Unknown(_) => Meeting::NotUnderstood,
+            Condition::Flags { field, numbers, .. } => match self.get(*field) {
+                Some(known) => split(known, &Intervals::new(numbers.iter().copied()), false),
+                None => Meeting::None,
+            },
             Condition::In { field, values, negated } => {
                 let Some(known) = self.get(*field) else {
                     return Meeting::None;
@@ -112,6 +117,25 @@ impl Connections {
                 }
             }
         }
+    }
+
+    /// The packets that go the other way.
+    #[must_use]
+    pub fn turned(&self) -> Self {
+        let fields = self.fields.iter();
+        Self {
+            fields: fields
+                .map(|(field, numbers)| (field.turned(), numbers.clone()))
+                .collect(),
+        }
+    }
+
+    /// Those with a socket of this namespace: their users and groups. Where they are from outside, they have none.
+    #[must_use]
+    pub fn of_socket(mut self, uids: Intervals, gids: Intervals) -> Self {
+        self = self.lacking(&[Field::Uid, Field::Gid]);
+        self.fields.extend([(Field::Uid, uids), (Field::Gid, gids)]);
+        self
     }
 
     /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many pieces,
@@ -144,6 +168,42 @@ impl Connections {
     }
 }
 
+impl Field {
+    /// What a field of a packet is in the answer to it.
+    pub(super) fn turned(self) -> Self {
+        match self {
+            Field::Source(family) => Field::Destination(family),
+            Field::Destination(family) => Field::Source(family),
+            Field::SourcePort => Field::DestinationPort,
+            Field::DestinationPort => Field::SourcePort,
+            Field::InInterface => Field::OutInterface,
+            Field::OutInterface => Field::InInterface,
+            other => other,
+        }
+    }
+}
+
+/// TCP's flags as numbers.
+pub(super) fn flags(flags: &[u8]) -> Intervals {
+    Intervals::new(flags.iter().map(|&flags| (flags.into(), flags.into())))
+}
+
+/// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those that
+/// RFC 6335 has for them.
+pub(super) fn client_ports() -> Intervals {
+    Intervals::new([(32768, 65535)])
+}
+
+/// The names of every device but the loopback device, as numbers.
+pub fn any_but_lo() -> Intervals {
+    Intervals::up_to(Field::InInterface.largest()).without(&lo())
+}
+
+/// The name of the loopback device, as a number.
+pub fn lo() -> Intervals {
+    Intervals::one(interface(LOOPBACK))
+}
+
 /// Whether a field may be kept in these pieces.
 pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
@@ -167,7 +227,7 @@ impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// At most this many intervals are listed.
         const MOST: usize = 8;
-        let mut said = false;
+        let mut separator = "";
         for (field, intervals) in &self.fields {
             let what = match field {
                 Field::Source(_) => "from",
@@ -178,14 +238,32 @@ impl fmt::Display for Connections {
                 Field::Gid => "of group",
                 Field::InInterface => "in by",
                 Field::OutInterface => "out by",
-                Field::Family | Field::Protocol => continue,
+                Field::Family | Field::Protocol | Field::State | Field::TcpFlags => continue,
             };
             let list = intervals.as_slice();
-            let fixed = Intervals::one(0);
-            if *intervals == Intervals::up_to(field.largest())
-                || (matches!(field, Field::InInterface | Field::OutInterface) && *intervals == fixed)
-            {
+            if *intervals == Intervals::up_to(field.largest()) {
                 continue;
+            }
+            let mut space = || std::mem::replace(&mut separator, " ");
+            match field {
+                Field::InInterface | Field::OutInterface if *intervals == Intervals::one(0) => continue,
+                Field::SourcePort if *intervals == client_ports() => continue,
+                // Inbound connections come in by others anyway.
+                Field::InInterface if *intervals == any_but_lo() => continue,
+                Field::OutInterface if *intervals == any_but_lo() => {
+                    write!(f, "{}out by any device but lo", space())?;
+                    continue;
+                }
+                Field::Uid | Field::Gid => {
+                    // Of all but some, the others are said.
+                    let others = Intervals::up_to(field.largest()).without(intervals);
+                    if let (&[(first, last)], [_, _]) = (others.as_slice(), list) {
+                        let whom = if *field == Field::Uid { "user" } else { "group" };
+                        write!(f, "{}of any {whom} but {}", space(), element(*field, (first, last)))?;
+                        continue;
+                    }
+                }
+                _ => {}
             }
             let mut elements: Vec<_> = list
                 .iter()
@@ -195,10 +273,9 @@ impl fmt::Display for Connections {
             if list.len() > MOST {
                 elements.push("...".to_owned());
             }
-            write!(f, "{}{what} {}", if said { " " } else { "" }, elements.join(","))?;
-            said = true;
+            write!(f, "{}{what} {}", space(), elements.join(","))?;
         }
-        if !said {
+        if separator.is_empty() {
             f.write_str("all TCP connections")?;
         }
         Ok(())

@@ -31,16 +31,12 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         let known = matching.as_ref().unwrap_or(&state.connections);
         let looked_at = || {
             let numbers = match condition {
-                Condition::In { field, .. } => state.connections.get(*field).cloned(),
-                Condition::Fixed { .. } | Condition::Unknown(_) => None,
+                Condition::In { field, .. } | Condition::Flags { field, .. } => state.connections.get(*field).cloned(),
+                Condition::Unknown(_) => None,
             };
             Reason::Condition(condition, numbers)
         };
-        let meeting = match condition {
-            // Connection tracking calls no packet new that it was told to leave alone.
-            Condition::Fixed { .. } if state.is_untracked() => Meeting::NotUnderstood,
-            _ => known.meeting(table, condition),
-        };
+        let meeting = known.meeting(table, condition);
         if meeting == Meeting::All {
             continue;
         }
@@ -56,7 +52,7 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         reason = reason.or_else(|| Some(looked_at()));
         setting_apart += 1;
         match (condition, meeting) {
-            (Condition::In { field, .. }, Meeting::Some(held, others)) => {
+            (Condition::In { field, .. } | Condition::Flags { field, .. }, Meeting::Some(held, others)) => {
                 if is_few(&others) {
                     rest = Some(state.connections.replaced(*field, others));
                 }

@@ -79,22 +79,24 @@ pub(super) struct Orders<'a> {
     pub(super) are_more: bool,
 }
 
-/// Divides the chains of a hook, as [`Found::chains_at`] has them, where it is known which run first. Chains that leave
-/// every packet alone are left out.
-pub(super) fn orders(mut slots: Vec<Slot<'_>>) -> Vec<Orders<'_>> {
+/// The chains of a hook, as [`Found::chains_at`] has them, by their place in its order. Those that leave every packet alone are
+/// left out.
+pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
     slots.retain(|slot| !slot.is_blank());
-    let mut orders = Vec::new();
-    for place in slots.chunk_by(|one, other| one.order().0 == other.order().0) {
-        let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.base.kind == Kind::Nat);
-        let ties = nat.chunk_by(|one, other| one.order() == other.order());
-        let nat: Vec<Orders<'_>> = ties.map(arrangements).collect();
-        match (nat.is_empty(), filter.is_empty()) {
-            (_, true) => orders.extend(nat),
-            (true, false) => orders.push(arrangements(&filter)),
-            (false, false) => orders.push(mixed(nat, arrangements(&filter))),
-        }
+    let places = slots.chunk_by(|one, other| one.order().0 == other.order().0);
+    places.map(<[_]>::to_vec).collect()
+}
+
+/// Divides the chains of a place where it is known which run first.
+pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
+    let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.base.kind == Kind::Nat);
+    let ties = nat.chunk_by(|one, other| one.order() == other.order());
+    let nat: Vec<Orders<'_>> = ties.map(arrangements).collect();
+    match (nat.is_empty(), filter.is_empty()) {
+        (_, true) => nat,
+        (true, false) => vec![arrangements(&filter)],
+        (false, false) => vec![mixed(nat, arrangements(&filter))],
     }
-    orders
 }
 
 /// More orders than this are not tried.
@@ -130,7 +132,7 @@ fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
     }
 }
 
-fn is_one_table(slots: &[Slot<'_>]) -> bool {
+pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
     let mut pairs = slots.iter().zip(slots.iter().skip(1));
     pairs.all(|(one, other)| one.table.is(other.table))
 }

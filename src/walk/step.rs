@@ -144,6 +144,10 @@ pub struct Outcome<'a> {
     pub assumptions: Vec<Assumption>,
     /// Whether these connections passed the watched chain before.
     pub after_watched: bool,
+    /// Whether it was the answer to their first packet.
+    pub is_reply: bool,
+    /// The port at which their first packet arrives, or would.
+    pub port: Option<Intervals>,
 }
 
 impl Outcome<'_> {
@@ -156,6 +160,8 @@ impl Outcome<'_> {
 /// A rule or a policy that a connection on its way was compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
+    /// Whether it was the answer to the connection's first packet.
+    pub is_reply: bool,
     /// The hook at which that was.
     pub hook: Hook,
     /// How many jumps and gotos lead to the chain from its base chain.
@@ -185,8 +191,8 @@ pub enum Reason<'a> {
     Condition(&'a Condition, Option<Intervals>),
     /// A verdict map decides, by this field, which may have these numbers.
     Map(Field, &'a Name, Option<Intervals>),
-    /// Of which devices the base chain sees the packets.
-    Device,
+    /// The base chain sees the packets of some devices only.
+    Device(Hook),
 }
 
 /// Something that the rules leave open.
@@ -200,6 +206,9 @@ pub enum Open<'a> {
     Action(Place<'a>),
     /// Which of these base chains runs first; their priorities are equal.
     Order(Slot<'a>, Slot<'a>),
+    /// Whether this base chain sees the packet before connection tracking does, or before it is translated back: the
+    /// priorities are equal.
+    Side(Slot<'a>, &'static str),
     /// In which of many orders base chains run whose priorities are equal.
     Orders,
     /// Whether the connection stays in this namespace.

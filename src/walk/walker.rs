@@ -5,14 +5,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::found::Found;
 use crate::found::line::Line;
 use crate::rules::family::Family;
+use crate::rules::flags;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Field};
+use crate::rules::rule::{Action, Effect, Field, Rule};
 use crate::rules::table::{Chain, Kind, Policy, Table};
-use crate::walk::connections::Connections;
+use crate::walk::connections::{Connections, Meeting};
 use crate::walk::evaluate::{Split, split};
-use crate::walk::order::{Orders, Slot, orders};
-use crate::walk::state::{State, merged};
+use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
+use crate::walk::state::{Side, State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Place, Question, Reason, Step};
 use crate::wanted::ruleset::ChainName;
 
@@ -72,35 +73,24 @@ pub(super) struct Walker<'a, 'g> {
     steps: Option<Vec<Step<'a>>>,
     /// The hook of the base chain.
     hook: Hook,
+    /// The packets on their way are replies.
+    is_reply: bool,
     /// How many rules were asked so far.
     asked: usize,
 }
 
 impl<'a, 'g> Walker<'a, 'g> {
-    /// A walker that records decisions about connections that get to a chain, and those that don't.
-    pub(super) fn watching(found: &'a Found, family: Family, watched: Watched<'g>) -> Self {
+    /// A walker that watches whether connections get to a chain, or else one that records each step.
+    pub(super) fn new(found: &'a Found, family: Family, watched: Option<Watched<'g>>) -> Self {
         Self {
             found,
             family,
-            watched: Some(watched),
+            watched,
             decisions: Vec::new(),
             questions: vec![Open::WhichOfMany],
-            steps: None,
+            steps: watched.is_none().then(Vec::new),
             hook: Hook::Prerouting,
-            asked: 0,
-        }
-    }
-
-    /// A walker that records each step.
-    pub(super) fn recording(found: &'a Found, family: Family) -> Self {
-        Self {
-            found,
-            family,
-            watched: None,
-            decisions: Vec::new(),
-            questions: vec![Open::WhichOfMany],
-            steps: Some(Vec::new()),
-            hook: Hook::Prerouting,
+            is_reply: false,
             asked: 0,
         }
     }
@@ -117,8 +107,24 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Takes connections through the base chains of a hook.
     pub(super) fn hook(&mut self, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.hook = hook;
-        for orders in orders(self.found.chains_at(self.family, hook)) {
-            states = self.in_any_order(&orders, states);
+        self.is_reply = states.first().is_some_and(|state| state.is_reply);
+        if states.is_empty() {
+            return states;
+        }
+        for mut place in places(self.found.chains_at(self.family, hook)) {
+            // Where the order isn't known, chains that are for other packets don't count.
+            if !is_one_table(&place) {
+                let is_nat = place.iter().any(|slot| slot.base.kind == Kind::Nat);
+                let packets: Vec<Connections> = states.iter().map(|state| state.anywhere(is_nat)).collect();
+                place.retain(|slot| packets.iter().any(|packets| may_decide(slot, packets)));
+            }
+            for orders in orders(&place) {
+                states = self.in_any_order(&orders, states);
+            }
+        }
+        for state in &mut states {
+            state.is_seen |= hook != Hook::Ingress;
+            state.translate_back(hook);
         }
         states
     }
@@ -209,9 +215,10 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
-        let hook = self.hook;
+        let (hook, is_reply) = (self.hook, self.is_reply);
         if let Some(steps) = &mut self.steps {
             steps.push(Step {
+                is_reply,
                 hook,
                 depth,
                 at,
@@ -246,22 +253,13 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     fn base_chain(&mut self, slot: Slot<'a>, states: Vec<State<'a>>) -> Vec<State<'a>> {
         let is_nat = slot.base.kind == Kind::Nat;
-        let (mut next, mut entering): (Vec<_>, Vec<_>) =
-            states.into_iter().partition(|state| is_nat && state.is_settled);
+        let (mut next, entering): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| is_nat && state.is_settled);
         let policy = Place::Policy(slot);
-        let mut device = None;
-        if self.steps.is_some() && matches!(self.hook, Hook::Ingress | Hook::Egress) {
-            // Whether it runs at all: of which devices it sees the packets wasn't read.
-            let question = self.ask(Open::Match(policy, Reason::Device));
-            device = Some(question);
-            self.record(0, policy, Matched::Perhaps(Reason::Device));
-            for state in &mut entering {
-                let mut passing = state.clone();
-                passing.assumptions.push(Assumption::no(question));
-                next.push(passing);
-                state.assumptions.push(Assumption::yes(question));
-            }
-        }
+        let entering = self.of_its_devices(slot, entering, &mut next);
+        let entering = entering
+            .into_iter()
+            .flat_map(|state| self.as_seen(slot, state))
+            .collect();
         let out = self.chain(slot.table, slot.chain, entering, 0);
         match slot.base.policy {
             Policy::Accept => next.extend(out.returned),
@@ -273,13 +271,76 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
         }
         next.extend(out.left_chain);
-        // What it leaves alone doesn't depend on that.
-        for state in next.iter_mut().filter(|state| !state.is_settled) {
-            state
-                .assumptions
-                .retain(|assumption| Some(assumption.question) != device);
-        }
+        next.iter_mut().for_each(|state| state.look(true));
         merged(next)
+    }
+
+    /// Those whose packets a base chain sees. All others go on.
+    fn of_its_devices(&mut self, slot: Slot<'a>, states: Vec<State<'a>>, next: &mut Vec<State<'a>>) -> Vec<State<'a>> {
+        let Some(devices) = &slot.chain.devices else {
+            return states;
+        };
+        let field = match self.hook {
+            Hook::Egress => Field::OutInterface,
+            _ => Field::InInterface,
+        };
+        let mut seen = Vec::new();
+        for state in states {
+            let (of_these, of_others) = state.connections.split(field, devices);
+            let with = |connections| State {
+                connections,
+                ..state.clone()
+            };
+            if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
+                let policy = Place::Policy(slot);
+                self.ask(Open::Match(policy, Reason::Device(self.hook)));
+                self.record(0, policy, Matched::Perhaps(Reason::Device(self.hook)));
+            }
+            seen.extend(of_these.map(with));
+            next.extend(of_others.map(with));
+        }
+        seen
+    }
+
+    /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back, or
+    /// after that. Where priorities are equal, either may be.
+    fn as_seen(&mut self, slot: Slot<'a>, mut state: State<'a>) -> Vec<State<'a>> {
+        let priority = slot.order().0;
+        let mut states = Vec::new();
+        match state.translation(self.hook, priority) {
+            Some(Side::After) => state.translate_back(self.hook),
+            Some(Side::NotKnown) => {
+                let question = self.ask(Open::Side(slot, "translates the reply back"));
+                let mut other = state.clone();
+                other.translate_back(self.hook);
+                state.assumptions.push(Assumption::yes(question));
+                other.assumptions.push(Assumption::no(question));
+                states.push(other);
+            }
+            Some(Side::Before) | None => {}
+        }
+        states.push(state);
+        let sides = |mut state: State<'a>| match state.tracking(self.hook, priority) {
+            Side::Before => {
+                state.look(false);
+                vec![state]
+            }
+            Side::After => {
+                state.is_seen = true;
+                state.look(true);
+                vec![state]
+            }
+            Side::NotKnown => {
+                let question = self.ask(Open::Side(slot, "tracks the connection"));
+                let mut other = state.clone();
+                state.look(false);
+                other.look(true);
+                state.assumptions.push(Assumption::yes(question));
+                other.assumptions.push(Assumption::no(question));
+                vec![state, other]
+            }
+        };
+        states.into_iter().flat_map(sides).collect()
     }
 
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
@@ -362,9 +423,35 @@ impl<'a, 'g> Walker<'a, 'g> {
             self.record_or_join(first, depth, at, matched);
         }
         next.extend(rest);
-        if let Some(matching) = matching {
+        if let Some(mut matching) = matching {
+            if line.rule.effects.contains(&Effect::Untrack) && !self.untrack(at, &mut matching) {
+                return;
+            }
             self.act(line, matching, &line.rule.action, depth, next, out);
         }
+    }
+
+    /// Has connection tracking leave a packet alone, unless it has an entry for it already (`nft_notrack_eval` in
+    /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns whether the packet goes on.
+    fn untrack(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
+        let invalid = Intervals::one(flags::State::Invalid.number());
+        if state.connections.get(Field::State) != Some(&invalid) {
+            return true;
+        }
+        if state.is_reply && !state.before.is_empty() {
+            // It isn't translated back, so that whoever waits for it gets it from a stranger.
+            self.decide(state, at, Fate::Dropped);
+            return false;
+        }
+        if !state.is_reply {
+            self.decide(state, at, Fate::Untracked);
+            state.taken = Some((at, &Action::Untrack));
+        }
+        state.is_settled = true;
+        state.is_seen = true;
+        state.tracked = flags::State::Untracked;
+        state.look(true);
+        true
     }
 
     /// What a rule does with connections that match it.
@@ -389,22 +476,27 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = Some(at);
                 out.returned.push(state);
             }
+            Action::Redirect(_) | Action::Nat(_) if state.is_reply => match state.is_settled {
+                true => out.left_chain.push(state),
+                // It answers a connection that isn't tracked, and is taken from it.
+                false => self.decide(&state, at, Fate::Dropped),
+            },
             Action::Redirect(_) | Action::Nat(_) => {
                 self.decide(&state, at, Fate::Translated);
                 state.is_settled = true;
                 translate(&mut state, self.hook, at, action);
-                // Where another rule has sent them doesn't matter to who watches.
-                if self.watched.is_none() || state.after_watched {
-                    out.left_chain.push(state);
+                match self.watched {
+                    None => out.left_chain.push(state),
+                    // What later rules say of source ports is about clients.
+                    Some(_) if state.after_watched => out.left_chain.push(state.of_client()),
+                    // Where another rule has sent them doesn't matter to who watches.
+                    Some(_) => {}
                 }
             }
             Action::Untrack => {
-                self.decide(&state, at, Fate::Untracked);
-                if !state.is_settled {
-                    state.taken = Some((at, action));
+                if self.untrack(at, &mut state) {
+                    next.push(state);
                 }
-                state.is_settled = true;
-                next.push(state);
             }
             Action::Unknown(_) => {
                 self.decide(&state, at, Fate::NotUnderstood);
@@ -451,6 +543,16 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 }
 
+/// Whether a base chain may do anything with these packets.
+fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
+    let may_match = |rule: &Rule| {
+        let mut conditions = rule.conditions.iter();
+        conditions.all(|condition| packets.meeting(slot.table, condition) != Meeting::None)
+    };
+    let decides = |rule: &&Rule| !matches!(rule.action, Action::Continue(_));
+    slot.base.policy == Policy::Drop || slot.chain.rules.iter().filter(decides).any(may_match)
+}
+
 /// Whether connections that meet all conditions of a rule match it: if a verdict map decides, they do if it says
 /// something about them.
 fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
@@ -486,6 +588,14 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
     let is_to_loopback = hook == Hook::Output && matches!(action, Action::Redirect(_));
     let mut connections = state.connections.clone();
+    let mut change = |field: Field, numbers: Intervals| {
+        if let Some(before) = connections.get(field)
+            && state.before.iter().all(|(known, _)| *known != field)
+        {
+            state.before.push((field, before.clone()));
+        }
+        connections = connections.replaced(field, numbers);
+    };
     for family in Family::ALL {
         let address = match is_source {
             true => Field::Source(family),
@@ -495,7 +605,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
             true => Intervals::one(loopback(family)),
             false => any(address),
         };
-        connections = connections.replaced(address, addresses);
+        change(address, addresses);
     }
     let port = match is_source {
         true => Field::SourcePort,
@@ -507,7 +617,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
         _ => Some(any(port)),
     };
     if let Some(ports) = ports {
-        connections = connections.replaced(port, ports);
+        change(port, ports);
     }
     state.connections = connections;
     if !is_source {
@@ -527,13 +637,13 @@ fn loopback(family: Family) -> u128 {
 mod tests {
     use super::*;
     use crate::rules::name::Name;
-    use crate::rules::rule::{Condition, Rule, TCP, Values, interface};
+    use crate::rules::rule::{Condition, TCP, Values, interface};
     use crate::rules::set::Set;
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
         examples::to_port,
     };
-    use crate::walk::route::before as walk;
+    use crate::walk::route::{Proxy, there_and_back};
     use crate::wanted::direction::Direction;
 
     const REDIRECT: &str = "PROXY_INIT_REDIRECT";
@@ -559,8 +669,7 @@ mod tests {
     }
 
     fn fixed(holds: bool) -> Condition {
-        let text = "ct state new".to_owned();
-        Condition::Fixed { text, holds }
+        flags::ct_state(|state| (state == flags::State::New) == holds)
     }
 
     fn strange() -> Condition {
@@ -606,7 +715,14 @@ mod tests {
             table: &nat,
             chain: direction.chain(),
         };
-        let walk = walk(&found, Family::V4, direction, watched, connections);
+        let walk = there_and_back(
+            &found,
+            Family::V4,
+            direction,
+            connections,
+            &Proxy::default(),
+            Some(watched),
+        );
         let outcome = |outcome: &Outcome<'_>| {
             let at = outcome.at.unwrap();
             let place = at.line().map_or("policy".to_owned(), |line| line.number.to_string());
@@ -997,7 +1113,7 @@ mod tests {
             dormant: true,
             ..mangle("ip mangle", vec![any(Action::Drop)])
         };
-        let output = base("out", Kind::Filter, Hook::Output, -150, vec![any(Action::Drop)]);
+        let output = base("out", Kind::Filter, Hook::Forward, -150, vec![any(Action::Drop)]);
         let other_hook = table("inet mine", vec![output]);
         assert_eq!(
             inbound(vec![other_family, dormant, other_hook, nat(vec![], vec![])]),
@@ -1074,6 +1190,10 @@ mod tests {
                 rule([to_port(80)], Action::Accept),
             ],
         );
+        let tracked = inbound(vec![raw.clone(), nat(vec![], vec![])]);
+        assert!(tracked.iter().all(|said| said.contains("Translated")), "{tracked:?}");
+        let mut raw = raw;
+        raw.chains[0].base.as_mut().unwrap().priority = -300;
         assert_eq!(
             inbound(vec![raw, nat(vec![], vec![])]),
             but_for_port_80("ip raw early 1: Untracked of to port 80")
@@ -1169,7 +1289,7 @@ mod tests {
                 Connections::all(Family::V4, Direction::Outbound)
             ),
             [
-                "ip nat PROXY_INIT_OUTPUT 1: Translated after of of user 0-2101,2103-4294967295",
+                "ip nat PROXY_INIT_OUTPUT 1: Translated after of of any user but 2102",
                 "ip nat OUTPUT 1: Accepted of of user 2102",
             ]
         );
@@ -1267,7 +1387,14 @@ mod tests {
             chain: ChainName::ProxyInitRedirect,
         };
         let all = Connections::all(Family::V4, Direction::Inbound);
-        let walk = walk(&found, Family::V4, Direction::Inbound, watched, all);
+        let walk = there_and_back(
+            &found,
+            Family::V4,
+            Direction::Inbound,
+            all,
+            &Proxy::default(),
+            Some(watched),
+        );
         let decisions = walk
             .decisions
             .iter()

@@ -116,6 +116,7 @@ impl Ruleset {
         };
         Some(Rule {
             conditions,
+            effects: Vec::new(),
             action,
             comment: Some(Name::of(purpose.to_string())),
             counters: Some(Counters::default()),
@@ -199,6 +200,7 @@ impl ChainName {
         Chain {
             name: Name::from(self.as_str()),
             base: self.base(),
+            devices: None,
             comment: None,
             rules,
         }

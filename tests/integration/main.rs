@@ -20,6 +20,7 @@ mod modes;
 mod native;
 mod nft;
 mod operate;
+mod packets;
 mod privileges;
 mod proxy;
 mod readme;

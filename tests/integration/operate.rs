@@ -38,7 +38,7 @@ fn what_was_installed_is_in_place() {
                 (
                     0,
                     format!(
-                        "in place in {mode} mode: rules complete, nothing before them takes connections away; the proxy does \
+                        "in place in {mode} mode: rules complete, nothing before or after them drops connections; the proxy does \
                          not listen\nwarning: nothing listens on port 4143\nwarning: nothing listens on port 4140\n"
                     )
                 ),

@@ -12,6 +12,7 @@ use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::family::Family;
+use crate::rules::flags::constant;
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface};
@@ -401,6 +402,7 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
                     _ => Policy::Accept,
                 },
             }),
+            devices: None,
             comment: None,
             rules: between(first, policy).iter().map(rule).collect::<Result<_, _>>()?,
         });
@@ -416,6 +418,7 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
         chains.push(Chain {
             name: Name::from(chain),
             base: None,
+            devices: None,
             comment: None,
             rules: rules.into_iter().map(rule).collect::<Result<_, _>>()?,
         });
@@ -492,6 +495,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     };
     Ok(Rule {
         conditions,
+        effects: Vec::new(),
         action,
         comment,
         counters: Some(Counters {
@@ -603,11 +607,9 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         && byte(entry, layout.flags)? & bit != 0
     {
         let negated = inverted & FRAGMENT != 0;
-        conditions.push(Condition::Fixed {
-            text: if negated { "! -f" } else { "-f" }.to_owned(),
-            // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
-            holds: negated,
-        });
+        let text = if negated { "! -f" } else { "-f" }.to_owned();
+        // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
+        conditions.push(constant(text, negated));
     }
     // iptables-save writes the protocol after addresses and interfaces, as does this.
     Ok(conditions)

@@ -16,6 +16,9 @@ pub(super) struct Nftables;
 impl Dialect for Nftables {
     fn write(&self, new: &NewRule<'_>, list: &mut Writer) {
         let rule = &*new.rule;
+        for effect in &rule.effects {
+            list.refuse(effect.text().to_owned());
+        }
         for condition in &rule.conditions {
             if write_condition(list, new.sets, condition).is_none() {
                 list.refuse(NftCondition(condition).to_string());

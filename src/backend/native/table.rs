@@ -130,6 +130,7 @@ impl Merged {
         Rule {
             comment: Some(Name::of(self.comment(sets))),
             conditions: self.conditions,
+            effects: Vec::new(),
             action: self.action,
             counters: Some(Counters::default()),
             handle: 0,

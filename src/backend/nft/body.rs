@@ -26,6 +26,9 @@ impl Dialect for Xtables {
         let TableFamily::Ip(family) = new.table.family else {
             return list.refuse(format!("an xtables rule in the table {}", new.table));
         };
+        for effect in &rule.effects {
+            list.refuse(effect.text().to_owned());
+        }
         for condition in &rule.conditions {
             if write_condition(list, family, condition).is_none() {
                 list.refuse(NftCondition(condition).to_string());

@@ -66,6 +66,8 @@ impl fmt::Display for Decider {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step<'a> {
+    /// Whether it was the reply to the connection's first packet.
+    pub is_reply: bool,
     /// The hook at which that was.
     pub hook: Hook,
     /// How many jumps lead to the chain from its base chain.
@@ -156,7 +158,7 @@ impl<'a> Explained<'a> {
             mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(Rule::is_ours)),
         });
         let decided = |step: &step::Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
-        let ports = explain::proxy_ports(found);
+        let ports = explain::proxy_ports(&found.tables);
         let steps = answer.steps.into_iter().map(|step| {
             let to_proxy = step.at.rule().and_then(Rule::redirects_to);
             let verdict = match to_proxy.filter(|port| ports.contains(port)) {
@@ -164,12 +166,14 @@ impl<'a> Explained<'a> {
                 None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
             };
             let step::Step {
+                is_reply,
                 hook,
                 depth,
                 at,
                 matched,
             } = step;
             Step {
+                is_reply,
                 hook,
                 depth,
                 at,

@@ -12,7 +12,7 @@ use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
 use crate::rules::rule::LOOPBACK;
-use crate::walk::step::Matched;
+use crate::walk::step::{Matched, Step};
 use crate::wanted::direction::Direction;
 
 /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
@@ -182,8 +182,10 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
         return;
     }
     // What isn't for this namespace doesn't pass its hook for what is.
-    let dropped_at_input = answer.verdict == Verdict::Dropped
-        && answer.steps.last().is_some_and(|step| step.hook == Hook::Input)
+    let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Lost(_))
+        && answer
+            .at
+            .is_some_and(|at| answer.steps.iter().any(|step| step.at == at && is_here(step)))
         && !answer
             .steps
             .iter()
@@ -191,8 +193,8 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     if answer.verdict != Verdict::Bypass && !dropped_at_input {
         return;
     }
+    answer.steps.retain(|step| !is_here(step));
     if dropped_at_input {
-        answer.steps.retain(|step| step.hook != Hook::Input);
         answer.at = None;
     }
     let to = connection.to.ip();
@@ -210,13 +212,20 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     };
 }
 
+/// Whether only a connection to this namespace gets there.
+fn is_here(step: &Step<'_>) -> bool {
+    step.hook == Hook::Input || step.is_reply
+}
+
 /// It does not come in, to this namespace or again by lo.
 fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
     let after = match direction {
         Direction::Outbound => [Hook::Prerouting, Hook::Input],
         Direction::Inbound => [Hook::Input, Hook::Forward],
     };
-    answer.steps.retain(|step| !after.contains(&step.hook));
+    answer
+        .steps
+        .retain(|step| !step.is_reply && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
 }
 

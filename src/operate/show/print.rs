@@ -470,6 +470,7 @@ PROXY_INIT_REDIRECT
     fn foreign(field: Field, number: u128, action: Action) -> rule::Rule {
         rule::Rule {
             conditions: vec![Condition::is(field, number)],
+            effects: Vec::new(),
             action,
             comment: None,
             counters: None,
