@@ -59,6 +59,8 @@ pub(crate) struct Packet {
     pub(crate) from_port: Option<u16>,
     /// Whose it is.
     pub(crate) uid: Option<u32>,
+    /// The number of the device to which its socket is bound.
+    pub(crate) device: Option<u32>,
 }
 
 /// How a packet would be routed in the thread's network namespace. No privileges are needed.
@@ -73,6 +75,7 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
         from,
         from_port,
         uid,
+        device,
     } = packet;
     let (to, to_port) = (to.ip(), to.port());
     let socket = Socket::open_bus(Bus::Route)?;
@@ -103,6 +106,9 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
             }
             if let Some(uid) = uid {
                 attributes.bytes(RTA_UID, &uid.to_ne_bytes());
+            }
+            if let Some(device) = device {
+                attributes.bytes(libc::RTA_OIF, &device.to_ne_bytes());
             }
             attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
             attributes.bytes(RTA_DPORT, &to_port.to_be_bytes());

@@ -1,12 +1,12 @@
 //! What a packet is at each hook, there and back: rules that depend on it, beside proxy-init's, and real connections. What
 //! explain says has to come true, and verify finds everything in place exactly where connections get to the proxy.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, POD, ROOT, Server};
+use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, POD, ROOT, Server};
 
 use crate::judge::{Arrival, arrival};
 use crate::support::{Run, chart_in, install};
@@ -269,6 +269,43 @@ fn chains_for_other_packets_do_not_tie() {
         .flat_map(|hook| three.map(|name| udp(&format!("{name}{hook}"), hook, -150)))
         .collect();
     check(&lines.iter().map(String::as_str).collect::<Vec<_>>(), Proxy, Proxy);
+}
+
+/// A link-local address binds the socket to its device, which routing to lo keeps. The pod's own is reached by lo.
+#[test]
+fn a_socket_that_is_bound_to_a_device_is_not_redirected_to_lo() {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    let _servers = [
+        Server::start(&lab.pod, &[4143, 4140, 80]),
+        Server::start(&lab.outside, &[80]),
+    ];
+    let link_local = |namespace: &Namespace, device: &str| -> Ipv6Addr {
+        let said = namespace.sh(&format!("ip -6 -o address show dev {device} scope link"));
+        let address = said.split_whitespace().find_map(|word| word.strip_suffix("/64"));
+        address.unwrap().parse().unwrap()
+    };
+    let own = link_local(&lab.pod, "eth0");
+
+    let index = lab.pod.sh("ip -o link show eth0");
+    let index: u32 = index.split(':').next().unwrap().trim().parse().unwrap();
+    for (to, want, words) in [
+        (
+            link_local(&lab.outside, "pod0"),
+            Arrival::Lost,
+            "dropped: it is redirected to this host, and its socket is bound",
+        ),
+        (own, Arrival::Port(80), "bypasses the proxy"),
+    ] {
+        let said = Run::new(&format!("explain outbound --to [{to}]:80 --out eth0"))
+            .output(&lab.pod)
+            .success();
+        assert!(said.starts_with(words), "{to}: {said}");
+        let at = |address, port| SocketAddr::from(SocketAddrV6::new(address, port, 0, index));
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let got = arrival(&lab.pod, ROOT, at(own, port), at(to, 80), Duration::from_millis(400));
+        assert_eq!(got, want, "{to}");
+    }
 }
 
 /// Connections by another device aren't those by eth0.

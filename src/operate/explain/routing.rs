@@ -18,11 +18,16 @@ use crate::wanted::direction::Direction;
 /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
 const LOOPBACK_INDEX: u32 = 1;
 
+/// The loopback device's name.
+const LOOPBACK_NAME: &str = "lo";
+
 /// Whose the destination of a connection is, as long as no rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// It is what an outbound connection is routed to, or an address of this namespace.
     Usual,
+    /// An outbound connection leaves by the device to which its socket is bound, and by which alone it may.
+    Bound,
     /// An inbound connection goes to an address of 127.0.0.0/8, by another device than lo.
     Loopback,
     /// An inbound connection goes to an address that this namespace doesn't have.
@@ -38,7 +43,7 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
     }
     check_device(connection)?;
     match connection.direction {
-        Direction::Outbound => add_route(connection).map(|()| Destination::Usual),
+        Direction::Outbound => add_route(connection),
         Direction::Inbound if to.is_unspecified() => {
             no_connection("name an address of this network namespace with --to")
         }
@@ -86,7 +91,7 @@ fn check_device(connection: &mut Connection) -> Result<(), Error> {
     Ok(())
 }
 
-fn add_route(connection: &mut Connection) -> Result<(), Error> {
+fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     // connect() to no address is one to this host (`ip_route_output_key_hash`, `tcp_v6_connect`).
     if connection.to.ip().is_unspecified() {
         connection.to.set_ip(match connection.to {
@@ -94,13 +99,25 @@ fn add_route(connection: &mut Connection) -> Result<(), Error> {
             SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    if connection.device.is_some() {
-        return Ok(());
-    }
     let to = connection.to.ip();
-    if let IpAddr::V6(v6) = to
-        && v6.is_unicast_link_local()
-    {
+    let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    if let Some(named) = &connection.device {
+        let by_default = route(packet(connection.to, connection));
+        let bound = device(named.as_bytes()).map(|device| route(packet_by(device.index, connection)));
+        return Ok(match (by_default, bound) {
+            // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
+            (_, Ok(Ok(found))) if is_link_local && found.kind == Kind::Local => {
+                connection.device = Some(Name::from(LOOPBACK));
+                Destination::Usual
+            }
+            // `tcp_v6_connect` binds the socket to the device of the address.
+            _ if is_link_local && *named != *LOOPBACK_NAME => Destination::Bound,
+            // Only a socket that is bound to it leaves by a device to which no route leads.
+            (Ok(found), _) if found.device.name != named.as_bytes() && *named != *LOOPBACK_NAME => Destination::Bound,
+            _ => Destination::Usual,
+        });
+    }
+    if is_link_local {
         return Err(Error::NoConnection {
             to,
             reason: "it is a link-local address: name the device by which it is reached with --out",
@@ -124,7 +141,15 @@ fn add_route(connection: &mut Connection) -> Result<(), Error> {
     }
     connection.device = Some(Name::from(&found.device.name));
     connection.from = found.source;
-    Ok(())
+    Ok(Destination::Usual)
+}
+
+/// The same packet, from a socket that is bound to the device with this number.
+fn packet_by(device: u32, connection: &Connection) -> Packet {
+    Packet {
+        device: Some(device),
+        ..packet(connection.to, connection)
+    }
 }
 
 /// A packet of the connection's user, to this address from any.
@@ -134,6 +159,7 @@ fn packet(to: SocketAddr, connection: &Connection) -> Packet {
         from: None,
         from_port: None,
         uid: connection.uid,
+        device: None,
     }
 }
 
@@ -162,6 +188,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     };
     if is_redirected {
         let lost = match connection.direction {
+            Direction::Outbound if destination == Destination::Bound => Some(bound(connection)),
             Direction::Outbound => lost_on_lo(connection, &answer.verdict),
             Direction::Inbound => lost_on_device(connection),
         };
@@ -178,7 +205,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     if answer.verdict == Verdict::Bypass && leaves_by_lo && device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
         lose(connection.direction, answer, "lo is down".to_owned());
     }
-    if destination == Destination::Usual {
+    if matches!(destination, Destination::Usual | Destination::Bound) {
         return;
     }
     // What isn't for this namespace doesn't pass its hook for what is.
@@ -206,7 +233,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
                  net.ipv4.conf.*.route_localnet is set"
             ))
         }
-        Destination::NotHere | Destination::Usual => Verdict::Elsewhere(format!(
+        Destination::NotHere | Destination::Usual | Destination::Bound => Verdict::Elsewhere(format!(
             "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
         )),
     };
@@ -227,6 +254,13 @@ fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
         .steps
         .retain(|step| !step.is_reply && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
+}
+
+/// Why a connection is lost whose socket is bound to a device: routing it again to lo keeps that (`ip_route_me_harder`,
+/// `ip6_route_me_harder` in net/netfilter).
+fn bound(connection: &Connection) -> String {
+    let device = connection.device.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!("it is redirected to this host, and its socket is bound to {device}")
 }
 
 /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
