@@ -28,6 +28,8 @@ pub(crate) fn run(files: &[String]) -> Result<()> {
         "mutants",
         // Or what a feature adds would not be compiled, and none of its mutants could be noticed.
         "--all-features",
+        // Examples in the documentation name the library.
+        "--cargo-test-arg=--lib",
         "--in-place",
         "--output",
     ]);
