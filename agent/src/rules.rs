@@ -81,22 +81,23 @@ pub fn verify(namespace: &Namespace, install: &Install) -> Result<Found, String>
         .run(|| any.verify())
         .and_then(|verdict| verdict)
         .map_err(|error| error.to_string())?;
-    Ok(found(&verdict))
+    Ok(found(&verdict, install))
 }
 
-fn found(verdict: &Verification) -> Found {
+fn found(verdict: &Verification, install: &Install) -> Found {
     if verdict.is_in_place() {
         return Found::InPlace;
     }
-    let mut kinds = verdict.findings.iter().map(Finding::kind);
-    let first = kinds.next();
-    // Without any rules, proxy-init's chains are missing in each family, and so is what leads to them.
-    let is_missing = |kind: &str| ["no-chain", "missing"].contains(&kind);
-    if verdict.others.is_empty() && first == Some("no-chain") && kinds.all(is_missing) {
+    let first = verdict.findings.first();
+    // A family that has none of the rules is one finding; native mode's table is for all families.
+    let has_none = verdict.findings.iter().all(|finding| finding.kind() == "no-rules");
+    let families = if install.config.ipv6 { 2 } else { 1 };
+    let is_all = verdict.findings.len() == families || first.is_some_and(|finding| finding.family == "inet");
+    if verdict.others.is_empty() && has_none && is_all {
         return Found::None;
     }
     Found::Drifted {
-        reason: first.unwrap_or("other-backend"),
+        reason: first.map_or("other-backend", Finding::kind),
         words: verdict.to_string(),
     }
 }
