@@ -27,7 +27,7 @@ impl Server {
     ///
     /// # Errors
     /// What is missing.
-    pub fn new(installation: &Installation, pod: &str) -> Result<Self, String> {
+    pub fn new(installation: &Installation) -> Result<Self, String> {
         let paths = &installation.paths;
         let host = installation.host.trim_start_matches('[').trim_end_matches(']');
         let host = if host.contains(':') {
@@ -49,7 +49,7 @@ impl Server {
         Ok(Self {
             client,
             namespace: namespace.trim().to_owned(),
-            pod: pod.to_owned(),
+            pod: installation.pod.clone(),
         })
     }
 

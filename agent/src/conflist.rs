@@ -41,6 +41,16 @@ impl Entry {
         }
     }
 
+    /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask: the token
+    /// that it asks with is worth nothing once the agent's pod is gone, and the next one has to start first.
+    pub fn of_agent(mut self, agent: &str) -> Self {
+        if let Some(linkerd) = self.value.get_mut("linkerd").and_then(Value::as_object_mut) {
+            linkerd.insert("agent".to_owned(), agent.into());
+            self.text = format!("{:#}", self.value);
+        }
+        self
+    }
+
     /// Whether the plugin asks the API server, for which it needs a kubeconfig.
     pub fn needs_kubeconfig(&self) -> bool {
         self.value
@@ -253,6 +263,16 @@ mod tests {
         for bad in ["", "{", "[]", "1", "{}", r#"{"type": "calico"}"#] {
             Entry::new(bad, Path::new("/k")).unwrap_err();
         }
+    }
+
+    #[test]
+    fn the_plugin_is_told_whose_pods_the_agents_are() {
+        let entry = entry().of_agent("linkerd-cni/linkerd-cni");
+        let list = chain(r#"{"plugins": [{"type": "calico"}]}"#, &entry).unwrap().unwrap();
+        let value: Value = serde_json::from_str(&list).unwrap();
+        assert_eq!(value["plugins"][1]["linkerd"]["agent"], "linkerd-cni/linkerd-cni");
+        assert_eq!(value["plugins"][1]["linkerd"]["incoming-proxy-port"], 4143);
+        assert_eq!(chain(&list, &entry).unwrap(), None);
     }
 
     #[test]

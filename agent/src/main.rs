@@ -71,7 +71,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
             error!("the admin server cannot listen on {address}: {error}");
         });
     }
-    let server = Server::new(&settings.installation, &settings.pod);
+    let server = Server::new(&settings.installation);
     if let Err(reason) = &server {
         warn!(
             "the API server cannot be asked, so pods are not watched, and the plugin stays when the agent ends: {reason}"

@@ -184,6 +184,8 @@ pub struct Paths {
 pub struct Installation {
     /// Where.
     pub paths: Paths,
+    /// The name of the agent's own pod.
+    pub pod: String,
     /// `CNI_NETWORK_CONFIG`
     pub text: Option<String>,
     /// `CNI_NETWORK_CONFIG_FILE`
@@ -204,6 +206,17 @@ impl Installation {
     /// # Errors
     /// Why there is none.
     pub fn entry(&self) -> Result<Entry, String> {
+        let entry = self.plain_entry()?;
+        let path = self.paths.service_account.join("namespace");
+        // Without a namespace it isn't in a pod.
+        let namespace = std::fs::read_to_string(path).unwrap_or_default();
+        match (namespace.trim(), self.pod.rsplit_once('-')) {
+            ("", _) | (_, None) => Ok(entry),
+            (namespace, Some((set, _))) => Ok(entry.of_agent(&format!("{namespace}/{set}"))),
+        }
+    }
+
+    fn plain_entry(&self) -> Result<Entry, String> {
         let kubeconfig = &self.paths.kubeconfig_on_node;
         match (&self.text, &self.file) {
             (Some(text), _) => Entry::new(text, kubeconfig).map_err(|error| format!("CNI_NETWORK_CONFIG: {error}")),
@@ -232,8 +245,6 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     /// The node's name.
     pub node: Option<String>,
-    /// The name of the agent's own pod.
-    pub pod: String,
     /// What to install.
     pub installation: Installation,
     /// What happens on SIGTERM.
@@ -347,6 +358,8 @@ impl Settings {
         };
         let hostname = || nix::unistd::gethostname().ok()?.into_string().ok();
         let seconds = number("verify-every")?;
+        let pod = value("controller-pod-name").map(str::to_owned).or_else(hostname);
+        let pod = pod.unwrap_or_default();
         Ok(Self {
             program,
             log: filter(value("log-level").unwrap_or_default())?,
@@ -361,11 +374,8 @@ impl Settings {
                 ),
             },
             node: value("node-name").map(str::to_owned),
-            pod: value("controller-pod-name")
-                .map(str::to_owned)
-                .or_else(hostname)
-                .unwrap_or_default(),
             installation: Installation {
+                pod,
                 paths: Paths {
                     bin: under(&prefix, Path::new(&or("DEST_CNI_BIN_DIR", "/opt/cni/bin")?)),
                     net: under(&prefix, &net_on_node),
@@ -527,7 +537,10 @@ mod tests {
             installation.entry().unwrap().configuration("1.0.0")["k"],
             "/etc/cni/other.d/k"
         );
-        assert_eq!((settings.node.as_deref(), settings.pod.as_str()), (Some("node"), "pod"));
+        assert_eq!(
+            (settings.node.as_deref(), settings.installation.pod.as_str()),
+            (Some("node"), "pod")
+        );
         assert!(settings.log_json);
         assert_eq!(settings.on_exit, OnExit::Remove);
     }

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use crate::annotations::Given;
 use crate::error::Error;
 use crate::owner::Owner;
+use crate::pod::PodName;
 use crate::version::Version;
 
 /// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
@@ -63,6 +64,7 @@ struct Linkerd {
     pod_info: Option<PodInfo>,
     control_plane_namespace: Option<String>,
     api_server_ports: Option<Vec<Text<PortRange>>>,
+    agent: Option<String>,
 }
 
 /// Where the plugin learns about pods: `linkerd.pod-info`.
@@ -169,6 +171,19 @@ impl Configuration {
     pub fn control_plane_namespace(&self) -> &str {
         let named = self.linkerd().and_then(|it| it.control_plane_namespace.as_deref());
         named.unwrap_or("linkerd")
+    }
+
+    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a pod has
+    /// to start whatever the API server says, for it is what renews the plugin's token.
+    pub fn is_agent(&self, pod: &PodName) -> bool {
+        let agent = self.linkerd().and_then(|it| it.agent.as_deref());
+        let Some((namespace, name)) = agent.and_then(|agent| agent.split_once('/')) else {
+            return false;
+        };
+        // A DaemonSet's pods have its name, a dash, and five letters or digits.
+        let rest = pod.name().strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+        let is_its = |rest: &str| rest.len() == 5 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        pod.namespace() == namespace && rest.is_some_and(is_its)
     }
 
     /// The ports of the API server, where it isn't asked for them; if the configuration names none, 443 and 6443.

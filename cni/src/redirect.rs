@@ -16,6 +16,10 @@ use crate::pod::PodName;
 /// # Errors
 /// What of the configuration, the pod or the API server stands in the way.
 pub fn rules(configuration: &Configuration, pod: &PodName, log: &Log) -> Result<Option<Config>, Error> {
+    if configuration.is_agent(pod) {
+        log.add(LogLevel::Debug, "the pod is the node's agent: nothing to do");
+        return Ok(None);
+    }
     match configuration.pod_info() {
         PodInfo::Annotations => by_annotations(configuration, pod, log),
         PodInfo::Api => by_api(configuration, pod, log),

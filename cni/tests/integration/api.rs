@@ -65,6 +65,32 @@ fn free_address(node: &Namespace, address: &str) -> SocketAddr {
 }
 
 #[test]
+fn the_nodes_agent_starts_whatever_the_api_server_says() {
+    let lab = Lab::new(&MESHED);
+    lab.server.plan_for_ever(Some(Plan::Answer(401, "")));
+    let mut configuration = by_api(&lab.folder.path().join("ZZZ-linkerd-cni-kubeconfig"));
+    configuration["linkerd"]["agent"] = "linkerd-cni/linkerd-cni".into();
+    for (namespace, name, is_agent) in [
+        ("linkerd-cni", "linkerd-cni-x2z9q", true),
+        ("linkerd-cni", "linkerd-cni", false),
+        ("linkerd-cni", "linkerd-cni-other-x2z9q", false),
+        ("linkerd-cni", "linkerd-cni-x2z9qq", false),
+        ("shop", "linkerd-cni-x2z9q", false),
+    ] {
+        let arguments = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+        let run = Run::new("ADD", &configuration, lab.pod.path()).with("CNI_ARGS", arguments);
+        let finished = run.output(&lab.node);
+        if is_agent {
+            finished.success();
+            assert_eq!(lab.server.requests().len(), 0);
+        } else {
+            finished.error(104);
+        }
+        assert_untouched(&lab.pod);
+    }
+}
+
+#[test]
 fn a_pod_is_meshed_by_its_containers() {
     let redirected = linkerds(&Flags::default());
     for (containers, init_containers, meshed) in [
