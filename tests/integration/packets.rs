@@ -286,6 +286,14 @@ fn a_socket_that_is_bound_to_a_device_is_not_redirected_to_lo() {
         address.unwrap().parse().unwrap()
     };
     let own = link_local(&lab.pod, "eth0");
+    // Until it is known that nobody else has an address, it can't be used.
+    for namespace in [&lab.pod, &lab.outside] {
+        let start = std::time::Instant::now();
+        while !namespace.sh("ip -6 address show tentative").is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 
     let index = lab.pod.sh("ip -o link show eth0");
     let index: u32 = index.split(':').next().unwrap().trim().parse().unwrap();
