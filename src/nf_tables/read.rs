@@ -167,7 +167,10 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
 fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
     match (before, position) {
         (_, Some(position)) => before.last().is_some_and(|last| last.handle == position),
-        (_, None) => before.first().is_none_or(|first| first.handle != rule.handle),
+        // The first rule of a chain has none before it. No rule of the kernel's has the handle 0.
+        (_, None) => before
+            .first()
+            .is_none_or(|first| first.handle != rule.handle || rule.handle == 0),
     }
 }
 
