@@ -165,7 +165,7 @@ fn a_family_without_rules_is_one_finding() {
         assert_eq!(code, 3, "{text}");
         let want = format!(
             "not in place: in {mode} mode, - is expected and + was found\n\nIPv6, {table}: all 8 rules are missing\n\
-             IPv4 is complete\n"
+             IPv4 is complete\nwarning: nothing listens on port 4143\nwarning: nothing listens on port 4140\n"
         );
         assert_eq!(text, want);
         // IPv4's own findings are not covered up.
