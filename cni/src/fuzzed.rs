@@ -110,7 +110,7 @@ fn read_names(input: &[u8]) {
             continue;
         };
         let _ = question.answer(input);
-        // The same behind a header and a question that fit.
+        // The same after a header and a question that fit.
         let mut answer = question.bytes().to_vec();
         if let Some(flags) = answer.get_mut(2..8) {
             flags.copy_from_slice(&[0x81, 0x80, 0, 1, 0, 9]);

@@ -29,7 +29,7 @@ impl Errno {
         Self(errno as i32)
     }
 
-    /// The number behind an I/O error; 0 if the kernel had no part in it.
+    /// An I/O error's number; 0 if the kernel had no part in it.
     pub(crate) fn of_io(error: &io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(0))
     }

@@ -664,7 +664,7 @@ mod tests {
             };
             assert_eq!(differences(mode, &tables, &found), []);
         }
-        // Rules of others behind the jumps, counters, and another mode's rules are none of its business.
+        // Rules of others after the jumps, counters, and another mode's rules are none of its business.
         let mut tables = installed();
         let table = &mut tables[0];
         rules_of(table, "PREROUTING").push(rule([], Action::Accept));

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The class of everything here: the Internet.
 const CLASS_IN: u16 = 1;
 
-/// The length of a message's header, of the numbers behind a question's name, and of those behind a record's.
+/// The length of a message's header, of the numbers after a question's name, and of those after a record's.
 const HEADER: usize = 12;
 const QUESTION_REST: usize = 4;
 const RECORD_REST: usize = 10;
@@ -147,7 +147,7 @@ mod tests {
         Question::new(0x1234, "Api.example", kind).unwrap()
     }
 
-    /// An answer with these flags and records behind the question, which is repeated in lower case.
+    /// An answer with these flags and records after the question, which is repeated in lower case.
     fn answer(kind: Kind, flags: u16, records: &[&[u8]]) -> Vec<u8> {
         let mut message = question(kind).bytes().to_ascii_lowercase();
         message[2..4].copy_from_slice(&flags.to_be_bytes());
