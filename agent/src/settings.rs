@@ -24,7 +24,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// What a name (argv[0]) stands for.
+    /// What a name (`argv[0]`) stands for.
     pub fn named(path: &Path) -> Self {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("linkerd2-cni-install") => Self::Install,
@@ -293,7 +293,7 @@ fn two_dashes(argument: OsString) -> OsString {
 }
 
 impl Settings {
-    /// Reads the arguments, argv[0] first, and the environment.
+    /// Reads the arguments, `argv[0]` first, and the environment.
     ///
     /// # Errors
     /// clap's, which prints itself; `--help` and `--version` are among them.
