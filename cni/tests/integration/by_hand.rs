@@ -216,7 +216,7 @@ fn check_says_what_differs() {
     let (node, pod) = (Namespace::new(), Namespace::new());
     let check = || Run::new("CHECK", &meshed(), pod.path()).output(&node);
     let message = check().error(101);
-    assert!(message.contains("PROXY_INIT_OUTPUT"), "{message}");
+    assert!(message.contains("all 8 rules are missing"), "{message}");
 
     Run::new("ADD", &meshed(), pod.path()).output(&node).success();
     check().success();
