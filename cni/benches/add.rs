@@ -191,7 +191,7 @@ fn binary(variable: &str, own: &str) -> String {
 /// One of the benchmark's small C programs.
 fn compile(program: &str, folder: &Path) -> PathBuf {
     let built = folder.join(program);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../bench/c/{program}.c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../measure/c/{program}.c"));
     let mut command = Command::new("cc");
     let status = command
         .args(["-O2", "-static", "-s", "-o"])
