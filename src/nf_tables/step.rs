@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::TableId;
+use super::expression::{Expression, Verdict};
 #[cfg(any(test, fuzzing))]
 use super::meaning;
 use super::rule::{self, AddRule};
@@ -12,8 +13,8 @@ use crate::netlink::message::{Unwritable, Writer};
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
 use crate::rules::family::Family;
 use crate::rules::name::Name;
-use crate::rules::nftables::NftRule;
-use crate::rules::rule::{Condition, Field, Rule, TCP};
+use crate::rules::nftables::{NftAction, NftCondition, NftRule};
+use crate::rules::rule::{Action, Condition, Field, Rule, TCP};
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
 use crate::rules::xtables::IptablesRule;
@@ -63,6 +64,33 @@ pub(crate) trait Dialect: Sync {
     fn write(&self, new: &NewRule<'_>, expressions: &mut Writer);
     /// What the kernel lacks for the rule, once it has answered ENOENT: the thing, its module, and the kernel option.
     fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing>;
+}
+
+/// Writes all of a rule, whatever the dialect: these write a condition, and where the connection is redirected to. Each returns
+/// none for what it has no expressions for, which is refused, as is everything else that no dialect writes.
+pub(crate) fn write_rule(
+    list: &mut Writer,
+    rule: &Rule,
+    condition: impl Fn(&mut Writer, &Condition) -> Option<()>,
+    redirect: impl FnOnce(&mut Writer, Option<(u16, u16)>) -> Option<()>,
+) {
+    for effect in &rule.effects {
+        list.refuse(effect.text().to_owned());
+    }
+    for one in &rule.conditions {
+        if condition(list, one).is_none() {
+            list.refuse(NftCondition(one).to_string());
+        }
+    }
+    if let Some(counters) = rule.counters {
+        Expression::Counter(counters).write(list);
+    }
+    match &rule.action {
+        Action::Return => Expression::Verdict(Verdict::Return).write(list),
+        Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
+        Action::Redirect(ports) if redirect(list, *ports).is_some() => {}
+        other => list.refuse(NftAction(other).to_string()),
+    }
 }
 
 /// What a kernel lacks: the thing, its module, and the kernel option.

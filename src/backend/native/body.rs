@@ -2,10 +2,9 @@
 
 use crate::netlink::Socket;
 use crate::netlink::message::Writer;
-use crate::nf_tables::expression::{Expression, REGISTER, Verdict};
+use crate::nf_tables::expression::{Expression, REGISTER};
 use crate::nf_tables::header::{META_FIELDS, last_bytes, place};
-use crate::nf_tables::step::{Dialect, Missing, NewRule};
-use crate::rules::nftables::{NftAction, NftCondition};
+use crate::nf_tables::step::{Dialect, Missing, NewRule, write_rule};
 use crate::rules::rule::{Action, Condition, Field, Rule, Values, device};
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
@@ -15,36 +14,22 @@ pub(super) struct Nftables;
 
 impl Dialect for Nftables {
     fn write(&self, new: &NewRule<'_>, list: &mut Writer) {
-        let rule = &*new.rule;
-        for effect in &rule.effects {
-            list.refuse(effect.text().to_owned());
-        }
-        for condition in &rule.conditions {
-            if write_condition(list, new.sets, condition).is_none() {
-                list.refuse(NftCondition(condition).to_string());
+        let condition = |list: &mut Writer, condition: &_| write_condition(list, new.sets, condition);
+        write_rule(list, &new.rule, condition, |list, ports| {
+            let (port, _) = ports.filter(|(port, last)| port == last)?;
+            let (register, value) = (REGISTER, port.to_be_bytes());
+            Expression::Value {
+                register,
+                value: &value,
             }
-        }
-        if let Some(counters) = rule.counters {
-            Expression::Counter(counters).write(list);
-        }
-        match &rule.action {
-            Action::Return => Expression::Verdict(Verdict::Return).write(list),
-            Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
-            Action::Redirect(Some((port, last))) if port == last => {
-                let (register, value) = (REGISTER, port.to_be_bytes());
-                Expression::Value {
-                    register,
-                    value: &value,
-                }
-                .write(list);
-                Expression::Redirect {
-                    first: Some(register),
-                    last: None,
-                }
-                .write(list);
+            .write(list);
+            Expression::Redirect {
+                first: Some(register),
+                last: None,
             }
-            other => list.refuse(NftAction(other).to_string()),
-        }
+            .write(list);
+            Some(())
+        });
     }
 
     fn missing(&self, _: &Socket, _: TableFamily, rule: &Rule) -> Option<Missing> {

@@ -6,13 +6,12 @@ use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER, Verdict};
+use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER};
 use crate::nf_tables::header::{self, last_bytes, place};
-use crate::nf_tables::step::{Dialect, Missing, NewRule};
+use crate::nf_tables::step::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::uapi::*;
 use crate::rules::family::Family;
-use crate::rules::nftables::{NftAction, NftCondition};
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values, device};
+use crate::rules::rule::{Condition, Field, Rule, TCP, Values, device};
 use crate::rules::subnet::subnet;
 use crate::rules::table::TableFamily;
 use crate::xt::{self, Extension};
@@ -22,30 +21,15 @@ pub(super) struct Xtables;
 
 impl Dialect for Xtables {
     fn write(&self, new: &NewRule<'_>, list: &mut Writer) {
-        let rule = &*new.rule;
         let TableFamily::Ip(family) = new.table.family else {
             return list.refuse(format!("an xtables rule in the table {}", new.table));
         };
-        for effect in &rule.effects {
-            list.refuse(effect.text().to_owned());
-        }
-        for condition in &rule.conditions {
-            if write_condition(list, family, condition).is_none() {
-                list.refuse(NftCondition(condition).to_string());
-            }
-        }
-        if let Some(counters) = rule.counters {
-            Expression::Counter(counters).write(list);
-        }
-        match &rule.action {
-            Action::Return => Expression::Verdict(Verdict::Return).write(list),
-            Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
-            Action::Redirect(ports) => {
-                let info = xt::redirect(family, *ports);
-                Expression::Target(written(Extension::Redirect, &info)).write(list);
-            }
-            other => list.refuse(NftAction(other).to_string()),
-        }
+        let condition = |list: &mut Writer, condition: &_| write_condition(list, family, condition);
+        write_rule(list, &new.rule, condition, |list, ports| {
+            let info = xt::redirect(family, ports);
+            Expression::Target(written(Extension::Redirect, &info)).write(list);
+            Some(())
+        });
     }
 
     fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing> {
