@@ -71,7 +71,7 @@ pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<Path
 fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, PathBuf)> {
     let mut build = cargo(&["build", "--release", "--locked"]);
     build.args(["--package", package, "--bin", program]);
-    let folder = folder(target.architecture);
+    let folder = folder(package, target.architecture);
     build.env("CARGO_TARGET_DIR", &folder);
     let triple = target.triple();
     let name = triple.replace('-', "_");
@@ -109,14 +109,18 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     Ok((build, folder.join(triple).join("release").join(program)))
 }
 
-/// Where a program is in memory. The CNI plugin, which reads what an API server says, is at another address each time; the
-/// others always at the same one: there is nothing to relocate at start-up.
+/// Where a program is in memory. What reads an API server's answers is at another address each time; the others always at the
+/// same one: there is nothing to relocate at start-up.
 fn placed(package: &str) -> &'static str {
-    if package == "linkerd-cni" {
+    if is_position_independent(package) {
         "-C relocation-model=pic"
     } else {
         "-C relocation-model=static"
     }
+}
+
+fn is_position_independent(package: &str) -> bool {
+    package == "linkerd-cni"
 }
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.
@@ -131,14 +135,20 @@ fn with_musl(libraries: &Libraries, source: &Path) -> String {
     )
 }
 
-/// The folder of cargo's for an architecture. A build script of nftnl is linked with libnftnl too, so that builds for two
-/// architectures in one folder would undo each other's.
-fn folder(architecture: Architecture) -> PathBuf {
-    target(if architecture.is_here() {
+/// The folder of cargo's for a package and an architecture. A build script of nftnl is linked with libnftnl too, so that builds
+/// for two architectures in one folder would undo each other's; so would builds with two models of relocation, which cargo gives
+/// the same names.
+fn folder(package: &str, architecture: Architecture) -> PathBuf {
+    let folder = target(if architecture.is_here() {
         ""
     } else {
         architecture.name()
-    })
+    });
+    if is_position_independent(package) {
+        folder.join("position-independent")
+    } else {
+        folder
+    }
 }
 
 /// rustc's flags that keep this machine's folders out of a binary, whose bytes are then those of any other checkout.
