@@ -42,12 +42,26 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("pods: {error}");
-            let log = folder.join(node::LOG);
-            if std::fs::copy(Path::new(NODE).join(node::LOG), &log).is_ok() {
-                eprintln!("pods: what containerd says is in {}", log.display());
-            }
+            say_what_containerd_says(folder);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Its last complaints, and all of its log in the folder that outlives this process.
+fn say_what_containerd_says(folder: &Path) {
+    const LINES: usize = 20;
+    let Ok(log) = std::fs::read(Path::new(NODE).join(node::LOG)) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&log);
+    let complaints: Vec<_> = text.lines().filter(|line| !line.contains("level=info")).collect();
+    for line in &complaints[complaints.len().saturating_sub(LINES)..] {
+        eprintln!("containerd: {line}");
+    }
+    let kept = folder.join(node::LOG);
+    if std::fs::write(&kept, log).is_ok() {
+        eprintln!("pods: what containerd says is in {}", kept.display());
     }
 }
 
