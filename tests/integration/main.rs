@@ -13,6 +13,7 @@ mod flags;
 mod foreign;
 mod host_network;
 mod judge;
+mod kubectl;
 mod legacy;
 mod legacy_locks;
 mod library;

@@ -1,4 +1,4 @@
-//! What a release has beside programs and images: manual pages, completions, notes and the source.
+//! What a release has beside programs and images: manual pages, completions, the kubectl plugin, notes and the source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use xtask::shell::{Result, Run as _, root};
 use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::git;
+use crate::release::files;
 
 /// A manual page for the program and for each subcommand, in man/man8, where man(1) expects them.
 pub(super) fn add_manual(folder: &Path) -> Result<()> {
@@ -40,6 +41,22 @@ pub(super) fn add_completions(folder: &Path) -> Result<()> {
         fs::write(file, Command::new(&program).args(["completions", shell]).read()?)?;
     }
     Ok(())
+}
+
+/// The kubectl plugin as krew installs it: an archive of the commit's script, and the manifest that names it.
+pub(super) fn add_kubectl_plugin(version: &str, folder: &Path) -> Result<()> {
+    let archive = folder.join(format!("kubectl-proxy_init-{version}.tar.gz"));
+    git(&["archive", "--format=tar.gz", "--output"])
+        .arg(&archive)
+        .args(["HEAD", "LICENSE", "deploy/kubectl/kubectl-proxy_init"])
+        .run()?;
+    let manifest = fs::read_to_string(root().join("deploy/kubectl/krew.yaml"))?;
+    let (_, manifest) = manifest.split_once('\n').ok_or("deploy/kubectl/krew.yaml is empty")?;
+    let manifest = manifest
+        .replace("VERSION", version)
+        .replace("REPOSITORY", env!("CARGO_PKG_REPOSITORY"))
+        .replace("SHA256", &files::sum(&archive)?);
+    Ok(fs::write(folder.join("krew.yaml"), manifest)?)
 }
 
 /// What CHANGELOG.md says of this version.

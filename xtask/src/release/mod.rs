@@ -82,6 +82,7 @@ fn make() -> Result<PathBuf> {
     images::add_all(&commit, &folder)?;
     documents::add_manual(&folder)?;
     documents::add_completions(&folder)?;
+    documents::add_kubectl_plugin(version, &folder)?;
     documents::add_notes(version, &folder)?;
     documents::add_source(version, &folder)?;
     files::add_sums(&folder)?;

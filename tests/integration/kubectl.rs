@@ -1,0 +1,191 @@
+//! The kubectl plugin: its script as it is, and a kubectl in the cluster's place that runs the debug container's command in a
+//! namespace here.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use xtask::lab::Namespace;
+
+use crate::support::{Finished, Folder, PORTS, PROXY_INIT, Run, install};
+
+const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl/kubectl-proxy_init");
+const KREW: &str = include_str!("../../deploy/kubectl/krew.yaml");
+
+/// Notes its arguments, then does what a cluster would; a container is not ready at once.
+const KUBECTL: &str = r#"
+cd "$FOLDER"
+printf '%s\n' "$*" >>calls
+case "$*" in
+*debug*)
+    while [ "$1" != proxy-init ]; do
+        case $1 in --custom=*) cat "${1#*=}" >custom ;; esac
+        shift
+    done
+    shift
+    "$PROGRAM" "$@" >log 2>&1
+    echo "$?" >code ;;
+*go-template*) printf 'app=web,tier=front,' ;;
+*"get pods"*) printf 'web-1\nweb-2\n' ;;
+*"get pod "*)
+    if [ -n "$STATE" ]; then
+        printf %s "$STATE"
+    elif [ -e asked ]; then
+        printf '%s||' "$(cat code)"
+    else
+        touch asked
+        printf '|ContainerCreating|'
+    fi ;;
+*logs*) [ -n "$STATE" ] || cat log ;;
+esac
+"#;
+
+/// What comes of a line of arguments, and how kubectl was called.
+fn run(namespace: &Namespace, arguments: &[&str], state: &str) -> (Finished, Vec<String>, Folder) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let folder = Folder::new(&format!("kubectl-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+    folder.script("kubectl", KUBECTL);
+    let mut plugin = Command::new(PLUGIN);
+    plugin
+        .args(arguments)
+        .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.path()))
+        .env("FOLDER", folder.path())
+        .env("TMPDIR", folder.path())
+        .env("PROGRAM", PROXY_INIT)
+        .env("STATE", state)
+        .env("PROXY_INIT_IMAGE", "registry.example/proxy-init:1");
+    let finished = Finished(namespace.output(&mut plugin));
+    let calls = fs::read_to_string(folder.join("calls")).unwrap_or_default();
+    let calls = calls.lines().map(str::to_owned).collect();
+    (finished, calls, folder)
+}
+
+#[test]
+fn the_answer_and_its_exit_code_are_proxy_inits() {
+    let namespace = Namespace::new();
+    install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
+    let (shown, calls, _folder) = run(&namespace, &["show", "web", "-n", "emojivoto"], "");
+    assert_eq!(shown.success(), Run::new("show").output(&namespace).success());
+    assert!(
+        calls[0].starts_with("--namespace=emojivoto debug web --attach=false"),
+        "{calls:?}"
+    );
+    assert!(calls[0].contains("--image=registry.example/proxy-init:1 --profile=netadmin -- proxy-init show"));
+    let last = calls.last().unwrap();
+    assert!(
+        last.starts_with("--namespace=emojivoto logs web --container=proxy-init-"),
+        "{calls:?}"
+    );
+    let different = [
+        "verify",
+        "web",
+        "-p",
+        "4143",
+        "-o",
+        "4444",
+        "-u",
+        "2102",
+        "--output=json",
+    ];
+    let (different, ..) = run(&namespace, &different, "");
+    assert_eq!(different.code(), Some(3), "{}", different.said());
+    assert!(different.stdout().starts_with('{'), "{}", different.said());
+}
+
+#[test]
+fn arguments_keep_their_order_and_their_spaces() {
+    let namespace = Namespace::new();
+    let arguments = [
+        "explain",
+        "-n",
+        "a",
+        "web",
+        "inbound",
+        "--to",
+        "[fd00::1]:80",
+        "--netns",
+        "/no such",
+        "--context",
+        "c",
+    ];
+    let (asked, calls, _folder) = run(&namespace, &arguments, "");
+    assert_eq!(asked.code(), Some(1), "{}", asked.said());
+    assert!(asked.said().contains("/no such"), "{}", asked.said());
+    assert!(
+        calls[0].starts_with("--context=c --namespace=a debug web "),
+        "{calls:?}"
+    );
+    assert!(
+        calls[0].ends_with("proxy-init explain inbound --to [fd00::1]:80 --netns /no such"),
+        "{calls:?}"
+    );
+}
+
+#[test]
+fn a_workloads_first_running_pod_is_asked() {
+    let namespace = Namespace::new();
+    let (_, calls, _folder) = run(&namespace, &["show", "deploy/web"], "");
+    assert!(calls[0].starts_with("get deploy/web"), "{calls:?}");
+    assert!(
+        calls[1].contains("-l app=web,tier=front --field-selector=status.phase=Running"),
+        "{calls:?}"
+    );
+    assert!(calls[2].starts_with("debug web-1 "), "{calls:?}");
+    let (_, calls, _folder) = run(&namespace, &["show", "pod/web"], "");
+    assert!(calls[0].starts_with("debug web "), "{calls:?}");
+}
+
+#[test]
+fn root_is_asked_for_by_a_custom_container() {
+    let (_, calls, folder) = run(&Namespace::new(), &["show", "web", "--root"], "");
+    assert!(calls[0].contains("--custom="), "{calls:?}");
+    let custom: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("custom")).unwrap()).unwrap();
+    assert_eq!(custom["securityContext"]["runAsUser"], 0);
+}
+
+#[test]
+fn what_never_starts_is_said() {
+    let namespace = Namespace::new();
+    let (pulled, ..) = run(&namespace, &["show", "web"], "|ImagePullBackOff|Back-off pulling image");
+    assert_eq!((pulled.code(), pulled.stdout().as_str()), (Some(1), ""));
+    assert!(
+        pulled.stderr().contains("ImagePullBackOff Back-off pulling image"),
+        "{}",
+        pulled.said()
+    );
+    let (started, ..) = run(&namespace, &["show", "web"], "128||exec: no such file");
+    assert_eq!(started.code(), Some(128));
+    assert_eq!(started.stderr(), "error: exec: no such file\n");
+}
+
+#[test]
+fn a_wrong_line_asks_no_cluster() {
+    let namespace = Namespace::new();
+    for line in [
+        &["shwo", "web"][..],
+        &["show"],
+        &["show", "--output", "json"],
+        &["show", "web", "-n"],
+    ] {
+        let (wrong, calls, _folder) = run(&namespace, line, "");
+        assert_eq!(wrong.code(), Some(2), "{line:?}: {}", wrong.said());
+        assert!(
+            wrong.stderr().starts_with("error: ") && calls.is_empty(),
+            "{line:?}: {}",
+            wrong.said()
+        );
+    }
+    let (help, ..) = run(&namespace, &[], "");
+    assert!(help.success().contains("Usage: kubectl proxy-init COMMAND"));
+}
+
+/// krew's manifest, once the release has filled it in, installs the script under the name that kubectl looks for.
+#[test]
+fn krews_manifest_installs_the_script() {
+    let manifest: serde_json::Value = yaml_serde::from_str(KREW).unwrap();
+    assert_eq!(manifest["metadata"]["name"], "proxy-init");
+    let platform = &manifest["spec"]["platforms"][0];
+    assert_eq!(platform["files"][0]["to"], platform["bin"]);
+    let script = platform["files"][0]["from"].as_str().unwrap();
+    assert!(PLUGIN.ends_with(&format!("/{script}")), "{script}");
+}
