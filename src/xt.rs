@@ -253,7 +253,7 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
 
 const XT_OWNER_UID: u8 = 1;
 const XT_OWNER_GID: u8 = 2;
-/// Where the lowest uid and the lowest gid are in `struct xt_owner_match_info`; the highest follows. Behind them: which
+/// Where the lowest uid and the lowest gid are in `struct xt_owner_match_info`; the highest follows. After them: which
 /// of them count, which are inverted.
 const OWNER_UID: usize = 0;
 const OWNER_GID: usize = 8;

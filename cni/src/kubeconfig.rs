@@ -275,7 +275,7 @@ fn server(url: &str) -> Result<String, String> {
     let port = match port {
         Some(port) => match port.parse::<u16>() {
             Ok(port) => format!(":{port}"),
-            Err(_) => return Err(invalid("without a valid port behind its last colon")),
+            Err(_) => return Err(invalid("without a valid port after its last colon")),
         },
         None => String::new(),
     };
@@ -287,7 +287,7 @@ fn server(url: &str) -> Result<String, String> {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"/.-_~%".contains(&byte))
     {
-        return Err(invalid("with something other than a path behind its host"));
+        return Err(invalid("with something other than a path after its host"));
     }
     Ok(format!("https://{host}{port}{}", path.trim_end_matches('/')))
 }

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Each bar's length, in microseconds, and what stands behind the time.
+    /// Each bar's length, in microseconds, and what is written after the time.
     pub(crate) bars: Vec<(f64, String)>,
 }
 
 const WIDTH: f64 = 860.0;
-/// Where the bars begin, and how long the longest may be: the numbers stand behind it.
+/// Where the bars begin, and how long the longest may be: the numbers come after it.
 const LEFT: f64 = 290.0;
 const LONGEST: f64 = 390.0;
 const TOP: f64 = 86.0;
@@ -49,7 +49,7 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
             escaped(&row.name)
         );
         let class = Kind::of(row).class();
-        for (index, (microseconds, behind)) in row.bars.iter().enumerate() {
+        for (index, (microseconds, after)) in row.bars.iter().enumerate() {
             let top = y + BAR * index as f64;
             let _ = write!(
                 drawn,
@@ -61,7 +61,7 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
                 place(*microseconds) + 7.0,
                 top + BAR / 2.0 + 4.5,
                 unit.number(*microseconds),
-                escaped(behind)
+                escaped(after)
             );
         }
         y += height + GAP;

@@ -435,7 +435,7 @@ fn another_answer_than_the_expected_one_is_exit_code_3() {
     }
 }
 
-/// A redirect sets the state DNAT on a connection's first packet. Whether a rule comes behind one isn't followed.
+/// A redirect sets the state DNAT on a connection's first packet. Whether a rule comes after one isn't followed.
 #[test]
 fn conntracks_dnat_state_is_not_taken_for_false() {
     for mode in ["nft", "legacy"] {

@@ -52,7 +52,7 @@ fn the_listing_is_the_tutorials() {
     );
     for (chain, want) in TUTORIAL {
         let listing = namespace.sh(&format!("iptables-legacy -t nat -L {chain} -n -v"));
-        // Behind the title and the columns' names, without packets and bytes. iptables 1.8.9 and some others write
+        // After the title and the columns' names, without packets and bytes. iptables 1.8.9 and some others write
         // the protocol as a number (6 tcp, 0 all).
         let rules: Vec<String> = listing
             .lines()

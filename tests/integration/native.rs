@@ -349,7 +349,7 @@ fn a_failed_replacement_leaves_the_old_table() {
 #[test]
 fn in_a_user_namespace_an_id_that_is_not_mapped_is_refused() {
     let namespace = Namespace::new();
-    // Lists what is left in the user namespace's own network namespace, behind the log.
+    // Lists what is left in the user namespace's own network namespace, after the log.
     let unshared = |arguments: &str| {
         Run::new(&format!("--iptables-mode native {PORTS} {arguments}"))
             .in_user_namespace()

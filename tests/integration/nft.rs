@@ -276,7 +276,7 @@ fn other_flags_replace_only_the_rules_that_differ() {
         // An exception before the redirection; and gone again.
         ("", "--inbound-ports-to-ignore 9090", 14),
         ("--inbound-ports-to-ignore 9090", "", 14),
-        // Another in the middle of three, with one behind all of them.
+        // Another in the middle of three, with one after all of them.
         (
             "--subnets-to-ignore 10.0.0.0/8,192.0.2.0/24,198.51.100.0/24",
             "--subnets-to-ignore 10.0.0.0/8,203.0.113.0/24,198.51.100.0/24 --outbound-ports-to-ignore 443",

@@ -10,7 +10,7 @@ use crate::support::{PROXY_INIT, Run, chart_in, install, saved};
 
 const PAGE: &str = include_str!("../../docs/rollout.md");
 
-/// Every command behind a `$` and what the page says that it prints, one after the other in one namespace, which
+/// Every command after a `$` and what the page says that it prints, one after the other in one namespace, which
 /// linkerd-init has set up. `…` is any text.
 #[test]
 fn the_page_shows_what_is_printed() {

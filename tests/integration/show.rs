@@ -47,13 +47,13 @@ fn nft_counters(namespace: &Namespace, chain: &str) -> Vec<(u64, u64)> {
     let text = namespace.sh("nft list ruleset");
     let (_, body) = text.split_once(&format!("chain {chain} {{\n")).unwrap();
     let (body, _) = body.split_once("\n\t}").unwrap();
-    let number_behind = |line: &str, word: &str| -> u64 {
+    let number_after = |line: &str, word: &str| -> u64 {
         let (_, rest) = line.split_once(&format!("{word} ")).unwrap();
         rest.split(' ').next().unwrap().parse().unwrap()
     };
     let counting = body.lines().filter(|line| line.contains("counter packets"));
     counting
-        .map(|line| (number_behind(line, "packets"), number_behind(line, "bytes")))
+        .map(|line| (number_after(line, "packets"), number_after(line, "bytes")))
         .collect()
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn check_mode(mode: &str) {
         assert_eq!(
             mesh.inbound(family, 8100),
             redirected(INBOUND, (pod, 8100)),
-            "behind the range"
+            "after the range"
         );
 
         for to in [neighbour, distant] {

@@ -112,7 +112,7 @@ fn an_earlier_base_chain_that_redirects_is_reported_in_every_mode() {
     }
 }
 
-/// With iptables of either kind, before and behind.
+/// With iptables of either kind, before and after.
 #[test]
 fn jumps_gotos_and_negations_are_followed() {
     for (mode, iptables) in [("nft", "iptables-nft -t nat"), ("legacy", "iptables-legacy -t nat")] {
@@ -322,7 +322,7 @@ fn sets_maps_and_other_hooks_are_understood() {
             &["iptables-nft -t mangle -A PREROUTING -p tcp -j MARK --set-mark 1"],
             &[],
         ),
-        // Behind the redirection.
+        // After the redirection.
         (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP"], &[]),
         (&["iptables-nft -t filter -P INPUT DROP"], &["dropped"]),
     ] {
@@ -357,7 +357,7 @@ fn a_finding_says_which_connections() {
     );
 }
 
-/// The kernel is given the `+` of legacy rules too, behind what it compares.
+/// The kernel is given the `+` of legacy rules too, after what it compares.
 #[test]
 fn interfaces_that_begin_alike_are_named_alike() {
     for mode in ["nft", "legacy"] {

@@ -127,7 +127,7 @@ impl Flags {
         arguments.join(" ")
     }
 
-    /// Each family's chains and rules, in order: the program, and its arguments behind `-t nat`. `mode` is `nft` or
+    /// Each family's chains and rules, in order: the program, and its arguments after `-t nat`. `mode` is `nft` or
     /// `legacy`.
     pub fn commands(&self, mode: &str) -> Vec<(String, String)> {
         let families = FAMILIES.iter().take(if self.ipv6 { 2 } else { 1 });
@@ -224,7 +224,7 @@ impl Flags {
     }
 }
 
-/// A rule with its comment behind it.
+/// A rule, and its comment after it.
 fn rule(text: &str, purpose: &str) -> String {
     format!("{text} -m comment --comment proxy-init/{purpose}")
 }

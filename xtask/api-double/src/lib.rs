@@ -154,7 +154,7 @@ impl ApiServer {
         }
     }
 
-    /// Adds an object at its path behind `/api/v1/`.
+    /// Adds an object at its path after `/api/v1/`.
     pub fn add(&self, path: &str, object: Value) {
         self.state
             .lock()
@@ -163,7 +163,7 @@ impl ApiServer {
             .insert(format!("/api/v1/{path}"), object);
     }
 
-    /// Adds a pod, which stands for all of a set whose names have a number behind its name and a dash; and its namespace, with
+    /// Adds a pod, which stands for all of a set whose names have a dash and a number after its name; and its namespace, with
     /// its own annotations.
     pub fn add_pod(&self, namespace: &str, name: &str, pod: &Pod<'_>) {
         let containers = |names: &[&str]| -> Value { names.iter().map(|name| json!({"name": name})).collect() };
@@ -322,7 +322,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Opt
         let (object, token) = {
             let mut state = state.lock().unwrap();
             state.requests.push(path.clone());
-            // A pod of a set has a number behind its name.
+            // A pod of a set has a dash and a number after its name.
             let of_set = || {
                 let mut object = state.objects.get(path.rsplit_once('-')?.0)?.clone();
                 object["metadata"]["name"] = path.rsplit_once('/')?.1.into();

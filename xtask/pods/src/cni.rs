@@ -1,4 +1,4 @@
-//! The CNI plugin linkerd-cni behind bridge and host-local, by both ways of knowing the pod.
+//! The CNI plugin linkerd-cni after bridge and host-local, by both ways of knowing the pod.
 
 use std::collections::HashMap;
 use std::fs;

@@ -31,7 +31,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) image_folder: &'a Path,
 }
 
-/// A network configuration: a bridge, and what is chained behind it.
+/// A network configuration: a bridge, and what is chained after it.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) name: &'static str,
@@ -189,7 +189,7 @@ impl Network {
             None => json!([{"subnet": subnet}]),
         };
         // host-local goes on from the last address that was taken, so an address of its own isn't noted where those of others
-        // are: the next pod of another network would get the one behind it, which may be another network's own.
+        // are: the next pod of another network would get the one after it, which may be another network's own.
         let addresses = self.addresses.map_or("addresses", |_| self.name);
         let bridge = json!({
             "type": "bridge",
