@@ -87,7 +87,6 @@
 //!
 //! - `cli` (default): the program, with its flags. A program that embeds the library has no use for it:
 //!   `default-features = false` leaves out clap.
-//! - `serde`: a [`Config`] can be read and written with serde, by the names of the flags.
 
 // Nothing panics, on any input, kernel answer or environment. Tests may: that is how they fail.
 #![cfg_attr(

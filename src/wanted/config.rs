@@ -240,8 +240,7 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// What the rules are to do. Each field is one of linkerd-init's flags, and serde knows it by the flag's name (feature
-/// `serde`); only the proxy's two ports are required.
+/// What the rules are to do. Each field is one of linkerd-init's flags; only the proxy's two ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

@@ -7,6 +7,4 @@ pub mod mode;
 pub mod plan;
 pub mod restore;
 pub mod ruleset;
-#[cfg(feature = "serde")]
-mod serialize;
 pub mod warnings;

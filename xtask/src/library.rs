@@ -39,22 +39,16 @@ pub(crate) fn write_items() -> Result<()> {
     Ok(fs::write(shell::root().join(LIST), items()?)?)
 }
 
-/// As a program that embeds the library sees it: without the command line, with serde.
+/// As a program that embeds the library sees it: without the command line.
 fn items() -> Result<String> {
     let folder = shell::target("library-api");
-    cargo(&[
-        "rustdoc",
-        "--lib",
-        "--locked",
-        "--no-default-features",
-        "--features=serde",
-    ])
-    .arg("--target-dir")
-    .arg(&folder)
-    .args(["--", "-Z", "unstable-options", "--output-format", "json"])
-    // rustdoc's JSON is not stable yet; the compiler takes its flag all the same.
-    .env("RUSTC_BOOTSTRAP", "1")
-    .run()?;
+    cargo(&["rustdoc", "--lib", "--locked", "--no-default-features"])
+        .arg("--target-dir")
+        .arg(&folder)
+        .args(["--", "-Z", "unstable-options", "--output-format", "json"])
+        // rustdoc's JSON is not stable yet; the compiler takes its flag all the same.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .run()?;
     let json = folder.join("doc/proxy_init.json");
     let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"])
         .arg(json)
