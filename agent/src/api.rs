@@ -43,6 +43,9 @@ impl Server {
         let namespace = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut config = Config::new(url);
         config.root_cert_file = Some(paths.authority.clone());
+        // Besides that file, which is read again as it changes, nobody is trusted. Without this, kube would first ask for the
+        // system's authorities, of which the image has none.
+        config.root_cert = Some(Vec::new());
         config.auth_info.token_file = paths.service_account.join("token").to_str().map(str::to_owned);
         namespace.trim().clone_into(&mut config.default_namespace);
         let client = Client::try_from(config).map_err(|error| error.to_string())?;

@@ -157,6 +157,9 @@ impl Node {
             .env("KUBERNETES_SERVICE_PORT", "443")
             .env("CNI_NETWORK_CONFIG", ENTRY)
             .env("SLEEP", "true")
+            // As in the image, which has none of the Internet's authorities.
+            .env("SSL_CERT_FILE", "/dev/null")
+            .env("SSL_CERT_DIR", "/nonexistent")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         command
