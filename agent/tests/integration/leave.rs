@@ -179,7 +179,7 @@ fn whether_it_is_an_update_or_the_end_is_what_the_api_server_says() {
         // It has asked by then whether it may.
         sleep(Duration::from_millis(500));
         match case {
-            "set gone" => cluster.set_daemon_set(None),
+            "set gone" => cluster.remove_daemon_set(),
             "namespace going" => cluster.add(
                 "namespaces/linkerd-cni",
                 serde_json::json!({"metadata": {"name": "linkerd-cni", "deletionTimestamp": "2026-01-01T00:00:00Z"}}),

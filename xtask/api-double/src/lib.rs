@@ -1,12 +1,12 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it, and
-//! the failures that a test plans.
+//! the failures that a test plans. Pods can be listed, watched and deleted, and events published.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead as _, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -46,12 +46,19 @@ struct State {
     for_ever: Option<Plan>,
     requests: Vec<String>,
     connections: usize,
+    /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
+    changes: Vec<(&'static str, Value)>,
+    notes: Vec<Value>,
+    deletions: Vec<(String, Value)>,
 }
+
+/// What connections share, and what tells watches that a pod has changed.
+type Shared = (Mutex<State>, Condvar);
 
 /// The server. It ends with the process.
 #[derive(Debug)]
 pub struct ApiServer {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     address: SocketAddr,
     authority: String,
     tls: Arc<ServerConfig>,
@@ -109,7 +116,7 @@ impl ApiServer {
             ..State::default()
         };
         Self {
-            state: Arc::new(Mutex::new(state)),
+            shared: Arc::new((Mutex::new(state), Condvar::new())),
             address,
             authority: authority.pem(),
             tls: Arc::new(tls),
@@ -129,16 +136,16 @@ impl ApiServer {
 
     /// Takes connections from here on.
     pub fn listen(&self, listener: TcpListener) {
-        let (state, tls, ends) = (self.state.clone(), self.tls.clone(), Arc::new(AtomicBool::new(false)));
+        let (shared, tls, ends) = (self.shared.clone(), self.tls.clone(), Arc::new(AtomicBool::new(false)));
         let end = ends.clone();
         let thread = thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if ends.load(Ordering::Relaxed) {
                     break;
                 }
-                let (state, tls) = (state.clone(), tls.clone());
+                let (shared, tls) = (shared.clone(), tls.clone());
                 // A client that goes away is its own affair.
-                thread::spawn(move || serve(stream, &state, tls));
+                thread::spawn(move || serve(stream, &shared, tls));
             }
         });
         *self.listening.lock().unwrap() = Some((end, thread));
@@ -154,13 +161,36 @@ impl ApiServer {
         }
     }
 
-    /// Adds an object at its path after `/api/v1/`.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().unwrap()
+    }
+
+    /// Adds an object at its path after `/api/v1/`, or at one that begins with a slash, in the place of what is there. Whoever
+    /// watches pods is told of a pod.
     pub fn add(&self, path: &str, object: Value) {
-        self.state
-            .lock()
-            .unwrap()
-            .objects
-            .insert(format!("/api/v1/{path}"), object);
+        let path = full(path);
+        let mut state = self.state();
+        let is_new = !state.objects.contains_key(&path);
+        if path.contains("/pods/") {
+            state.change(if is_new { "ADDED" } else { "MODIFIED" }, &path, object);
+            self.shared.1.notify_all();
+        } else {
+            state.objects.insert(path, object);
+        }
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, path: &str) {
+        let path = full(path);
+        let mut state = self.state();
+        if let Some(object) = state.objects.get(&path).cloned() {
+            if path.contains("/pods/") {
+                state.change("DELETED", &path, object);
+                self.shared.1.notify_all();
+            } else {
+                state.objects.remove(&path);
+            }
+        }
     }
 
     /// Adds a pod, which stands for all of a set whose names have a dash and a number after its name; and its namespace, with
@@ -189,27 +219,37 @@ impl ApiServer {
 
     /// Plans what happens to the next requests, one after another.
     pub fn plan(&self, plans: impl IntoIterator<Item = Plan>) {
-        self.state.lock().unwrap().plans.extend(plans);
+        self.state().plans.extend(plans);
     }
 
     /// Plans what happens to every request from here on.
     pub fn plan_for_ever(&self, plan: Option<Plan>) {
-        self.state.lock().unwrap().for_ever = plan;
+        self.state().for_ever = plan;
     }
 
     /// Takes this token only.
     pub fn expect_token(&self, token: &str) {
-        self.state.lock().unwrap().token = token.to_owned();
+        self.state().token = token.to_owned();
     }
 
     /// The paths that were asked for.
     pub fn requests(&self) -> Vec<String> {
-        self.state.lock().unwrap().requests.clone()
+        self.state().requests.clone()
     }
 
     /// How many connections were made.
     pub fn connections(&self) -> usize {
-        self.state.lock().unwrap().connections
+        self.state().connections
+    }
+
+    /// The events that were published, in their order. The second of its kind is a change of the first one.
+    pub fn notes(&self) -> Vec<Value> {
+        self.state().notes.clone()
+    }
+
+    /// The pods that were deleted: the path and the preconditions of each.
+    pub fn deletions(&self) -> Vec<(String, Value)> {
+        self.state().deletions.clone()
     }
 
     /// Where it listens.
@@ -289,16 +329,85 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// Answers the requests of one connection, one after another.
-fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Option<()> {
-    state.lock().unwrap().connections += 1;
-    // As Go's servers do; otherwise an answer waits for the client to acknowledge what TLS sends before it.
-    stream.set_nodelay(true).ok()?;
-    if let Some(Plan::Drop) = next_plan(state, |plan| matches!(plan, Plan::Drop)) {
-        return None;
+fn full(path: &str) -> String {
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/api/v1/{path}")
     }
-    let mut stream = BufReader::new(StreamOwned::new(ServerConnection::new(tls).ok()?, stream));
-    loop {
+}
+
+impl State {
+    /// Notes a change of a pod, and gives it a new version.
+    fn change(&mut self, kind: &'static str, path: &str, mut pod: Value) {
+        pod["metadata"]["resourceVersion"] = (self.changes.len() + 1).to_string().into();
+        self.changes.push((kind, pod.clone()));
+        if kind == "DELETED" {
+            self.objects.remove(path);
+        } else {
+            self.objects.insert(path.to_owned(), pod);
+        }
+    }
+
+    /// What there is at a path. A pod of a set has a number behind its name.
+    fn object(&self, path: &str) -> Option<Value> {
+        let of_set = || {
+            let mut object = self.objects.get(path.rsplit_once('-')?.0)?.clone();
+            object["metadata"]["name"] = path.rsplit_once('/')?.1.into();
+            Some(object)
+        };
+        self.objects.get(path).cloned().or_else(of_set)
+    }
+
+    /// The answer's status and body.
+    fn answer(&mut self, request: &Request, changed: &Condvar) -> (u16, Value) {
+        let failure = |status: u16| (status, status_object(status));
+        let path = request.path.as_str();
+        match request.method.as_str() {
+            "GET" if path == PODS => {
+                let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
+                let items: Vec<&Value> = pods.map(|(_, pod)| pod).filter(|pod| request.selects(pod)).collect();
+                let metadata = json!({"resourceVersion": self.changes.len().to_string()});
+                (
+                    200,
+                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items}),
+                )
+            }
+            "GET" => self.object(path).map_or_else(|| failure(404), |object| (200, object)),
+            "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
+                self.notes.push(request.body.clone());
+                (if request.method == "POST" { 201 } else { 200 }, request.body.clone())
+            }
+            "DELETE" if path.contains("/pods/") => {
+                let preconditions = request.body["preconditions"].clone();
+                self.deletions.push((path.to_owned(), preconditions));
+                let Some(pod) = self.objects.get(path).cloned() else {
+                    return failure(404);
+                };
+                self.change("DELETED", path, pod.clone());
+                changed.notify_all();
+                (200, pod)
+            }
+            _ => failure(403),
+        }
+    }
+}
+
+/// The pods of all namespaces.
+const PODS: &str = "/api/v1/pods";
+
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    /// Null if it is no JSON.
+    body: Value,
+    token: Option<String>,
+}
+
+impl Request {
+    /// The next one of a connection; none at its end.
+    fn read(stream: &mut impl BufRead) -> Option<Self> {
         let mut head = Vec::new();
         loop {
             let mut line = String::new();
@@ -310,7 +419,62 @@ fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Opt
                 line => head.push(line.to_owned()),
             }
         }
-        let path = head.first()?.split(' ').nth(1)?.to_owned();
+        let header = |name: &str| {
+            head.iter().skip(1).find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+            })
+        };
+        let length = header("content-length").and_then(|length| length.parse().ok());
+        let mut body = vec![0; length.unwrap_or_default()];
+        stream.read_exact(&mut body).ok()?;
+        let mut words = head.first()?.split(' ');
+        let (method, target) = (words.next()?, words.next()?);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        Some(Self {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+            token: header("authorization").and_then(|value| Some(value.strip_prefix("Bearer ")?.to_owned())),
+        })
+    }
+
+    fn parameter(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.query.split('&');
+        pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn watches(&self) -> bool {
+        self.path == PODS && self.parameter("watch") == Some("true")
+    }
+
+    /// Whether a pod is one of those that were asked for, by the node's name and by a label that it has.
+    fn selects(&self, pod: &Value) -> bool {
+        let node = self.parameter("fieldSelector").map(|selector| {
+            let node = selector.strip_prefix("spec.nodeName%3D");
+            node.is_some_and(|node| pod["spec"]["nodeName"] == node)
+        });
+        let label = self.parameter("labelSelector").map(|label| {
+            let labels = &pod["metadata"]["labels"];
+            labels.get(label.replace("%2F", "/")).is_some()
+        });
+        node.unwrap_or(true) && label.unwrap_or(true)
+    }
+}
+
+/// Answers the requests of one connection, one after another.
+fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<()> {
+    let (state, changed) = shared;
+    state.lock().unwrap().connections += 1;
+    // As Go's servers do; otherwise an answer waits for the client to acknowledge what TLS sends before it.
+    stream.set_nodelay(true).ok()?;
+    if let Some(Plan::Drop) = next_plan(state, |plan| matches!(plan, Plan::Drop)) {
+        return None;
+    }
+    let mut stream = BufReader::new(StreamOwned::new(ServerConnection::new(tls).ok()?, stream));
+    loop {
+        let request = Request::read(&mut stream)?;
         let plan = next_plan(state, |_| true);
         let mut answer = |status: u16, headers: &str, body: &str| {
             let length = body.len();
@@ -319,17 +483,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Opt
             );
             stream.get_mut().write_all(text.as_bytes()).ok()
         };
-        let (object, token) = {
-            let mut state = state.lock().unwrap();
-            state.requests.push(path.clone());
-            // A pod of a set has a dash and a number after its name.
-            let of_set = || {
-                let mut object = state.objects.get(path.rsplit_once('-')?.0)?.clone();
-                object["metadata"]["name"] = path.rsplit_once('/')?.1.into();
-                Some(object)
-            };
-            (state.objects.get(&path).cloned().or_else(of_set), state.token.clone())
-        };
+        state.lock().unwrap().requests.push(request.path.clone());
         match plan {
             Some(Plan::Answer(status, headers)) => {
                 answer(status, headers, &status_object(status).to_string())?;
@@ -366,24 +520,58 @@ fn serve(stream: TcpStream, state: &Mutex<State>, tls: Arc<ServerConfig>) -> Opt
             Some(Plan::Late(time)) => thread::sleep(time),
             None => {}
         }
-        let authorized = head.iter().any(|line| {
-            *line == format!("Authorization: Bearer {token}") || *line == format!("authorization: Bearer {token}")
-        });
-        match object {
-            _ if !authorized => answer(401, "", &status_object(401).to_string())?,
-            // In chunks, as Go's server sends whatever is longer than its buffer.
-            Some(object) => {
-                let text = object.to_string();
-                let mut out = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-                    .to_owned();
-                for chunk in text.as_bytes().chunks(1000) {
-                    out += &format!("{:x}\r\n{}\r\n", chunk.len(), String::from_utf8_lossy(chunk));
-                }
-                out += "0\r\n\r\n";
-                stream.get_mut().write_all(out.as_bytes()).ok()?;
-            }
-            None => answer(404, "", &status_object(404).to_string())?,
+        if request.token.as_ref() != Some(&state.lock().unwrap().token) {
+            answer(401, "", &status_object(401).to_string())?;
+            continue;
         }
+        if request.watches() {
+            stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
+            return watch(stream.get_mut(), &request, shared);
+        }
+        let (status, body) = state.lock().unwrap().answer(&request, changed);
+        if status != 200 {
+            answer(status, "", &body.to_string())?;
+            continue;
+        }
+        // In chunks, as Go's server sends whatever is longer than its buffer.
+        let mut out = CHUNKED.to_owned();
+        for part in body.to_string().as_bytes().chunks(1000) {
+            out += &chunk(&String::from_utf8_lossy(part));
+        }
+        out += "0\r\n\r\n";
+        stream.get_mut().write_all(out.as_bytes()).ok()?;
+    }
+}
+
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
+}
+
+/// Sends every change of a pod after the version that was asked for, until the client goes away.
+fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
+    let version = request
+        .parameter("resourceVersion")
+        .and_then(|version| version.parse().ok());
+    let mut seen: usize = version.unwrap_or_default();
+    loop {
+        let state = state.lock().unwrap();
+        let (state, _) = changed
+            .wait_timeout_while(state, Duration::from_millis(200), |it| it.changes.len() <= seen)
+            .unwrap();
+        let new = state.changes.get(seen..).unwrap_or_default();
+        let lines: Vec<String> = new
+            .iter()
+            .filter(|(_, pod)| request.selects(pod))
+            .map(|(kind, pod)| json!({"type": kind, "object": pod}).to_string() + "\n")
+            .collect();
+        seen = state.changes.len();
+        drop(state);
+        for line in lines {
+            stream.write_all(chunk(&line).as_bytes()).ok()?;
+        }
+        stream.flush().ok()?;
     }
 }
 
