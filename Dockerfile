@@ -1,5 +1,5 @@
 # The init container's image: the static binary, its licences, and nothing else. Target `legacy` has iptables-legacy too;
-# target `cni` has the CNI plugin.
+# target `cni` has the CNI plugin and the node's agent.
 #
 #   docker buildx build --build-arg REVISION=$(git rev-parse HEAD) --platform linux/amd64,linux/arm64 -t proxy-init .
 #   docker buildx build --build-arg REVISION=$(git rev-parse HEAD) --target legacy -t proxy-init:legacy .
@@ -39,19 +39,21 @@ COPY --from=build /out/legacy/ /
 USER 65534
 ENTRYPOINT ["/usr/local/bin/proxy-init"]
 
-# The CNI plugin, for an image that is built on top of Linkerd's cni-plugin image (docs/cni.md, "Install").
+# In the place of Linkerd's cni-plugin image: the CNI plugin, and the node's agent under the names that Linkerd's chart starts
+# (docs/cni.md, "Install").
 FROM scratch AS cni
 ARG VERSION
 ARG REVISION
 ARG SOURCE
 ARG LICENSES
 LABEL org.opencontainers.image.title="proxy-init-cni" \
-      org.opencontainers.image.description="linkerd-cni: redirects pods' TCP in one netlink transaction, without iptables" \
+      org.opencontainers.image.description="linkerd-cni redirects pods' TCP without iptables; its agent installs it on nodes and heals pods" \
       org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.source=$SOURCE \
       org.opencontainers.image.licenses=$LICENSES
 COPY --from=build /out/cni/ /
+ENTRYPOINT ["/usr/bin/linkerd2-cni-install"]
 
 FROM scratch AS init
 ARG VERSION

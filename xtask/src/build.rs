@@ -120,7 +120,7 @@ fn placed(package: &str) -> &'static str {
 }
 
 fn is_position_independent(package: &str) -> bool {
-    package == "linkerd-cni"
+    ["linkerd-cni", "linkerd-cni-agent"].contains(&package)
 }
 
 /// rustc's flags for musl: of Debian's package, not of rustc's own.

@@ -36,27 +36,36 @@ const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 /// Where Linkerd's installer looks for the CNI plugin in its image (CONTAINER_CNI_BIN_DIR in install-cni.sh).
 const PLUGIN: &str = "/opt/cni/bin/linkerd-cni";
 
+/// The node's agent.
+const AGENT: &str = "/usr/lib/linkerd/linkerd-cni-agent";
+
+/// The names by which Linkerd's chart starts what is in its cni-plugin image (charts/linkerd2-cni/templates/cni-plugin.yaml in
+/// linkerd/linkerd2). The agent goes by its name; as a shell, it knows that chart's preStop hook and nothing else.
+const AGENT_NAMES: [&str; 3] = [
+    "/usr/bin/linkerd2-cni-install",
+    "/usr/lib/linkerd/linkerd-cni-repair-controller",
+    "/bin/sh",
+];
+
 /// The stages of the Dockerfile that need no pulled base.
 pub(crate) const STAGES: [Stage; 2] = [INIT, CNI];
 
 const INIT: Stage = Stage {
     name: "init",
     image: "proxy-init",
-    program: "proxy-init",
-    path: PATHS[0],
+    programs: &[("proxy-init", PATHS[0])],
     user: Some("65534"),
     entry_point: Some(PATHS[0]),
     capabilities: Some(CAPABILITIES),
 };
 
-/// To be copied from: it has no user and no entry point.
+/// In the place of Linkerd's cni-plugin image: as root, for it writes to the node's folders.
 const CNI: Stage = Stage {
     name: "cni",
     image: "proxy-init-cni",
-    program: "linkerd-cni",
-    path: PLUGIN,
+    programs: &[("linkerd-cni", PLUGIN), ("linkerd-cni-agent", AGENT)],
     user: None,
-    entry_point: None,
+    entry_point: Some(AGENT_NAMES[0]),
     capabilities: None,
 };
 
@@ -64,9 +73,8 @@ const CNI: Stage = Stage {
 pub(crate) struct Stage {
     name: &'static str,
     pub(crate) image: &'static str,
-    /// The static program that it holds, and where.
-    pub(crate) program: &'static str,
-    pub(crate) path: &'static str,
+    /// The static programs that it holds, and where.
+    pub(crate) programs: &'static [(&'static str, &'static str)],
     pub(crate) user: Option<&'static str>,
     pub(crate) entry_point: Option<&'static str>,
     pub(crate) capabilities: Option<&'static str>,
@@ -90,13 +98,28 @@ pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
         licences::write(&components, &root.join("licenses"))?;
     }
     let root = folder.join("cni");
-    let plugin = root.join(PLUGIN.trim_start_matches('/'));
-    fs::create_dir_all(plugin.parent().unwrap_or(&root))?;
-    fs::copy(build::program("linkerd-cni", architecture)?, plugin)?;
-    licences::write(
-        &licences::components("linkerd-cni", architecture)?,
-        &root.join("licenses"),
-    )
+    let within = |path: &str| root.join(path.trim_start_matches('/'));
+    for (program, path) in CNI.programs {
+        let path = within(path);
+        fs::create_dir_all(path.parent().unwrap_or(&root))?;
+        fs::copy(build::program(program, architecture)?, path)?;
+    }
+    for name in AGENT_NAMES.map(within) {
+        fs::create_dir_all(name.parent().unwrap_or(&root))?;
+        symlink(AGENT, name)?;
+    }
+    licences::write(&CNI.components(architecture)?, &root.join("licenses"))
+}
+
+impl Stage {
+    /// What is linked into its programs.
+    fn components(&self, architecture: Architecture) -> Result<Vec<licences::Component>> {
+        let mut components = Vec::new();
+        for (program, _) in self.programs {
+            components.extend(licences::components(program, architecture)?);
+        }
+        Ok(components)
+    }
 }
 
 /// Builds a stage's image and gives it a name; `build_stage` stands in for the stage `build`, whose base would be pulled.
@@ -129,7 +152,7 @@ pub(crate) fn labels(
     architecture: Architecture,
     commit: &Commit,
 ) -> Result<[(&'static str, String); 4]> {
-    let components = licences::components(stage.program, architecture)?;
+    let components = stage.components(architecture)?;
     Ok([
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("revision", commit.hash.clone()),

@@ -1,6 +1,7 @@
 //! The agent as a process: on folders that stand for a node's, with others that write there too.
 
 mod cluster;
+mod deploy;
 mod leave;
 mod node;
 mod stay;

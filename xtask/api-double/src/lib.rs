@@ -349,7 +349,7 @@ impl State {
         }
     }
 
-    /// What there is at a path. A pod of a set has a number behind its name.
+    /// What there is at a path. A pod of a set has a dash and a number after its name.
     fn object(&self, path: &str) -> Option<Value> {
         let of_set = || {
             let mut object = self.objects.get(path.rsplit_once('-')?.0)?.clone();

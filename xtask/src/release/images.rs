@@ -94,16 +94,18 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
             .arg("--file")
             .arg(blob(&manifest["layers"][0])?)
             .run()?;
-        let program = root.join(stage.path.trim_start_matches('/'));
-        let capabilities = Command::new("getcap").arg(&program).read()?;
-        let capabilities = capabilities.split_whitespace().nth(1);
-        expect("file capabilities", &json!(capabilities), json!(stage.capabilities))?;
-        let expected = fs::read(build::program(stage.program, architecture)?)?;
-        expect(
-            "the program is that of the release",
-            &json!(fs::read(program)? == expected),
-            json!(true),
-        )?;
+        for (program, path) in stage.programs {
+            let file = root.join(path.trim_start_matches('/'));
+            let capabilities = Command::new("getcap").arg(&file).read()?;
+            let capabilities = capabilities.split_whitespace().nth(1);
+            expect("file capabilities", &json!(capabilities), json!(stage.capabilities))?;
+            let expected = fs::read(build::program(program, architecture)?)?;
+            expect(
+                "the program is that of the release",
+                &json!(fs::read(file)? == expected),
+                json!(true),
+            )?;
+        }
     }
     Ok(())
 }

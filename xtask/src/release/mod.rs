@@ -19,7 +19,7 @@ use crate::commit::Commit;
 use crate::licences;
 
 /// The programs of a release, each a package's of the same name.
-pub(crate) const PROGRAMS: [&str; 3] = ["proxy-init", "linkerd-cni", "proxy-init-bench"];
+pub(crate) const PROGRAMS: [&str; 4] = ["proxy-init", "linkerd-cni", "linkerd-cni-agent", "proxy-init-bench"];
 
 /// Where a release is.
 fn folder() -> PathBuf {
