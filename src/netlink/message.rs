@@ -239,40 +239,56 @@ impl Writer {
         if value.contains(&0) {
             self.refuse(format!("\"{}\", which has a NUL in it", value.escape_ascii()));
         }
-        self.joined(kind, &[value, &[0]]);
+        let place = self.attribute(kind, value.len() + 1);
+        // The NUL after it is there already.
+        if let Some(place) = place.and_then(|place| place.get_mut(..value.len())) {
+            place.copy_from_slice(value);
+        }
     }
 
     /// Adds an attribute that is a number, in network byte order.
     pub(crate) fn be32(&mut self, kind: u16, value: u32) {
-        let start = self.begin(kind);
-        self.number(value.to_be_bytes());
-        self.end(start);
+        if let Some(place) = self.attribute(kind, 4).and_then(|place| place.first_chunk_mut()) {
+            *place = value.to_be_bytes();
+        }
     }
 
     /// The same with 64 bits.
     pub(crate) fn be64(&mut self, kind: u16, value: u64) {
-        let start = self.begin(kind);
-        self.number(value.to_be_bytes());
-        self.end(start);
+        if let Some(place) = self.attribute(kind, 8).and_then(|place| place.first_chunk_mut()) {
+            *place = value.to_be_bytes();
+        }
     }
 
     /// Adds an attribute of any other kind.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
-        self.joined(kind, &[value]);
+        if let Some(place) = self.attribute(kind, value.len()) {
+            place.copy_from_slice(value);
+        }
     }
 
     /// Adds an attribute that consists of these parts.
     pub(crate) fn joined(&mut self, kind: u16, parts: &[&[u8]]) {
-        let start = self.begin(kind);
-        parts.iter().for_each(|part| self.raw(part));
-        self.end(start);
+        let length = parts.iter().map(|part| part.len()).sum();
+        let mut rest = self.attribute(kind, length).unwrap_or_default();
+        for part in parts {
+            let Some((place, after)) = rest.split_at_mut_checked(part.len()) else {
+                return; // it is too long, which is refused
+            };
+            place.copy_from_slice(part);
+            rest = after;
+        }
     }
 
     /// Adds an attribute that holds attributes.
     pub(crate) fn nest(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
-        let start = self.begin(kind | libc::NLA_F_NESTED as u16);
+        let start = self.end;
+        self.number([0; 4]); // what it begins with, set below
         write(self);
-        self.end(start);
+        let kind = kind | libc::NLA_F_NESTED as u16;
+        if let Some(header) = self.header(kind, self.end - start) {
+            self.set(start, header);
+        }
     }
 
     /// The bytes that were written.
@@ -284,22 +300,23 @@ impl Writer {
         self.unwritable.map_or(Ok(self.bytes), Err)
     }
 
-    /// Begins an attribute: the length, which [`end`](Self::end) sets, and the type.
-    fn begin(&mut self, kind: u16) -> usize {
-        let start = self.end;
-        let [low, high] = kind.to_ne_bytes();
-        self.number([0, 0, low, high]);
-        start
+    /// Adds an attribute whose value has this length, and returns the value's bytes, which are zeros; none if it is too long.
+    fn attribute(&mut self, kind: u16, length: usize) -> Option<&mut [u8]> {
+        let header = self.header(kind, 4 + length)?;
+        let room = self.room(4 + length.next_multiple_of(4));
+        let (place, value) = room.split_first_chunk_mut()?;
+        *place = header;
+        value.get_mut(..length)
     }
 
-    fn end(&mut self, start: usize) {
-        let length = self.end - start;
-        // `nla_len` of `struct nlattr` in linux/netlink.h.
+    /// What an attribute of this length begins with, itself included: `struct nlattr` in linux/netlink.h.
+    fn header(&mut self, kind: u16, length: usize) -> Option<[u8; 4]> {
         let Ok(number) = u16::try_from(length) else {
-            return self.refuse(format!("an attribute of {length} bytes, which may have 65535"));
+            self.refuse(format!("an attribute of {length} bytes, which may have 65535"));
+            return None;
         };
-        self.set(start, number.to_ne_bytes());
-        self.room(length.next_multiple_of(4) - length);
+        let ([a, b], [c, d]) = (number.to_ne_bytes(), kind.to_ne_bytes());
+        Some([a, b, c, d])
     }
 
     /// Adds a number's bytes.
