@@ -36,7 +36,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Nearly every name.
         if let Ok(text) = std::str::from_utf8(&self.0)
-            && !text.contains(char::is_control)
+            && text.bytes().all(|byte| (b' '..0x7f).contains(&byte))
         {
             return f.write_str(text);
         }
