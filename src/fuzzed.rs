@@ -201,7 +201,7 @@ mod tests {
         fn rules_survive_the_kernels_encoding(config in any_config()) {
             for ruleset in plan(&config) {
                 let family = ruleset.family;
-                for (_, rule) in ruleset.rules() {
+                for (_, rule) in ruleset.rules {
                     prop_assert_eq!(nft::written_and_read(family, &rule), Ok(rule));
                 }
             }

@@ -1,7 +1,5 @@
 //! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
 
-use std::borrow::Cow;
-
 use crate::nf_tables::TableId;
 use crate::nf_tables::step::{Dialect, NewRule, Step};
 use crate::rules::name::Name;
@@ -12,7 +10,7 @@ use crate::wanted::ruleset::ChainName;
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
     /// The rule.
-    pub(super) rule: Cow<'a, Rule>,
+    pub(super) rule: &'a Rule,
     /// Whether one that is held already may stay.
     pub(super) may_stay: bool,
 }

@@ -134,7 +134,7 @@ mod tests {
         let mut held = nat_tables(Subsystem::NfTables, &rulesets);
         held.push(examples::table(
             "ip filter",
-            vec![ChainName::Output.holding(rulesets[0].rules_of(ChainName::Prerouting).collect())],
+            vec![ChainName::Output.holding(rulesets[0].rules_of(ChainName::Prerouting).cloned().collect())],
         ));
         let found = Found {
             tables: held,

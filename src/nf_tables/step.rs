@@ -1,6 +1,5 @@
 //! A transaction as a list of steps: each is one netlink message, and the kernel applies them in order.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use super::TableId;
@@ -49,7 +48,7 @@ pub(crate) enum Step<'a> {
 pub(crate) struct NewRule<'a> {
     pub(crate) table: TableId,
     pub(crate) chain: ChainName,
-    pub(crate) rule: Cow<'a, Rule>,
+    pub(crate) rule: &'a Rule,
     /// Those of the table.
     pub(crate) sets: &'a [Set],
     /// How it is written.
@@ -151,8 +150,8 @@ impl NewRule<'_> {
 impl fmt::Display for NewRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.table.family {
-            TableFamily::Ip(_) => write!(f, "{:#}", IptablesRule(&self.rule)),
-            _ => NftRule(&self.rule).fmt(f),
+            TableFamily::Ip(_) => write!(f, "{:#}", IptablesRule(self.rule)),
+            _ => NftRule(self.rule).fmt(f),
         }
     }
 }

@@ -91,7 +91,7 @@ impl Installed {
         if let Some(table) = &self.native {
             return table.chains.iter().map(|chain| chain.rules.len()).sum();
         }
-        self.rulesets.iter().map(Ruleset::len).sum()
+        self.rulesets.iter().map(|ruleset| ruleset.rules.len()).sum()
     }
 
     /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
@@ -102,8 +102,8 @@ impl Installed {
         }
         for ruleset in &self.rulesets {
             let command = self.mode.iptables(ruleset.family);
-            for (chain, rule) in ruleset.rules() {
-                tell(format_args!("{command} -t nat -A {chain} {:#}", IptablesRule(&rule)));
+            for (chain, rule) in &ruleset.rules {
+                tell(format_args!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)));
             }
         }
     }

@@ -1,33 +1,32 @@
 //! Plans the rules: a pure function from a config to the rulesets of its families.
 
 use crate::rules::family::Family;
-use crate::wanted::config::{Config, PortRange};
-use crate::wanted::ruleset::{ChainName, Multiport, Proxy, Purpose, Ruleset};
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
+use crate::rules::subnet::addresses;
+use crate::wanted::config::{Config, OwnerId, Port, PortRange};
+use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
 pub fn plan(config: &Config) -> Vec<Ruleset> {
-    let proxy = Proxy {
-        inbound_port: config.inbound_port,
-        outbound_port: config.outbound_port,
-        uid: config.proxy_uid,
-        gid: config.proxy_gid,
-    };
     let ruleset = |&family: &Family| Ruleset {
         family,
-        proxy,
-        purposes: purposes(config, family),
+        rules: rules(config, family),
     };
     config.families().iter().map(ruleset).collect()
 }
 
-fn purposes(config: &Config, family: Family) -> Vec<(ChainName, Purpose)> {
-    let mut purposes = Vec::new();
-    let mut chain = |name: ChainName, of: Vec<Purpose>| purposes.extend(of.into_iter().map(|purpose| (name, purpose)));
-    chain(ChainName::ProxyInitRedirect, inbound(config, family));
-    chain(ChainName::Prerouting, vec![Purpose::LookAtInbound]);
-    chain(ChainName::ProxyInitOutput, outbound(config, family));
-    chain(ChainName::Output, vec![Purpose::LookAtOutbound]);
-    purposes
+fn rules(config: &Config, family: Family) -> Vec<(ChainName, Rule)> {
+    let mut rules = Vec::new();
+    let mut add = |chain: ChainName, purposes: Vec<Purpose>| {
+        let rule = |purpose: &Purpose| Some((chain, rule(config, family, chain, purpose)?));
+        rules.extend(purposes.iter().filter_map(rule));
+    };
+    add(ChainName::ProxyInitRedirect, inbound(config, family));
+    add(ChainName::Prerouting, vec![Purpose::LookAtInbound]);
+    add(ChainName::ProxyInitOutput, outbound(config, family));
+    add(ChainName::Output, vec![Purpose::LookAtOutbound]);
+    rules
 }
 
 fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
@@ -58,6 +57,55 @@ fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
     Multiport::pieces(ports).into_iter().map(Purpose::IgnorePorts)
 }
 
+/// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
+fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
+    let tcp = || Condition::is(Field::Protocol, TCP);
+    let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
+    let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
+    let (conditions, action) = match purpose {
+        Purpose::IgnorePorts(ports) => {
+            let ports = Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect());
+            (
+                vec![tcp(), Condition::is(Field::DestinationPort, ports)],
+                Action::Return,
+            )
+        }
+        Purpose::IgnoreSubnet(subnet) => {
+            let side = match chain {
+                ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(family),
+                ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(family),
+            };
+            // A subnet of all addresses needs no condition; iptables leaves it out too.
+            let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
+            let conditions = net.map(|net| Condition::is(side, addresses(net)));
+            (conditions.into_iter().collect(), Action::Return)
+        }
+        Purpose::IgnoreUser => (owner(Field::Uid, config.proxy_uid?), Action::Return),
+        Purpose::IgnoreGroup => (owner(Field::Gid, config.proxy_gid?), Action::Return),
+        Purpose::IgnoreLoopback => (
+            vec![Condition::is(Field::OutInterface, interface(LOOPBACK))],
+            Action::Return,
+        ),
+        Purpose::RedirectPort(port) => {
+            let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
+            (vec![tcp(), to_port], redirect(config.inbound_port))
+        }
+        Purpose::RedirectInbound => (vec![tcp()], redirect(config.inbound_port)),
+        Purpose::RedirectOutbound => (vec![tcp()], redirect(config.outbound_port)),
+        Purpose::LookAtInbound | Purpose::LookAtOutbound => {
+            (vec![], Action::Jump(Name::from(chain.counterpart().as_str())))
+        }
+    };
+    Some(Rule {
+        conditions,
+        effects: Vec::new(),
+        action,
+        comment: Some(purpose.comment()),
+        counters: Some(Counters::default()),
+        handle: 0,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,8 +124,9 @@ mod tests {
         for (ruleset, (family, comment)) in plan(&config).iter().zip(want) {
             assert_eq!(ruleset.family, family);
             let subnets: Vec<_> = ruleset
-                .rules()
-                .filter_map(|(_, rule)| rule.comment.map(|comment| comment.to_string()))
+                .rules
+                .iter()
+                .filter_map(|(_, rule)| rule.comment.as_ref().map(ToString::to_string))
                 .filter(|comment| comment.contains("subnet"))
                 .collect();
             assert_eq!(subnets, [comment]);
@@ -85,11 +134,11 @@ mod tests {
     }
 
     fn subnets_in(ruleset: &Ruleset) -> Vec<String> {
-        let subnet = |(_, purpose): &(ChainName, Purpose)| match purpose {
-            Purpose::IgnoreSubnet(subnet) => Some(subnet.to_string()),
+        let subnet = |(_, rule): &(ChainName, Rule)| match Purpose::of(rule) {
+            Some(Purpose::IgnoreSubnet(subnet)) => Some(subnet.to_string()),
             _ => None,
         };
-        ruleset.purposes.iter().filter_map(subnet).collect()
+        ruleset.rules.iter().filter_map(subnet).collect()
     }
 
     /// What linkerd-init's iptables make of such a list: each of these is all that `-s` gets there.
@@ -132,8 +181,9 @@ mod tests {
             let rulesets = plan(config);
             let ruleset = rulesets.iter().find(|ruleset| ruleset.family == family).unwrap();
             ruleset
-                .rules()
-                .map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(&rule)))
+                .rules
+                .iter()
+                .map(|(chain, rule)| format!("{chain} {:#}", IptablesRule(rule)))
                 .collect()
         };
         let port = |number| Port::new(number).unwrap();

@@ -90,8 +90,8 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
         for chain in Ruleset::CHAINS.into_iter().filter(|chain| chain.is_ours()) {
             input.make_or_flush(chain);
         }
-        for (chain, rule) in ruleset.rules() {
-            input.append(chain, &rule);
+        for (chain, rule) in &ruleset.rules {
+            input.append(*chain, rule);
         }
         let lines = input.uncommitted();
         text += &format!(

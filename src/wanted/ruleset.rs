@@ -7,32 +7,18 @@ use std::fmt::{self, Write as _};
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
-use crate::rules::subnet::addresses;
+use crate::rules::rule::{Condition, Field, Rule};
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
 use crate::wanted::mode::NAT;
 
 /// One family's rules in the nat table, chain by chain.
-///
-/// It holds why each rule exists, which says all that differs between rules, and makes a rule when it is asked for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     /// Whose packets they see.
     pub family: Family,
-    /// The proxy, of which the rules are.
-    pub(crate) proxy: Proxy,
-    /// Each rule's chain and purpose, in the order in which they are added.
-    pub(crate) purposes: Vec<(ChainName, Purpose)>,
-}
-
-/// Where the proxy listens, and by which owner its own connections are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Proxy {
-    pub(crate) inbound_port: Port,
-    pub(crate) outbound_port: Port,
-    pub(crate) uid: Option<OwnerId>,
-    pub(crate) gid: Option<OwnerId>,
+    /// Every rule with its chain, in the order in which they are added.
+    pub(crate) rules: Vec<(ChainName, Rule)>,
 }
 
 impl Ruleset {
@@ -44,89 +30,15 @@ impl Ruleset {
         ChainName::Output,
     ];
 
-    /// How many rules there are.
-    pub fn len(&self) -> usize {
-        self.purposes.len()
-    }
-
-    /// Whether there is no rule.
-    pub fn is_empty(&self) -> bool {
-        self.purposes.is_empty()
-    }
-
-    /// The same without the rules for other purposes than these.
-    pub(crate) fn only(&self, keep: fn(&Purpose) -> bool) -> Self {
-        let purposes = self.purposes.iter().filter(|(_, purpose)| keep(purpose));
-        Self {
-            purposes: purposes.cloned().collect(),
-            ..*self
-        }
-    }
-
-    /// Every rule with its chain, in order.
-    pub fn rules(&self) -> impl Iterator<Item = (ChainName, Rule)> {
-        let purposes = self.purposes.iter();
-        purposes.filter_map(|(chain, purpose)| Some((*chain, self.rule(*chain, purpose)?)))
-    }
-
     /// The rules of one chain, in order.
-    pub fn rules_of(&self, chain: ChainName) -> impl Iterator<Item = Rule> {
-        let purposes = self.purposes.iter().filter(move |(of, _)| *of == chain);
-        purposes.filter_map(move |(_, purpose)| self.rule(chain, purpose))
-    }
-
-    /// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
-    fn rule(&self, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
-        let tcp = || Condition::is(Field::Protocol, TCP);
-        let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
-        let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
-        let (conditions, action) = match purpose {
-            Purpose::IgnorePorts(ports) => {
-                let ports = Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect());
-                (
-                    vec![tcp(), Condition::is(Field::DestinationPort, ports)],
-                    Action::Return,
-                )
-            }
-            Purpose::IgnoreSubnet(subnet) => {
-                let side = match chain {
-                    ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(self.family),
-                    ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(self.family),
-                };
-                // A subnet of all addresses needs no condition; iptables leaves it out too.
-                let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
-                let conditions = net.map(|net| Condition::is(side, addresses(net)));
-                (conditions.into_iter().collect(), Action::Return)
-            }
-            Purpose::IgnoreUser => (owner(Field::Uid, self.proxy.uid?), Action::Return),
-            Purpose::IgnoreGroup => (owner(Field::Gid, self.proxy.gid?), Action::Return),
-            Purpose::IgnoreLoopback => (
-                vec![Condition::is(Field::OutInterface, interface(LOOPBACK))],
-                Action::Return,
-            ),
-            Purpose::RedirectPort(port) => {
-                let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
-                (vec![tcp(), to_port], redirect(self.proxy.inbound_port))
-            }
-            Purpose::RedirectInbound => (vec![tcp()], redirect(self.proxy.inbound_port)),
-            Purpose::RedirectOutbound => (vec![tcp()], redirect(self.proxy.outbound_port)),
-            Purpose::LookAtInbound | Purpose::LookAtOutbound => {
-                (vec![], Action::Jump(Name::from(chain.counterpart().as_str())))
-            }
-        };
-        Some(Rule {
-            conditions,
-            effects: Vec::new(),
-            action,
-            comment: Some(Name::of(purpose.to_string())),
-            counters: Some(Counters::default()),
-            handle: 0,
-        })
+    pub fn rules_of(&self, chain: ChainName) -> impl Iterator<Item = &Rule> {
+        let rules = self.rules.iter().filter(move |(of, _)| *of == chain);
+        rules.map(|(_, rule)| rule)
     }
 
     /// The nat table that holds exactly these rules, as nft and legacy mode make it.
     pub fn table(&self, subsystem: Subsystem) -> Table {
-        let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).collect()));
+        let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).cloned().collect()));
         Table {
             chains: chains.into(),
             ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT))
@@ -295,6 +207,15 @@ impl Purpose {
             let (_, after) = rest.split_at_checked(names.len())?;
             Some((before, names, after))
         })
+    }
+
+    /// What it is written as.
+    pub(crate) fn comment(&self) -> Name {
+        // Room for nearly every comment, so that it isn't moved while it grows.
+        let mut comment = String::with_capacity(64);
+        // Writing to a String can't fail.
+        let _ = write!(comment, "{self}");
+        Name::of(comment)
     }
 
     /// The purpose that a rule's comment states.

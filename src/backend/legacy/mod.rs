@@ -24,7 +24,6 @@ use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::nf_tables::refusal::unmapped;
 use crate::rules::family::Family;
-use crate::rules::rule::Rule;
 use crate::rules::table::{Chain, Table};
 use crate::rules::xtables::IptablesRule;
 use crate::wanted::mode::Mode;
@@ -159,8 +158,8 @@ impl Legacy {
                 .collect()),
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
-                let mut rules = rulesets.iter().flat_map(Ruleset::rules);
-                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, &rule, &IptablesRule(&rule)));
+                let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
+                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule, &IptablesRule(rule)));
                 Err(match (&error, unmapped) {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                     (Error::CommandRefused { .. }, Some(unmapped)) => unmapped,
@@ -203,10 +202,7 @@ pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
 /// need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the
 /// command then misses the extension.
 fn load_extensions(ruleset: &Ruleset) {
-    let used: BTreeSet<Extension> = ruleset
-        .rules()
-        .flat_map(|(_, rule)| Extension::of(&rule).collect::<Vec<_>>())
-        .collect();
+    let used: BTreeSet<Extension> = ruleset.rules.iter().flat_map(|(_, rule)| Extension::of(rule)).collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
         // Where the kernel has no such extension, the command says so.
         let _ = load(
@@ -316,7 +312,7 @@ fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
             rules.for_each(|rule| input.append(*name, rule));
             continue;
         }
-        let mut missing: Vec<&Rule> = rules.iter().collect();
+        let mut missing = rules.clone();
         let mut doubled = Vec::new();
         if let Some(held) = held(*name) {
             for (index, held) in held.rules.iter().enumerate() {

@@ -7,8 +7,6 @@
 mod body;
 mod table;
 
-use std::borrow::Cow;
-
 use self::body::Nftables;
 use self::table::{TABLE, kind};
 use super::Removed;
@@ -124,7 +122,7 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) 
             continue; // Native mode plans no others.
         };
         let rules = chain.rules.iter().map(|rule| Wanted {
-            rule: Cow::Borrowed(rule),
+            rule: rule,
             may_stay: uses_kept_sets(rule),
         });
         let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
@@ -192,7 +190,7 @@ fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
     Step::AddRule(NewRule {
         table: TABLE,
         chain,
-        rule: Cow::Borrowed(rule),
+        rule: rule,
         sets,
         dialect: &Nftables,
         before: None,

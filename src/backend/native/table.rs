@@ -26,33 +26,9 @@ pub(super) const TABLE: TableId = TableId {
 /// The table that does what the rulesets do.
 pub(super) fn table(rulesets: &[Ruleset]) -> Table {
     let mut sets = Sets(Vec::new());
-    let mut chains = Vec::new();
-    for name in ChainName::ALL {
-        let mut merged: Vec<Merged> = Vec::new();
-        for ruleset in rulesets {
-            for rule in ruleset.rules_of(name) {
-                let conditions = conditions(&mut sets, name, ruleset.family, &rule);
-                let same = merged
-                    .iter_mut()
-                    .find(|known| known.conditions == conditions && known.action == rule.action);
-                match same {
-                    // What the second family has too needs to be named only once, and more than this don't fit into a comment.
-                    Some(known)
-                        if known.family != ruleset.family
-                            || known.comments.len() > LONGEST_COMMENT
-                            || known.comments.contains(&rule.comment) => {}
-                    Some(known) => known.comments.push(rule.comment),
-                    None => merged.push(Merged {
-                        family: ruleset.family,
-                        conditions,
-                        action: rule.action,
-                        comments: vec![rule.comment],
-                    }),
-                }
-            }
-        }
-        // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
-        merged.sort_by_key(|rule| rule.action != Action::Return);
+    let merged = ChainName::ALL.map(|name| (name, merged(&mut sets, name, rulesets)));
+    let sets = sets.finish();
+    let mut chains = merged.map(|(name, merged)| {
         let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();
         if let [only] = rulesets
             && name.hook().is_some()
@@ -61,14 +37,44 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
                 .iter_mut()
                 .for_each(|rule| rule.conditions.insert(0, is_of(only.family)));
         }
-        chains.push(name.holding(rules));
-    }
-    let sets = needed(sets.finish(), &mut chains);
+        name.holding(rules)
+    });
+    let sets = needed(sets, &mut chains);
     Table {
-        chains,
+        chains: chains.into(),
         sets,
         ..Table::new(Subsystem::NfTables, TABLE.family, Name::from(TABLE.name))
     }
+}
+
+/// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
+fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<Merged<'a>> {
+    let mut merged: Vec<Merged<'_>> = Vec::new();
+    for ruleset in rulesets {
+        for rule in ruleset.rules_of(name) {
+            let conditions = conditions(sets, name, ruleset.family, rule);
+            let same = merged
+                .iter_mut()
+                .find(|known| known.conditions == conditions && *known.action == rule.action);
+            match same {
+                // What the second family has too needs to be named only once, and more than this don't fit into a comment.
+                Some(known)
+                    if known.family != ruleset.family
+                        || known.comments.len() > LONGEST_COMMENT
+                        || known.comments.contains(&&rule.comment) => {}
+                Some(known) => known.comments.push(&rule.comment),
+                None => merged.push(Merged {
+                    family: ruleset.family,
+                    conditions,
+                    action: &rule.action,
+                    comments: vec![&rule.comment],
+                }),
+            }
+        }
+    }
+    // In each ruleset the redirections come last. Here they have to come after the exceptions of both families.
+    merged.sort_by_key(|rule| *rule.action != Action::Return);
+    merged
 }
 
 /// The sets that are needed, for making one takes the kernel longer than making a rule: instead of a set of one number
@@ -116,22 +122,22 @@ fn replace(chains: &mut [Chain], values: &Values, by: &Values) {
 }
 
 /// A rule that stands for several planned ones.
-struct Merged {
+struct Merged<'a> {
     /// The first family that has it.
     family: Family,
     conditions: Vec<Condition>,
-    action: Action,
+    action: &'a Action,
     /// Those of the planned rules of that family.
-    comments: Vec<Option<Name>>,
+    comments: Vec<&'a Option<Name>>,
 }
 
-impl Merged {
-    fn rule(self, sets: &Sets) -> Rule {
+impl Merged<'_> {
+    fn rule(self, sets: &[Set]) -> Rule {
         Rule {
             comment: Some(Name::of(self.comment(sets))),
             conditions: self.conditions,
             effects: Vec::new(),
-            action: self.action,
+            action: self.action.clone(),
             counters: Some(Counters::default()),
             handle: 0,
         }
@@ -140,8 +146,8 @@ impl Merged {
     /// The comment: that of the planned rule or, if several rules became one, a comment that lists the ports or subnets of
     /// all of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
     /// so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
-    fn comment(&self, sets: &Sets) -> String {
-        let text = |comment: &Option<Name>| comment.as_ref().map(ToString::to_string).unwrap_or_default();
+    fn comment(&self, sets: &[Set]) -> String {
+        let text = |comment: &&Option<Name>| comment.as_ref().map(ToString::to_string).unwrap_or_default();
         let comments: Vec<String> = self.comments.iter().map(text).collect();
         let first = comments.first().map(String::as_str).unwrap_or_default();
         let Some((before, _, after)) = Purpose::list(first) else {
@@ -158,7 +164,7 @@ impl Merged {
     }
 
     /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
-    fn listed(&self, sets: &Sets, room: usize) -> String {
+    fn listed(&self, sets: &[Set], room: usize) -> String {
         let Some(Condition::In {
             field,
             values: Values::Set(name),
@@ -167,12 +173,14 @@ impl Merged {
         else {
             return lists::all(self.family).to_owned();
         };
-        let set = sets.0.iter().find(|set| set.name == *name);
-        let numbers = Intervals::new(set.map(|set| set.numbers.clone()).unwrap_or_default());
-        match (field, &self.action) {
-            (Field::Source(family) | Field::Destination(family), _) => fitting(lists::subnets(*family, &numbers), room),
-            (_, Action::Redirect(_)) => fitting(lists::ports(&numbers), room),
-            _ => fitting(lists::ranges(&numbers), room),
+        let set = sets.iter().find(|set| set.name == *name);
+        let Some(numbers) = set.and_then(|set| set.elements.as_ref()) else {
+            return String::new();
+        };
+        match (field, self.action) {
+            (Field::Source(family) | Field::Destination(family), _) => fitting(lists::subnets(*family, numbers), room),
+            (_, Action::Redirect(_)) => fitting(lists::ports(numbers), room),
+            _ => fitting(lists::ranges(numbers), room),
         }
     }
 }

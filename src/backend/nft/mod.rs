@@ -7,8 +7,6 @@
 
 mod body;
 
-use std::borrow::Cow;
-
 use self::body::Xtables;
 use super::Removed;
 use super::change::{Wanted, change};
@@ -55,7 +53,7 @@ fn nat(family: Family) -> TableId {
     }
 }
 
-fn append(family: Family, chain: ChainName, rule: Cow<'_, Rule>) -> Step<'_> {
+fn append(family: Family, chain: ChainName, rule: &Rule) -> Step<'_> {
     Step::AddRule(NewRule {
         table: nat(family),
         chain,
@@ -67,23 +65,20 @@ fn append(family: Family, chain: ChainName, rule: Cow<'_, Rule>) -> Step<'_> {
 }
 
 /// The steps that install the rulesets in a namespace that holds nothing.
-pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'static>> {
+pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'_>> {
     let mut steps = Vec::with_capacity(32);
     for ruleset in rulesets {
         let family = ruleset.family;
         steps.push(Step::AddTable(nat(family)));
         steps.extend(ChainName::ALL.map(|chain| Step::AddChain(nat(family), chain)));
-        steps.extend(
-            ruleset
-                .rules()
-                .map(|(chain, rule)| append(family, chain, Cow::Owned(rule))),
-        );
+        let rules = ruleset.rules.iter();
+        steps.extend(rules.map(|(chain, rule)| append(family, *chain, rule)));
     }
     steps
 }
 
 /// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_steps(tables: &[Table], rulesets: &[Ruleset]) -> Result<Vec<Step<'static>>, Error> {
+pub(super) fn install_steps<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Step<'a>>, Error> {
     let mut steps = Vec::new();
     for family in Family::ALL {
         let table = nat_table(tables, family);
@@ -111,7 +106,7 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
 }
 
 /// Adds the steps after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
-fn refill(table: Option<&Table>, ruleset: &Ruleset, steps: &mut Vec<Step<'_>>) -> Result<(), Error> {
+fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) -> Result<(), Error> {
     let (family, id) = (ruleset.family, nat(ruleset.family));
     if table.is_some_and(|table| table.dormant) {
         return Err(Error::Dormant {
@@ -136,31 +131,23 @@ fn refill(table: Option<&Table>, ruleset: &Ruleset, steps: &mut Vec<Step<'_>>) -
     }
     for name in Ruleset::CHAINS {
         let held = chain_of(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
-        let rules: Vec<Rule> = ruleset.rules_of(name).collect();
         if name.is_ours() {
-            let wanted = rules.into_iter().map(|rule| Wanted {
-                rule: Cow::Owned(rule),
-                may_stay: true,
-            });
+            let wanted = ruleset.rules_of(name).map(|rule| Wanted { rule, may_stay: true });
             let (deleted, added) = change(id, name, &Xtables, &[], held, wanted.collect());
             steps.extend(deleted.into_iter().chain(added));
         } else {
-            let mut missing: Vec<&Rule> = rules.iter().collect();
+            let mut missing: Vec<&Rule> = ruleset.rules_of(name).collect();
             for held in held {
                 match missing.iter().position(|rule| rule.same_rule(held)) {
                     Some(kept) => drop(missing.remove(kept)),
                     // A second copy of the jump is deleted. A jump that another program added stays.
-                    None if rules.iter().any(|rule| rule.same_rule(held)) => {
+                    None if ruleset.rules_of(name).any(|rule| rule.same_rule(held)) => {
                         steps.push(Step::DeleteRule(id, Name::from(name.as_str()), held.handle));
                     }
                     None => {}
                 }
             }
-            steps.extend(
-                missing
-                    .into_iter()
-                    .map(|rule| append(family, name, Cow::Owned(rule.clone()))),
-            );
+            steps.extend(missing.into_iter().map(|rule| append(family, name, rule)));
         }
     }
     Ok(())
@@ -210,5 +197,5 @@ fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>
 /// Writes a rule as a message, and reads it back as if the kernel had dumped it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn written_and_read(family: Family, rule: &Rule) -> Result<Rule, String> {
-    step::written_and_read(&append(family, ChainName::Output, Cow::Borrowed(rule)), &[])
+    step::written_and_read(&append(family, ChainName::Output, rule), &[])
 }

@@ -185,7 +185,12 @@ impl Trial {
         for ruleset in everything {
             let mut add = |name: &str, keep: fn(&Purpose) -> bool| {
                 names.push(format!("{}: {name}", ruleset.family));
-                parts.push([ruleset.only(keep)]);
+                let rules = ruleset.rules.iter();
+                let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|it| keep(&it)));
+                parts.push([Ruleset {
+                    family: ruleset.family,
+                    rules: rules.cloned().collect(),
+                }]);
             };
             add("nat chains", |_| false);
             add("multiport (xt_multiport)", |it| matches!(it, Purpose::IgnorePorts(_)));
