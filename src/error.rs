@@ -414,12 +414,14 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// What a mode needs is not installed, and nft mode, used instead, failed too.
-    #[error("{missing}; falling back to nft mode also failed")]
+    /// What a mode needs is missing here, and another mode, used instead, failed too.
+    #[error("{missing}; falling back to {mode} mode also failed")]
     Fallback {
-        /// What is not installed.
+        /// What is missing.
         missing: Box<Error>,
-        /// How nft mode failed.
+        /// The mode that was used instead.
+        mode: Mode,
+        /// How that failed.
         #[source]
         error: Box<Error>,
     },
@@ -585,6 +587,21 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether it says that this host lacks something which another mode does without.
+    pub(crate) fn is_mended_by_another_mode(&self) -> bool {
+        matches!(
+            self,
+            Error::NoCommand { .. }
+                | Error::NoLegacyTables { .. }
+                | Error::Lacks {
+                    lack: Lack::Extension { .. },
+                    ..
+                }
+        )
+    }
+}
+
 /// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
 /// whether anything was changed.
 pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
@@ -592,7 +609,7 @@ pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display +
 }
 
 /// An error as the reason for another one, which says itself what was changed.
-fn reason(error: &Error) -> String {
+pub(crate) fn reason(error: &Error) -> String {
     chain(error).to_string().replace(UNCHANGED, "")
 }
 
@@ -769,6 +786,7 @@ mod tests {
             },
             Error::Fallback {
                 missing: missing(),
+                mode,
                 error: refused(),
             },
             *missing(),
@@ -858,6 +876,7 @@ mod tests {
     fn a_chain_says_each_cause_once() {
         let error = Error::Fallback {
             missing: missing(),
+            mode: Mode::Nft,
             error: Box::new(Error::NotReplaced {
                 mode: Mode::Nft,
                 other: Mode::Legacy,

@@ -72,7 +72,7 @@ impl Extension {
     }
 
     /// The module it is in, and the option that builds it.
-    pub(crate) fn module(self) -> (&'static str, &'static str) {
+    fn module(self) -> (&'static str, &'static str) {
         match self {
             Self::Multiport => ("xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
             Self::Owner => ("xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
@@ -84,6 +84,13 @@ impl Extension {
 
     pub(crate) fn is_target(self) -> bool {
         self == Self::Redirect
+    }
+
+    /// Words for it, the module it is in, and the option that builds that.
+    pub(crate) fn described(self) -> (String, &'static str, &'static str) {
+        let (module, option) = self.module();
+        let kind = if self.is_target() { "target" } else { "match" };
+        (format!("the xt {} {kind}", self.name()), module, option)
     }
 }
 

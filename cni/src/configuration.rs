@@ -60,6 +60,7 @@ struct Linkerd {
     simulate: Option<bool>,
     use_wait_flag: Option<bool>,
     iptables_mode: Option<Text<NamedChoice>>,
+    no_fallback: Option<bool>,
     ipv6: Option<bool>,
     pod_info: Option<PodInfo>,
     control_plane_namespace: Option<String>,
@@ -229,6 +230,7 @@ impl Configuration {
         let mut install = Install::new(config);
         let mode = self.linkerd().and_then(|it| it.iptables_mode.as_ref()?.0.as_ref());
         install.mode = mode.map_or(Choice::Default, |mode| mode.0);
+        install.no_fallback = self.linkerd().and_then(|it| it.no_fallback).unwrap_or_default();
         install.wait_for_lock = self.linkerd().and_then(|it| it.use_wait_flag).unwrap_or_default();
         install
     }

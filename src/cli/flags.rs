@@ -30,6 +30,7 @@ pub(super) struct Settings {
     pub(super) ipv6: Option<bool>,
     pub(super) iptables_mode: Option<Choice>,
     pub(super) firewall_bin_path: String,
+    pub(super) no_fallback: Option<bool>,
     pub(super) replace_other_backend: bool,
     pub(super) simulate: Option<Simulate>,
     pub(super) netns: Option<PathBuf>,
@@ -277,6 +278,19 @@ pub(super) const FLAGS: &[Flag] = &[
                native (nf_tables without xtables), legacy (iptables-legacy-restore), plain (whatever\n\
                iptables is on PATH) or auto (what fits the kernel and the namespace)\n\
                [default: legacy, or IPTABLES_MODE from the environment]",
+        ..FLAG
+    },
+    Flag {
+        name: "no-fallback",
+        placeholder: "BOOL",
+        value: Value::Switch(|settings, text| {
+            settings.no_fallback = Some(values::boolean(text)?);
+            Ok(())
+        }),
+        heading: PLACE,
+        help: "Fail where the mode can't be used, instead of going on with a warning: legacy mode goes on in\n\
+               nft mode where iptables or its tables are missing, nft mode in native mode where the kernel\n\
+               lacks xtables [default: false, or PROXY_INIT_NO_FALLBACK from the environment]",
         ..FLAG
     },
     Flag {

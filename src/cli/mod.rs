@@ -72,6 +72,9 @@ const VALIDATOR: &str = "linkerd2-network-validator";
 const LOG_FORMAT: &str = "LINKERD_VALIDATOR_LOG_FORMAT";
 const LOG_LEVEL: &str = "LINKERD_VALIDATOR_LOG_LEVEL";
 
+/// Where the environment has --no-fallback.
+const NO_FALLBACK_VARIABLE: &str = "PROXY_INIT_NO_FALLBACK";
+
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -310,6 +313,7 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         iptables_dir: iptables_dir(&settings.firewall_bin_path),
         wait_for_lock: settings.use_wait_flag,
         replace_other_backend: settings.replace_other_backend,
+        no_fallback: no_fallback(settings.no_fallback, environment)?,
         netns: settings.netns,
         close_wait_timeout: settings.timeout_close_wait_secs,
         host_network: match (settings.allow_host_network, environment(IN_A_POD)) {
@@ -318,6 +322,17 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
             (false, None) => HostNetwork::Warn,
         },
     })
+}
+
+/// Whether to fail where a mode can't be used: the flag says so, or else the environment.
+fn no_fallback(flag: Option<bool>, environment: Environment<'_>) -> Result<bool, String> {
+    let word = environment(NO_FALLBACK_VARIABLE).filter(|word| !word.is_empty());
+    match (flag, word) {
+        (Some(flag), _) => Ok(flag),
+        (None, Some(word)) => values::boolean(&word.to_string_lossy())
+            .map_err(|reason| format!("{NO_FALLBACK_VARIABLE} in the environment {reason}")),
+        (None, None) => Ok(false),
+    }
 }
 
 fn required(flag: &str, port: Option<Port>) -> Result<Port, String> {

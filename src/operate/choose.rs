@@ -19,8 +19,8 @@ pub enum Reason {
     Default,
     /// It is what `iptables-restore` on PATH is.
     Plain,
-    /// The mode that the caller asked for needs iptables commands, which are not installed.
-    NoIptables,
+    /// It does without what this mode needs and the host lacks.
+    FellBack(Mode),
     /// It holds proxy-init's rules already.
     Holds,
     /// nf_tables has this many nat rules, and the legacy tables have none.
@@ -45,7 +45,7 @@ impl fmt::Display for Reason {
             Reason::Named => f.write_str("it was asked for"),
             Reason::Default => f.write_str("it is the default"),
             Reason::Plain => f.write_str("it is what iptables-restore on PATH uses"),
-            Reason::NoIptables => f.write_str("it needs no iptables"),
+            Reason::FellBack(mode) => write!(f, "{mode} mode cannot be used here"),
             Reason::Holds => f.write_str("it holds proxy-init's rules already"),
             Reason::OnlyNfTables(rules) => write!(f, "nf_tables holds nat rules ({rules}), legacy tables none"),
             Reason::OnlyLegacy(rules) => write!(f, "legacy tables hold nat rules ({rules}), nf_tables none"),

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt;
+use std::iter::successors;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::found::Unseen;
 use crate::namespace;
 use crate::nf_tables::read::back_off;
-use crate::operate::choose::{Reason, choose};
+use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{Notice, Warning};
@@ -51,6 +52,9 @@ pub struct Install {
     pub close_wait_timeout: Option<u32>,
     /// What to do if the namespace is the machine's own.
     pub host_network: HostNetwork,
+    /// Fail where a mode can't be used here, instead of going on in the next that may: nft mode needs no iptables, native
+    /// mode no xtables.
+    pub no_fallback: bool,
 }
 
 /// Which rules to print.
@@ -133,6 +137,7 @@ impl Install {
             netns: None,
             close_wait_timeout: None,
             host_network: HostNetwork::Warn,
+            no_fallback: false,
         }
     }
 
@@ -180,8 +185,6 @@ impl Install {
         installed
     }
 
-    /// Installs in the mode of choice. If that needs iptables commands that are not installed, nft mode does it, as
-    /// linkerd-init goes on with whatever iptables it finds.
     fn install(&self, rulesets: Vec<Ruleset>, is_host_network: bool, tell: Tell<'_>) -> Result<Installed, Error> {
         let mut warnings: Vec<Warning> = warnings(&self.config).into_iter().map(Warning::Config).collect();
         if self.config.ipv6 && !legacy::has_ipv6() {
@@ -223,34 +226,57 @@ impl Install {
         })
     }
 
-    /// The mode to install in, why that one, and the commands that legacy mode uses for these families. `check` is as in
-    /// [`choose`].
-    pub(super) fn chosen(
-        &self,
-        families: &[Family],
-        check: impl FnMut(Mode) -> Result<(), Error>,
-    ) -> Result<(Mode, Reason, Commands), Error> {
-        let commands = match self.mode {
-            Choice::Plain => Commands::plain(self.iptables_dir.clone()),
-            _ => Commands::legacy(self.iptables_dir.clone()),
-        };
-        let (mode, reason) = match self.mode {
+    /// The mode to begin with, and why that one. `check` is as in [`choose`].
+    pub(super) fn chosen(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
+        Ok(match self.mode {
             Choice::Default => (Mode::Legacy, Reason::Default),
             Choice::Mode(mode) => (mode, Reason::Named),
-            Choice::Plain if commands.are_nf_tables()? => (Mode::Nft, Reason::Plain),
-            Choice::Plain => (Mode::Legacy, Reason::Plain),
+            Choice::Plain => match self.commands().are_nf_tables() {
+                Ok(true) => (Mode::Nft, Reason::Plain),
+                Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
+                Err(error) => return Err(error),
+            },
             Choice::Auto => choose(&all::read()?, check)?,
-        };
-        if mode == Mode::Legacy {
-            commands.check(families.iter().copied().filter(|&family| has_sockets(family)))?;
-        }
-        Ok((mode, reason, commands))
+        })
     }
-}
 
-/// The families that have rules.
-pub(super) fn families(rulesets: &[Ruleset]) -> Vec<Family> {
-    rulesets.iter().map(|ruleset| ruleset.family).collect()
+    /// The commands that legacy mode uses.
+    fn commands(&self) -> Commands {
+        match self.mode {
+            Choice::Plain => Commands::plain(self.iptables_dir.clone()),
+            _ => Commands::legacy(self.iptables_dir.clone()),
+        }
+    }
+
+    /// The commands that legacy mode uses, all of which are installed.
+    ///
+    /// # Errors
+    /// [`Error::NoCommand`] names the first that isn't.
+    pub(super) fn installed_commands(&self, rulesets: &[Ruleset]) -> Result<Commands, Error> {
+        let commands = self.commands();
+        let families = rulesets.iter().map(|ruleset| ruleset.family);
+        commands.check(families.filter(|&family| has_sockets(family)))?;
+        Ok(commands)
+    }
+
+    /// What a mode needs and this host lacks, if another mode does without that. Nothing is installed.
+    fn lack(&self, mode: Mode, rulesets: &[Ruleset]) -> Option<Error> {
+        let tried = match mode {
+            Mode::Legacy => self.installed_commands(rulesets).and_then(|_| legacy::check(rulesets)),
+            Mode::Nft | Mode::Native => try_out(mode, rulesets),
+        };
+        tried.err().filter(Error::is_mended_by_another_mode)
+    }
+
+    /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here nor
+    /// any that comes before the other.
+    pub(super) fn falls_back(&self, from: Mode, to: Mode, rulesets: &[Ruleset]) -> bool {
+        let before: Vec<Mode> = successors(Some(from), |mode| mode.fallback())
+            .take_while(|&mode| mode != to)
+            .collect();
+        let leads_there = before.last().and_then(|mode| mode.fallback()) == Some(to);
+        !self.no_fallback && leads_there && before.into_iter().all(|mode| self.lack(mode, rulesets).is_some())
+    }
 }
 
 /// An installation that is under way.
@@ -276,45 +302,69 @@ impl Work<'_, '_> {
             self.settle_over_netlink(mode)?;
             return Ok((mode, reason));
         }
-        let families = families(&self.rulesets);
         let mut is_installed = false;
         // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
-        let chosen = self.install.chosen(&families, |mode| match planner(mode) {
+        let (mode, reason) = self.install.chosen(|mode| match planner(mode) {
             Some(planner) => {
                 self.install_over_netlink(mode, planner)?;
                 is_installed = true;
                 Ok(())
             }
             None => Ok(()),
-        });
-        match chosen {
-            Ok((mode, reason, commands)) => {
-                if self.install.mode == Choice::Auto {
-                    (self.tell)(Notice::Chose(mode, &reason));
-                }
-                match planner(mode) {
-                    _ if is_installed => {}
-                    Some(planner) => self.install_over_netlink(mode, planner)?,
-                    None => self.install_legacy(commands)?,
-                }
-                Ok((mode, reason))
+        })?;
+        if self.install.mode == Choice::Auto {
+            (self.tell)(Notice::Chose(mode, &reason));
+        }
+        if is_installed {
+            return Ok((mode, reason));
+        }
+        self.install_or_fall_back(mode, reason)
+    }
+
+    /// Installs in a mode, or, if what it needs is missing here, in the one that does without, as linkerd-init goes on with
+    /// whatever iptables it finds.
+    fn install_or_fall_back(&mut self, mode: Mode, reason: Reason) -> Result<(Mode, Reason), Error> {
+        let installed = match planner(mode) {
+            Some(planner) => self.install_over_netlink(mode, planner),
+            None => self.install_legacy(),
+        };
+        let Err(error) = installed else {
+            return Ok((mode, reason));
+        };
+        let (missing, next) = self.fallback(mode, error)?;
+        // Legacy mode leaves some out.
+        self.rulesets = plan(&self.install.config);
+        let warning = Warning::FellBack { missing, mode: next };
+        (self.tell)(Notice::Warning(&warning));
+        match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
+            (Err(error), Warning::FellBack { missing, mode }) => Err(Error::Fallback {
+                missing: Box::new(missing),
+                mode,
+                error: Box::new(error),
+            }),
+            (result, warning) => {
+                self.warnings.push(warning);
+                result
             }
-            Err(missing @ Error::NoCommand { .. }) => {
-                let warning = Warning::NoIptables(missing);
-                (self.tell)(Notice::Warning(&warning));
-                match (self.install_over_netlink(Mode::Nft, in_nft_mode), warning) {
-                    (Err(error), Warning::NoIptables(missing)) => Err(Error::Fallback {
-                        missing: Box::new(missing),
-                        error: Box::new(error),
-                    }),
-                    (Err(error), _) => Err(error),
-                    (Ok(()), warning) => {
-                        self.warnings.push(warning);
-                        Ok((Mode::Nft, Reason::NoIptables))
-                    }
-                }
+        }
+    }
+
+    /// After a mode failed: what is missing, and the mode that does without.
+    ///
+    /// # Errors
+    /// The same error, which no other mode mends.
+    fn fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
+        let Some(next) = mode.fallback().filter(|_| !self.install.no_fallback) else {
+            return Err(error);
+        };
+        match error {
+            Error::OtherBackend { other, .. } if self.install.falls_back(mode, other, &self.rulesets) => {
+                // An earlier run has fallen back to where the rules are now.
+                let missing = self.install.lack(mode, &self.rulesets).unwrap_or(error);
+                Ok((missing, next))
             }
-            Err(error) => Err(error),
+            missing if missing.is_mended_by_another_mode() => Ok((missing, next)),
+            error => Err(error),
         }
     }
 
@@ -391,8 +441,9 @@ impl Work<'_, '_> {
         })
     }
 
-    fn install_legacy(&mut self, commands: Commands) -> Result<(), Error> {
+    fn install_legacy(&mut self) -> Result<(), Error> {
         let mode = Mode::Legacy;
+        let commands = self.install.installed_commands(&self.rulesets)?;
         if let Some(&other) = all::nf_tables_modes()?.first()
             && !self.install.replace_other_backend
         {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::Error;
+use crate::error::{Error, reason};
 use crate::found::Unseen;
 use crate::operate::choose::Reason;
 use crate::wanted::mode::Mode;
@@ -32,8 +32,13 @@ pub enum Notice<'a> {
 pub enum Warning {
     /// What was asked for is probably a mistake.
     Config(warnings::Warning),
-    /// The mode that was asked for needs iptables commands, and this one is not installed; nft mode is used instead.
-    NoIptables(Error),
+    /// This mode was used instead of another, which needs what is missing here.
+    FellBack {
+        /// What is missing.
+        missing: Error,
+        /// The mode that was used.
+        mode: Mode,
+    },
     /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
     LegacyUnseen(Unseen),
     /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
@@ -53,7 +58,7 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Warning::Config(warning) => warning.fmt(f),
-            Warning::NoIptables(missing) => write!(f, "{missing}; going on in nft mode"),
+            Warning::FellBack { missing, mode } => write!(f, "{}; going on in {mode} mode", reason(missing)),
             Warning::LegacyUnseen(unseen) => write!(
                 f,
                 "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",

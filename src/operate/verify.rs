@@ -13,7 +13,7 @@ use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate;
 use crate::operate::choose::try_out;
-use crate::operate::install::{Install, families};
+use crate::operate::install::Install;
 use crate::rules::family::Family;
 use crate::rules::table::{Subsystem, TableFamily};
 use crate::wanted::mode::NAT;
@@ -173,11 +173,13 @@ impl Install {
             must_see(&found, Mode::Nft)?;
         }
         let mode = match (self.mode, holder) {
+            (Choice::Mode(mode), Some(holder)) if self.falls_back(mode, holder, &rulesets) => holder,
             (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
-            // If choosing fails, installing would go on in nft mode.
-            _ => self
-                .chosen(&families(&rulesets), |mode| try_out(mode, &rulesets))
-                .map_or(Mode::Nft, |(mode, ..)| mode),
+            _ => match self.chosen(|mode| try_out(mode, &rulesets)) {
+                Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_commands(&rulesets).is_err() => Mode::Nft,
+                // If choosing fails, so would installing.
+                chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
+            },
         };
         let not_listed = |unseen: &Unseen| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
         let mut others_unseen = false;

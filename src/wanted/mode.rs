@@ -35,6 +35,15 @@ impl Mode {
         }
     }
 
+    /// The mode to go on in where this one can't be used: nft mode needs no iptables, native mode no xtables.
+    pub(crate) fn fallback(self) -> Option<Self> {
+        match self {
+            Mode::Legacy => Some(Mode::Nft),
+            Mode::Nft => Some(Mode::Native),
+            Mode::Native => None,
+        }
+    }
+
     fn as_str(self) -> &'static str {
         match self {
             Mode::Nft => "nft",

@@ -230,7 +230,7 @@ fn a_kernel_without_legacy_tables_is_named() {
         "iptables-legacy-restore",
         "echo \"iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\" >&2; exit 1",
     );
-    let line = Run::new(&chart())
+    let line = Run::new(&format!("{} --no-fallback", chart()))
         .commands_of(&folder)
         .lock_in(&folder)
         .output(&Namespace::new())

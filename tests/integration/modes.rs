@@ -116,8 +116,131 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     );
 }
 
+/// What another run with the same flags, and verify with them, say of rules that an earlier one has put into the mode to
+/// which it fell back.
+fn assert_settled(namespace: &Namespace, run: impl Fn(&str) -> Run, mode: &str) {
+    let again = run("").output(namespace).success();
+    assert!(again.contains(&format!("rules in {mode} mode")), "{again}");
+    assert!(again.contains("nothing was changed"), "{again}");
+    assert_eq!(holders(namespace), mode);
+    let verified = run("verify").output(namespace).success();
+    assert!(verified.starts_with(&format!("in place in {mode} mode")), "{verified}");
+}
+
 #[test]
-fn nft_mode_never_falls_back() {
+fn an_earlier_runs_fallback_is_followed() {
+    let empty = Folder::new("followed");
+    let namespace = Namespace::new();
+    let flags = format!("--iptables-mode legacy {PORTS}");
+    let run = |verb: &str| Run::new(&format!("{verb} {flags}")).only_commands_of(&empty);
+    run("").output(&namespace).success();
+    assert_settled(&namespace, run, "nft");
+    // Where legacy mode can be used, its rules are what is asked for.
+    for run in [
+        Run::new(&format!("verify {flags}")),
+        run("verify").environment("PROXY_INIT_NO_FALLBACK", "true"),
+    ] {
+        assert_eq!(run.output(&namespace).code(), Some(3));
+    }
+    let line = Run::new(&flags).output(&namespace).last_line();
+    assert!(line.contains("nft mode holds proxy-init's rules already"), "{line}");
+}
+
+/// A kernel without ip_tables, as iptables-legacy-restore and its socket options say it.
+#[test]
+fn legacy_mode_goes_on_in_nft_mode_without_legacy_tables() {
+    let folder = Folder::new("no-tables");
+    for command in ["iptables-legacy-restore", "ip6tables-legacy-restore"] {
+        folder.script(
+            command,
+            "echo \"iptables-restore: unable to initialize table 'nat'\" >&2; exit 3",
+        );
+    }
+    let run = |verb: &str| {
+        Run::new(&format!("{verb} --iptables-mode legacy {PORTS} -u 2102"))
+            .only_commands_of(&folder)
+            .failing("getsockopt", "ENOPROTOOPT")
+    };
+    let namespace = Namespace::new();
+    let log = run("").output(&namespace).success();
+    let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
+    assert!(warning.contains("this kernel has no legacy nat table"), "{warning}");
+    assert!(warning.ends_with("going on in nft mode\""), "{warning}");
+    assert_settled(&namespace, run, "nft");
+
+    let namespace = Namespace::new();
+    let line = run("--no-fallback").output(&namespace).last_line();
+    assert!(line.contains("this kernel has no legacy nat table"), "{line}");
+    assert_eq!(holders(&namespace), "");
+}
+
+/// A kernel without xt_owner: it refuses a batch, here for its generation, and the answers to that and to the question
+/// whether there is such an extension are changed to ENOENT.
+#[test]
+fn nft_mode_goes_on_in_native_mode_without_xtables() {
+    let run = |arguments: &str| Run::new(&format!("--iptables-mode nft {PORTS} -u 2102 {arguments}"));
+    let calls = run("").under(["strace", "--string-limit=1000", "--trace=sendto"]);
+    let calls = calls.output(&Namespace::new()).stderr();
+    let (before, _) = calls
+        .split_once("\\x6f\\x77\\x6e\\x65\\x72")
+        .expect("a match on an owner");
+    let (_, message) = before.rsplit_once("nlmsg_seq=").unwrap();
+    let sequence: u32 = message.split(',').next().unwrap().parse().unwrap();
+    // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
+    // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
+    let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
+    // struct nlmsghdr (36 bytes, NLMSG_ERROR), and the error.
+    let answer: Vec<u8> = [36, 2, sequence, 0, (-libc::ENOENT).cast_unsigned()]
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let answer: String = answer.iter().map(|byte| format!("{byte:02x}")).collect();
+    let lacking = |run: Run| {
+        run.under(["strace", "--output=/dev/null", "--trace=sendto,recvfrom"])
+            .under([
+                format!("--inject=sendto:poke_enter=@arg2={begin}:when=1"),
+                // The second one says that there is no more.
+                format!("--inject=recvfrom:poke_exit=@arg2={answer}:when=1+2"),
+            ])
+    };
+    let namespace = Namespace::new();
+    let log = lacking(run("")).output(&namespace).success();
+    let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
+    assert!(
+        warning.contains("nft mode: this kernel lacks the xt owner match"),
+        "{warning}"
+    );
+    assert!(warning.ends_with("going on in native mode\""), "{warning}");
+    assert!(log.lines().last().unwrap().contains(" rules in native mode"), "{log}");
+    Run::new("verify").output(&namespace).success();
+    Run::new("uninstall").output(&namespace).success();
+    assert_eq!(namespace.sh("nft list ruleset"), "");
+
+    for run in [
+        run("--no-fallback"),
+        run("").environment("PROXY_INIT_NO_FALLBACK", "true"),
+    ] {
+        let namespace = Namespace::new();
+        let line = lacking(run).output(&namespace).last_line();
+        assert!(
+            line.contains("nft mode: nothing was changed: this kernel lacks the xt owner match"),
+            "{line}"
+        );
+        assert_eq!(namespace.sh("nft list ruleset"), "");
+    }
+    let output = run("")
+        .environment("PROXY_INIT_NO_FALLBACK", "perhaps")
+        .output(&Namespace::new());
+    assert_eq!(output.code(), Some(2));
+    assert!(
+        output
+            .stderr()
+            .contains("PROXY_INIT_NO_FALLBACK in the environment \"perhaps\"")
+    );
+}
+
+#[test]
+fn what_no_other_mode_mends_is_an_error() {
     let namespace = Namespace::new();
     namespace.sh("nft add table ip nat");
     namespace.sh("nft add chain ip nat OUTPUT { type filter hook output priority 0 ; }");

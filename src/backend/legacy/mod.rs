@@ -16,10 +16,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
-use crate::error::{Error, Privilege};
+use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::nf_tables::refusal::unmapped;
@@ -160,9 +162,9 @@ impl Legacy {
                 let error = roll_back(&changes, at_fault, error);
                 let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
                 let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule, &IptablesRule(rule)));
-                Err(match (&error, unmapped) {
+                Err(match error {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
-                    (Error::CommandRefused { .. }, Some(unmapped)) => unmapped,
+                    Error::CommandRefused { .. } => unmapped.or_else(|| lack(rulesets)).unwrap_or(error),
                     _ => error,
                 })
             }
@@ -212,6 +214,41 @@ fn load_extensions(ruleset: &Ruleset) {
             extension.is_target(),
         );
     }
+}
+
+/// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
+///
+/// # Errors
+/// What it lacks, or why it can't be asked.
+pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
+    let families = rulesets.iter().map(|ruleset| ruleset.family);
+    read::check_nat(families.filter(|&family| has_sockets(family)))?;
+    lack(rulesets).map_or(Ok(()), Err)
+}
+
+/// The error about the first rule for which the kernel lacks an extension.
+fn lack(rulesets: &[Ruleset]) -> Option<Error> {
+    rulesets.iter().find_map(|ruleset| {
+        let is_missing = |extension: &Extension| {
+            let (name, is_target) = (extension.name(), extension.is_target());
+            load(ruleset.family, name, extension.revision(), is_target) == Err(Errno::ENOENT)
+        };
+        ruleset.rules.iter().find_map(|(chain, rule)| {
+            let mut used = Extension::of(rule).chain([Extension::Comment]);
+            let (name, module, option) = used.find(is_missing)?.described();
+            let command = Mode::Legacy.iptables(ruleset.family);
+            Some(Error::Lacks {
+                mode: Mode::Legacy,
+                lack: Lack::Extension {
+                    name,
+                    rule: format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)),
+                    module,
+                    option,
+                },
+                errno: error::Errno::of(Errno::ENOENT),
+            })
+        })
+    })
 }
 
 /// What is to be done in one family.

@@ -181,6 +181,22 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
 }
 
+/// Fails unless the kernel has a nat table of each of these families. Asking makes those tables.
+///
+/// # Errors
+/// [`Error::NoLegacyTables`]; or why the kernel can't be asked.
+pub(super) fn check_nat(families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
+    use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
+
+    families.into_iter().try_for_each(|family| match entries(family, NAT) {
+        Ok(_) => Ok(()),
+        Err(errno @ (ENOPROTOOPT | ENOENT)) => Err(Error::NoLegacyTables {
+            stderr: format!("{family}: {}", Errno::of(errno)),
+        }),
+        Err(errno) => Err(unreadable(family, errno)),
+    })
+}
+
 /// What rolling a table back took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rollback {

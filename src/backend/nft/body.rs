@@ -132,11 +132,7 @@ fn missing(socket: &Socket, family: TableFamily, extension: Extension) -> Option
             "nft_compat",
             "CONFIG_NFT_COMPAT",
         )),
-        Err(ReadError::Socket(_)) => {
-            let (module, option) = extension.module();
-            let kind = if extension.is_target() { "target" } else { "match" };
-            Some((format!("the xt {} {kind}", extension.name()), module, option))
-        }
+        Err(ReadError::Socket(_)) => Some(extension.described()),
         _ => None,
     }
 }

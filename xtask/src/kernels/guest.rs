@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 use xtask::linkerd;
 
-use super::variant::{LEFT_BEHIND, MODES, PARAMETER, RESULT, Told, VARIANTS};
+use super::variant::{LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, Told, VARIANTS};
 
 /// A modprobe by which each family's xt extensions take long enough to load that the families meet. Like busybox's, it
 /// takes a module that is being loaded for loaded.
@@ -117,6 +117,14 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
         let left = if holds_rules(&lab) { LEFT_BEHIND } else { "" };
         return format!("{} {left}", essence(last));
     }
+    // As Kubernetes runs an init container again.
+    let again = proxy_init(&lab, &[], &flags);
+    if !again.status.success() {
+        return format!(
+            "installed, but not again: {}",
+            essence(&String::from_utf8_lossy(&again.stdout))
+        );
+    }
     // Another list, and the same flags once more: sets and rules go and come.
     let other = [&flags[..], &["--inbound-ports-to-ignore", "90"]].concat();
     let runs = if is_whole { 3 } else { 1 };
@@ -164,7 +172,19 @@ fn try_mode(mode: &str, is_whole: bool) -> String {
         .and_then(|(_, rest)| rest.split(' ').next());
     match taken.unwrap_or(last) {
         taken if taken == mode => "ok".to_owned(),
-        taken => taken.to_owned(),
+        taken if mode == "auto" => taken.to_owned(),
+        taken => format!("{taken}{REFUSED}{}", refused(&flags)),
+    }
+}
+
+/// What the error says where another mode may not be used instead.
+fn refused(flags: &[&str]) -> String {
+    let lab = Lab::new();
+    let output = proxy_init(&lab, &[], &[flags, &["--no-fallback"]].concat());
+    let log = String::from_utf8_lossy(&output.stdout);
+    match log.lines().last() {
+        Some(line) if !output.status.success() && !holds_rules(&lab) => essence(line),
+        _ => format!("{LEFT_BEHIND}: {log}"),
     }
 }
 
@@ -191,7 +211,7 @@ fn nobody(namespace: &Namespace, before: &[&str]) -> Output {
         .args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|set| format!("{set}=-all,+net_admin")))
         .arg("/bin/proxy-init")
         .args(before)
-        .args(["--iptables-mode", "nft"])
+        .args(["--iptables-mode", "nft", "--no-fallback"])
         .args(linkerd::CHART_ARGUMENTS);
     namespace.output(&mut command)
 }
@@ -217,7 +237,7 @@ fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     let mut install = Command::new("/bin/proxy-init");
     install
         .env("PATH", "/usr/sbin:/sbin:/bin")
-        .args(["--iptables-mode", "legacy"]);
+        .args(["--iptables-mode", "legacy", "--no-fallback"]);
     install.args(linkerd::CHART_ARGUMENTS);
     if !with_rules.output(&mut install).status.success() {
         return Ok(Told::Untried.word().to_owned());

@@ -20,7 +20,7 @@ use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 use crate::{build, setup, target};
 use kernel::{Guest, Kernel};
-use variant::Expected::Fails;
+use variant::Expected::{Fails, FallsBack};
 use variant::{MODES, VARIANTS, Variant};
 
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
@@ -47,7 +47,9 @@ pub(crate) fn run(architecture: Architecture) -> Result<()> {
             format!(
                 "# Kernels of {name}\n\nMade by `cargo xtask kernels --arch {name}`: Debian's cloud kernels under qemu, \
                  whole and with modules removed. `ok`: installed, verified, an inbound and an outbound connection went to \
-                 the proxy, over IPv4 and IPv6, and nothing was left after `uninstall`. Otherwise the table has what the \
+                 the proxy, over IPv4 and IPv6, and nothing was left after `uninstall`. \
+                 `native (xt_owner)`: that mode did so instead, with a warning, and with --no-fallback the error names what \
+                 is missing. Otherwise the table has what the \
                  error names; nothing was left behind. For auto it has the mode that was chosen, which then worked. The \
                  last column is what uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.\n\n{table}"
             ),
@@ -206,6 +208,7 @@ impl Trial<'_> {
             .zip(self.variant.expected)
             .map(|(result, expected)| match expected {
                 Fails(words) if expected.is(result) => format!("error: {words}"),
+                FallsBack(mode, words) if expected.is(result) => format!("{mode} ({words})"),
                 _ => result.clone(),
             });
         [self.kernel.version.clone(), self.variant.without.to_owned()]

@@ -1,6 +1,6 @@
 //! What a kernel goes without, what is expected then, and the words by which host and guest tell each other.
 
-use Expected::{Fails, Works};
+use Expected::{Fails, FallsBack, Works};
 
 /// The kernel's parameter that tells the guest which variant this is.
 pub(crate) const PARAMETER: &str = "proxy_init_without";
@@ -8,6 +8,9 @@ pub(crate) const PARAMETER: &str = "proxy_init_without";
 pub(crate) const RESULT: &str = "RESULT:";
 /// What a result says when a failed run has left something.
 pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
+
+/// What stands between the mode that was used instead of another and what --no-fallback comes to.
+pub(crate) const REFUSED: &str = ", and with --no-fallback: ";
 
 /// The module that lists what is hooked, and by which others than root see legacy tables.
 pub(crate) const HOOK_LISTS: &str = "nfnetlink_hook";
@@ -31,6 +34,8 @@ pub(crate) struct Variant {
 pub(crate) enum Expected {
     /// It works; auto by the mode of this name.
     Works(&'static str),
+    /// The mode of this name works instead; with --no-fallback the error says these words.
+    FallsBack(&'static str, &'static str),
     /// It fails and leaves nothing, and the error says these words.
     Fails(&'static str),
 }
@@ -57,6 +62,11 @@ impl Told {
     }
 }
 
+const NO_OWNER: Expected = FallsBack("native", "xt_owner");
+const NO_MULTIPORT: Expected = FallsBack("native", "xt_multiport");
+const NO_REDIRECT: Expected = FallsBack("native", "xt_REDIRECT");
+const NO_TABLE: &str = "no legacy nat table";
+
 const OK: Expected = Expected::Works("ok");
 
 impl Expected {
@@ -64,6 +74,9 @@ impl Expected {
     pub(crate) fn is(self, result: &str) -> bool {
         match self {
             Self::Works(word) => result == word,
+            Self::FallsBack(mode, words) => result
+                .split_once(REFUSED)
+                .is_some_and(|(taken, refusal)| taken == mode && Self::Fails(words).is(refusal)),
             Self::Fails(words) => result.contains(words) && !result.contains(LEFT_BEHIND),
         }
     }
@@ -79,7 +92,7 @@ impl Variant {
     pub(crate) fn told(&self, has_hook_lists: bool) -> Told {
         let legacy = MODES.iter().zip(self.expected).find(|(mode, _)| **mode == "legacy");
         match legacy {
-            Some((_, Fails(_))) => Told::Untried,
+            Some((_, Fails(_) | FallsBack(..))) => Told::Untried,
             _ if has_hook_lists && !self.modules.contains(&HOOK_LISTS) => Told::Seen,
             _ => Told::NotKnown,
         }
@@ -94,30 +107,30 @@ const WHOLE: Variant = Variant {
     expected: [OK, OK, OK, Works("nft")],
 };
 
-pub(crate) const VARIANTS: [Variant; 10] = [
+pub(crate) const VARIANTS: [Variant; 11] = [
     WHOLE,
     Variant {
         without: "nft_compat",
         modules: &["nft_compat"],
-        expected: [Fails("nft_compat"), OK, OK, Works("native")],
+        expected: [FallsBack("native", "nft_compat"), OK, OK, Works("native")],
         ..WHOLE
     },
     Variant {
         without: "xt_owner",
         modules: &["xt_owner"],
-        expected: [Fails("xt_owner"), OK, Fails("xt_owner"), Works("native")],
+        expected: [NO_OWNER, OK, NO_OWNER, Works("native")],
         ..WHOLE
     },
     Variant {
         without: "xt_multiport",
         modules: &["xt_multiport"],
-        expected: [Fails("xt_multiport"), OK, Fails("xt_multiport"), Works("native")],
+        expected: [NO_MULTIPORT, OK, NO_MULTIPORT, Works("native")],
         ..WHOLE
     },
     Variant {
         without: "xt_REDIRECT",
         modules: &["xt_REDIRECT"],
-        expected: [Fails("xt_REDIRECT"), OK, Fails("xt_REDIRECT"), Works("native")],
+        expected: [NO_REDIRECT, OK, NO_REDIRECT, Works("native")],
         ..WHOLE
     },
     Variant {
@@ -134,13 +147,25 @@ pub(crate) const VARIANTS: [Variant; 10] = [
     Variant {
         without: "ip6 nat",
         modules: &["ip6table_nat"],
-        expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+        expected: [OK, OK, FallsBack("nft", NO_TABLE), Works("nft")],
         ..WHOLE
     },
     Variant {
         without: "legacy tables",
         modules: &["ip_tables", "ip6_tables"],
-        expected: [OK, OK, Fails("no legacy nat table"), Works("nft")],
+        expected: [OK, OK, FallsBack("nft", NO_TABLE), Works("nft")],
+        ..WHOLE
+    },
+    // Which all of ip_tables, nft_compat and the xt modules need.
+    Variant {
+        without: "xtables",
+        modules: &["x_tables"],
+        expected: [
+            FallsBack("native", "nft_compat"),
+            OK,
+            FallsBack("native", NO_TABLE),
+            Works("native"),
+        ],
         ..WHOLE
     },
     Variant {
