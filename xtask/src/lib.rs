@@ -4,9 +4,12 @@
 //! What fails here panics with its reason: it fails a test or a demo.
 
 pub mod apt;
+pub mod connections;
+pub mod containerd;
 pub mod handshake;
 pub mod lab;
 pub mod linkerd;
 pub mod recording;
 pub mod samples;
+pub mod scenario;
 pub mod shell;

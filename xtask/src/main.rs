@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod c_libraries;
 mod commit;
+mod confined;
 mod demo;
 mod image;
 mod kernels;
@@ -86,9 +87,11 @@ fn main() -> ExitCode {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref(), Architecture::here()?))
         }
         ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
-        // Of its own.
-        ("pods", [flag, folder]) if flag == "--hold" => pods::hold(folder.as_ref()),
-        ("pods", [flag, name]) if flag == "--sweep" => pods::sweep(name),
+        // Those of its own.
+        ("sweep", [name]) => confined::sweep(name),
+        (pods::KIND, [flag, folder]) if flag == confined::HOLD => {
+            confined::hold(pods::KIND, &pods::program(), folder.as_ref())
+        }
         ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("library-api", [flag]) if flag == "--check" => setup::for_build().and_then(|()| library::check_items()),

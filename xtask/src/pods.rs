@@ -3,18 +3,15 @@
 //! What happens in there is the crate in xtask/pods: a crate of its own, for its gRPC client is not for those who only build.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use xtask::apt;
 use xtask::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::architecture::Architecture;
 use crate::build;
+use crate::confined::{self, Run};
 use crate::rootfs::Origin;
 use crate::{image, release, setup};
 
@@ -27,8 +24,13 @@ const NEEDS: [(&str, &str); 5] = [
     ("xtables-legacy-multi", "iptables"),
 ];
 
-/// How long the kernel may take to end what was killed, and cgroups to become empty.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// What its runs are called.
+pub(crate) const KIND: &str = "pods";
+
+/// What runs in there.
+pub(crate) fn program() -> PathBuf {
+    target("debug/pods")
+}
 
 /// What came of it.
 pub(crate) enum Outcome {
@@ -84,154 +86,9 @@ fn try_with(layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
             .arg(folder.join("scratch.oci.tar"));
         archive.arg(".").run()?;
     }
-    let mut run = Run::start(&folder, words)?;
-    let status = run.child.wait()?;
-    let left = run.end()?;
-    if !status.success() {
-        return Err(format!("pods: {status}").into());
-    }
-    if !left.is_empty() {
-        return Err(format!("left behind: {}", left.join(", ")).into());
-    }
-    killed(&folder)?;
+    Run::start(KIND, &program(), &folder, words)?.end()?;
+    confined::kill(KIND, &folder)?;
     Ok(Outcome::AsExpected)
-}
-
-/// `--hold`: one pod, until this process is killed. Says what the run is called first.
-pub(crate) fn hold(folder: &Path) -> Result<()> {
-    let mut run = Run::start(folder, &["--hold".to_owned()])?;
-    println!("{}", run.name);
-    Err(format!("pods: {}", run.child.wait()?).into())
-}
-
-/// `--sweep`: waits for the end of the process that holds the other end of stdin, then removes what outlives processes. It is a
-/// process of its own, so that it does so however that one ends.
-pub(crate) fn sweep(name: &str) -> Result<()> {
-    std::io::stdin().read_to_end(&mut Vec::new())?;
-    let begun = Instant::now();
-    while !cgroups(name).is_empty() && begun.elapsed() < PATIENCE {
-        for cgroup in cgroups(name) {
-            // Fails while processes in there are still ending.
-            let _ = remove_cgroup(&cgroup);
-        }
-        sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// A process in namespaces of its own, with all that it has started.
-struct Run {
-    /// Of its cgroup, and in the environment of its processes.
-    name: String,
-    child: Child,
-    sweeper: Child,
-}
-
-impl Run {
-    /// In the environment of each of its processes but those in containers.
-    const VARIABLE: &str = "PROXY_INIT_PODS";
-
-    fn start(folder: &Path, words: &[String]) -> Result<Self> {
-        let name = format!("proxy-init-pods-{}", std::process::id());
-        let sweeper = Command::new(std::env::current_exe()?)
-            .args(["pods", "--sweep", &name])
-            .stdin(Stdio::piped())
-            // Ctrl-C is not for it.
-            .process_group(0)
-            .spawn()?;
-        // Whichever process of these dies, those after it do; the last is the first of its process namespace, and with it dies
-        // everything in there.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"])
-            .args(["--mount-proc", "--kill-child", "--propagation", "private"])
-            .arg(target("debug/pods"))
-            .arg(folder)
-            .arg(&name)
-            .args(words)
-            .env(Self::VARIABLE, &name)
-            .spawn()?;
-        Ok(Self { name, child, sweeper })
-    }
-
-    /// What is left once the sweeper has done its work.
-    fn end(mut self) -> Result<Vec<String>> {
-        drop(self.sweeper.stdin.take());
-        self.sweeper.wait()?;
-        Ok(left_behind(&self.name))
-    }
-}
-
-/// Kills a run as the kernel does when it is out of memory, and sees that nothing is left.
-fn killed(folder: &Path) -> Result<()> {
-    let mut holding = Command::new(std::env::current_exe()?)
-        .args(["pods", "--hold"])
-        .arg(folder)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut lines = BufReader::new(holding.stdout.take().ok_or("no stdout")?).lines();
-    let mut next = || lines.next().and_then(|line| line.ok()).unwrap_or_default();
-    let name = next();
-    let holds = next() == "holding";
-    let before = left_behind(&name).len();
-    holding.kill()?;
-    holding.wait()?;
-    if !holds || before == 0 {
-        return Err("the run that was to be killed did not start".into());
-    }
-    let begun = Instant::now();
-    let mut left = left_behind(&name);
-    while !left.is_empty() && begun.elapsed() < PATIENCE {
-        sleep(Duration::from_millis(20));
-        left = left_behind(&name);
-    }
-    if !left.is_empty() {
-        return Err(format!("left behind after kill -9: {}", left.join(", ")).into());
-    }
-    println!(
-        "ok     killed with kill -9: of {before} processes and cgroups nothing is left after {:.1} s",
-        begun.elapsed().as_secs_f64()
-    );
-    Ok(())
-}
-
-/// The processes and cgroups of the run of this name.
-fn left_behind(name: &str) -> Vec<String> {
-    let has_name = |file: PathBuf| {
-        let content = fs::read(file).unwrap_or_default();
-        String::from_utf8_lossy(&content).contains(name)
-    };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter(|entry| {
-        ["cgroup", "environ", "cmdline"]
-            .iter()
-            .any(|file| has_name(entry.path().join(file)))
-    });
-    processes
-        .map(|entry| entry.path())
-        .chain(cgroups(name))
-        .map(|path| path.display().to_string())
-        .collect()
-}
-
-/// The run's cgroups: one in each of version 1's hierarchies, or version 2's one.
-fn cgroups(name: &str) -> Vec<PathBuf> {
-    let root = Path::new("/sys/fs/cgroup");
-    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten();
-    hierarchies
-        .map(|entry| entry.path())
-        .chain([root.to_owned()])
-        .map(|hierarchy| hierarchy.join(name))
-        .filter(|cgroup| cgroup.exists())
-        .collect()
-}
-
-/// Removes a cgroup and those in it. Their files are the kernel's and go with them.
-fn remove_cgroup(cgroup: &Path) -> Result<()> {
-    for entry in fs::read_dir(cgroup)?.flatten() {
-        if entry.file_type()?.is_dir() {
-            remove_cgroup(&entry.path())?;
-        }
-    }
-    Ok(fs::remove_dir(cgroup)?)
 }
 
 /// Builds what runs, and puts each image's files into a folder of its name.

@@ -14,12 +14,13 @@ use api_double::{ApiServer, Plan, Pod as Object};
 use serde_json::{Value, json};
 use xtask::lab::Namespace;
 use xtask::linkerd::{self, Flags};
+use xtask::scenario::each;
 use xtask::shell::{Result, Run as _};
 
 use crate::mesh::{self, Containers};
 use crate::node::Network;
 use crate::pod::{Meta, Pod};
-use crate::scenario::{Scenario, World, each};
+use crate::scenario::{Scenario, World};
 
 /// The plugin, in the folder that `cargo xtask pods` fills as it does the Dockerfile's target `cni`.
 pub(crate) const PLUGIN: &str = "cni/opt/cni/bin/linkerd-cni";

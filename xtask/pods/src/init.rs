@@ -1,11 +1,12 @@
 //! proxy-init as the init container of pods.
 
 use serde_json::{Value, json};
+use xtask::connections::Connection;
+use xtask::containerd::Image;
 use xtask::linkerd;
 use xtask::shell::{Result, Run as _};
 
-use crate::image::Image;
-use crate::mesh::{self, Connection, Containers};
+use crate::mesh::{self, Containers};
 use crate::node::Network;
 use crate::pod::{Container, Ended, Pod};
 use crate::scenario::{Images, Scenario, World};

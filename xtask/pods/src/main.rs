@@ -9,7 +9,6 @@
 mod cni;
 mod cri;
 mod documentation;
-mod image;
 mod init;
 mod mesh;
 mod node;
@@ -102,7 +101,13 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     let mut scenarios = init::scenarios();
     scenarios.push(documentation::scenario(folder));
     scenarios.extend(cni::scenarios(&servers));
-    scenario::run_all(&world, &scenarios, words)
+    xtask::scenario::run_all(
+        "pods'",
+        &scenarios,
+        words,
+        |scenario| &scenario.name,
+        |scenario| scenario::with_living_shims(&scenario.name, || (scenario.try_it)(&world)),
+    )
 }
 
 fn mount_on(folder: &str, kind: &str, options: Option<&str>) -> Result<()> {

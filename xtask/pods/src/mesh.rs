@@ -1,11 +1,10 @@
 //! What a pod of a mesh consists of, and what must become of connections from and to it.
 
-use std::net::{IpAddr, SocketAddr};
-
 use serde_json::Value;
+use xtask::connections::{self, Client, Connection};
+use xtask::containerd::Image;
 use xtask::shell::Result;
 
-use crate::image::Image;
 use crate::pod::{Container, Ended, Meta, Pod, Running};
 use crate::scenario::World;
 
@@ -71,63 +70,9 @@ pub(crate) struct Containers<'a> {
     app: Running<'a>,
 }
 
-/// Who makes a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Client {
-    Neighbour,
-    App,
-    Proxy,
-}
-
-/// A connection, and where it must arrive.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) client: Client,
-    pub(crate) to: SocketAddr,
-    /// None where nothing listens.
-    pub(crate) port: Option<u16>,
-}
-
-impl Client {
-    const ALL: [Self; 3] = [Self::Neighbour, Self::App, Self::Proxy];
-
-    /// Whom a client in the pod runs as.
-    pub(crate) fn user(self) -> Option<u32> {
-        match self {
-            Self::Neighbour => None,
-            Self::App => Some(1000),
-            Self::Proxy => Some(2102),
-        }
-    }
-}
-
-/// The connections of a pod's that has, or hasn't, rules with the chart's flags: over IPv4 and IPv6, from and to the neighbour,
-/// and within the pod.
+/// The connections of a pod's, as [`connections::of`] has them, to and from the neighbour.
 pub(crate) fn connections(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Vec<Connection> {
-    let (inbound, outbound) = if meshed { (4143, 4140) } else { (8080, 8080) };
-    let of_family = |(&own, &neighbour): (&IpAddr, &IpAddr)| {
-        [
-            (Client::Neighbour, own, 8080, Some(inbound)),
-            // Nothing listens there.
-            (Client::Neighbour, own, 9999, meshed.then_some(inbound)),
-            // An ignored port.
-            (Client::Neighbour, own, 4191, Some(4191)),
-            (Client::App, neighbour, 8080, Some(outbound)),
-            (Client::App, neighbour, 4567, Some(4567)),
-            // Within the pod.
-            (Client::App, own, 8080, Some(8080)),
-            (Client::Proxy, neighbour, 8080, Some(8080)),
-        ]
-    };
-    let families = pod.addresses.iter().zip(&world.neighbour.addresses);
-    families
-        .flat_map(of_family)
-        .map(|(client, address, port, arrives)| Connection {
-            client,
-            to: SocketAddr::new(address, port),
-            port: arrives,
-        })
-        .collect()
+    connections::of(&pod.addresses, &world.neighbour.addresses, meshed)
 }
 
 impl<'a> Containers<'a> {
@@ -154,16 +99,7 @@ impl<'a> Containers<'a> {
                 Client::App => &self.app,
                 Client::Proxy => &self.proxy,
             };
-            let mut command = vec!["/peer".to_owned(), "connect".to_owned()];
-            let mut expected = String::new();
-            for connection in connections.iter().filter(|connection| connection.client == client) {
-                let to = connection.to;
-                command.push(to.to_string());
-                expected += &match connection.port {
-                    Some(port) => format!("port {port}, sent to {to}\n"),
-                    None => format!("refused, sent to {to}\n"),
-                };
-            }
+            let (command, expected) = client.command(connections);
             let command: Vec<_> = command.iter().map(String::as_str).collect();
             let seen = from.exec(&command)?.succeeded()?;
             if seen.stdout != expected {

@@ -9,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use xtask::containerd::{self, Image};
 use xtask::shell::{Result, Run as _};
 
 use crate::cri::Client;
-use crate::image::Image;
 
 /// What a node is made of.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Node {
             }
         };
         for image in setup.images {
-            image.import(&setup.image_folder.join(&image.name), &socket, &folder)?;
+            image.import(setup.image_folder, &socket, &folder)?;
         }
         Ok(Self {
             client,
@@ -128,31 +128,14 @@ impl Node {
 /// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a sandbox
 /// is made with.
 fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
-    let folder = setup.folder.display();
     let pause = setup.images.first().ok_or("a node needs an image for sandboxes")?;
-    // The optimisation plugin makes folders in /opt, and an AppArmor profile would stay in the kernel. An OOM score below the
-    // parent's takes CAP_SYS_RESOURCE, which is not there everywhere.
-    let mut text = format!(
-        r#"version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-disabled_plugins = ["io.containerd.internal.v1.opt"]
-[grpc]
-address = "{socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{pause}"
-restrict_oom_score_adj = true
-disable_apparmor = true
-disable_tcp_service = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{folder}/plugins"
-conf_dir = "{folder}/networks"
-[plugins."io.containerd.grpc.v1.cri".containerd]
+    let default = setup.networks.first().ok_or("a node needs a network")?.name;
+    let [plugins, networks] = ["plugins", "networks"].map(|name| setup.folder.join(name));
+    let mut text = containerd::configuration(&setup.folder, socket, pause, &plugins, &networks);
+    text += &format!(
+        r#"[plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "{default}"
-"#,
-        socket = socket.display(),
-        pause = pause.reference(),
-        default = setup.networks.first().ok_or("a node needs a network")?.name,
+"#
     );
     for network in setup.networks {
         let name = network.name;

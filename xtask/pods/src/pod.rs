@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use xtask::containerd::Image;
 use xtask::shell::Result;
 
 use crate::cri::{
@@ -18,7 +19,6 @@ use crate::cri::{
     NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest, ProfileType,
     RemovePodSandboxRequest, RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopPodSandboxRequest,
 };
-use crate::image::Image;
 use crate::node::Node;
 
 /// What a pod is made of.
@@ -202,7 +202,7 @@ impl<'a> Pod<'a> {
                 attempt: self.node.next(),
             }),
             image: Some(ImageSpec {
-                image: container.image.reference(),
+                image: container.image.reference().to_owned(),
             }),
             command: owned(container.command),
             args: owned(container.args),

@@ -1,13 +1,10 @@
-//! What scenarios are, how they are run, and what they share.
+//! What scenarios are, and what they share.
 
 use std::error::Error;
-use std::sync::Mutex;
-use std::thread;
-use std::time::Instant;
 
+use xtask::containerd::Image;
 use xtask::shell::Result;
 
-use crate::image::Image;
 use crate::node::Node;
 use crate::pod::{Container, Meta, Pod, Running};
 
@@ -42,9 +39,6 @@ pub(crate) struct World<'a> {
 /// The images that there are.
 #[derive(Debug)]
 pub(crate) struct Images([Image; 4]);
-
-/// How many scenarios run at a time.
-const AT_A_TIME: usize = 4;
 
 impl Images {
     pub(crate) fn new() -> Result<Self> {
@@ -106,7 +100,7 @@ impl<'a> World<'a> {
 
 /// Does this again, twice at most, where a sandbox's shim died of itself: the part of containerd that starts its containers.
 /// That was seen on a machine under load; it says nothing of what runs in the containers, which hadn't begun.
-fn with_living_shims<T>(what: &str, work: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn with_living_shims<T>(what: &str, work: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..2 {
         match work() {
             Err(error) if is_dead_shim(error.as_ref()) => println!("again  {what}: {error}"),
@@ -121,65 +115,4 @@ fn is_dead_shim(error: &dyn Error) -> bool {
     error
         .to_string()
         .ends_with("failed to create shim task: ttrpc: closed: unknown")
-}
-
-/// Runs those whose name has all of these words, four at a time, and says what became of each.
-pub(crate) fn run_all(world: &World<'_>, scenarios: &[Scenario], words: &[String]) -> Result<()> {
-    let has_all = |scenario: &&Scenario| words.iter().all(|word| scenario.name.contains(word));
-    let chosen: Vec<_> = scenarios.iter().filter(has_all).collect();
-    if chosen.is_empty() {
-        return Err(format!("no scenario's name has {}", words.join(" and ")).into());
-    }
-    let begun = Instant::now();
-    let failed: Vec<_> = each(AT_A_TIME, &chosen, |scenario| {
-        let begun = Instant::now();
-        let outcome = with_living_shims(&scenario.name, || (scenario.try_it)(world));
-        let seconds = begun.elapsed().as_secs_f64();
-        match outcome {
-            Ok(said) => {
-                println!("ok     {} ({seconds:.1} s): {said}", scenario.name);
-                None
-            }
-            Err(error) => {
-                println!("FAILED {} ({seconds:.1} s): {error}", scenario.name);
-                Some(scenario.name.as_str())
-            }
-        }
-    })
-    .into_iter()
-    .flatten()
-    .collect();
-    println!(
-        "{} of {} pods' scenarios as expected, in {:.0} s",
-        chosen.len() - failed.len(),
-        chosen.len(),
-        begun.elapsed().as_secs_f64()
-    );
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("not as expected: {}", failed.join("; ")).into())
-    }
-}
-
-/// Does this to each item, so many at a time; the results in their order.
-pub(crate) fn each<T: Sync, R: Send>(at_a_time: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let queue = Mutex::new(items.iter().enumerate());
-    let next = || queue.lock().ok().and_then(|mut queue| queue.next());
-    let mut done: Vec<_> = thread::scope(|scope| {
-        let worker = || {
-            let mut done = Vec::new();
-            while let Some((number, item)) = next() {
-                done.push((number, work(item)));
-            }
-            done
-        };
-        let workers: Vec<_> = (0..at_a_time).map(|_| scope.spawn(worker)).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().flat_map(join).collect()
-    });
-    done.sort_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, result)| result).collect()
 }

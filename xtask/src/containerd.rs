@@ -1,33 +1,51 @@
-//! Images, from folders that hold their files.
+//! containerd: how it is configured, and images for it from folders that hold their files.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::shell::{Result, Run as _, root};
 use serde_json::json;
-use xtask::shell::{Result, Run as _, root};
 
 /// A container runs one of these.
 #[derive(Debug)]
-pub(crate) struct Image {
-    /// Of the folder with its files, and of the image.
-    pub(crate) name: String,
+pub struct Image {
+    /// Of the folder with its files.
+    name: String,
+    reference: String,
     user: String,
     entry_point: Vec<String>,
 }
 
 impl Image {
     /// An image whose program has this path; of no user in particular.
-    pub(crate) fn new(name: &str, program: &str) -> Self {
+    pub fn new(name: &str, program: &str) -> Self {
+        Self::running(name, &[program])
+    }
+
+    /// An image whose entry point is this command; of no user in particular.
+    pub fn running(name: &str, command: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
+            reference: format!("localhost/{name}:1"),
             user: String::new(),
-            entry_point: vec![program.to_owned()],
+            entry_point: command.iter().map(|&word| word.to_owned()).collect(),
+        }
+    }
+
+    /// The same image under another name.
+    pub fn named(self, reference: &str) -> Self {
+        Self {
+            reference: reference.to_owned(),
+            ..self
         }
     }
 
     /// An image with the user and the entry point that the Dockerfile gives both of its targets.
-    pub(crate) fn of_dockerfile(name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The Dockerfile can't be read, or has none.
+    pub fn of_dockerfile(name: &str) -> Result<Self> {
         let dockerfile = fs::read_to_string(root().join("Dockerfile"))?;
         let last = |instruction: &str| {
             let lines = dockerfile.lines().rev();
@@ -36,26 +54,31 @@ impl Image {
                 .next()
                 .ok_or_else(|| format!("the Dockerfile has no {instruction}"))
         };
-        Ok(Self {
-            name: name.to_owned(),
+        let image = Self {
             user: last("USER")?.to_owned(),
             entry_point: serde_json::from_str(last("ENTRYPOINT")?)?,
-        })
+            ..Self::running(name, &[])
+        };
+        Ok(image)
     }
 
     /// What a container's image is called.
-    pub(crate) fn reference(&self) -> String {
-        format!("localhost/{}:1", self.name)
+    pub fn reference(&self) -> &str {
+        &self.reference
     }
 
-    /// Gives the image to containerd: that of a release where there is an archive of its layout, or else one that is made
-    /// from the files.
-    pub(crate) fn import(&self, files: &Path, socket: &Path, scratch: &Path) -> Result<()> {
-        let layout = files.with_extension("oci.tar");
+    /// Gives the image to containerd, from the folder of its name in this one: that of a release where there is an archive of
+    /// its layout, or else one that is made from the files.
+    ///
+    /// # Errors
+    /// What tar or containerd says.
+    pub fn import(&self, folder: &Path, socket: &Path, scratch: &Path) -> Result<()> {
+        let files = folder.join(&self.name);
+        let layout = folder.join(format!("{}.oci.tar", self.name));
         if layout.exists() {
             self.import_layout(&layout, socket)
         } else {
-            self.import_files(files, socket, scratch)
+            self.import_files(&files, socket, scratch)
         }
     }
 
@@ -70,7 +93,7 @@ impl Image {
         let tagged = imported.split_whitespace().find(|word| word.starts_with(&name));
         let tagged = tagged.ok_or_else(|| format!("ctr names no {name}: {imported}"))?;
         ctr(socket)
-            .args(["images", "tag", tagged, &self.reference()])
+            .args(["images", "tag", tagged, &self.reference])
             .stdout(Stdio::null())
             .run()
     }
@@ -101,7 +124,7 @@ impl Image {
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]}
         });
         let manifest = json!([
-            {"Config": "config.json", "RepoTags": [self.reference()], "Layers": ["layer.tar"]}
+            {"Config": "config.json", "RepoTags": [self.reference], "Layers": ["layer.tar"]}
         ]);
         fs::write(folder.join("config.json"), config.to_string())?;
         fs::write(folder.join("manifest.json"), manifest.to_string())?;
@@ -128,4 +151,33 @@ fn ctr(socket: &Path) -> Command {
     let mut command = Command::new("ctr");
     command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]);
     command
+}
+
+/// What containerd is told in each case: its files below a folder, its socket, the image of sandboxes, and where network
+/// plugins and their configurations are.
+pub fn configuration(folder: &Path, socket: &Path, pause: &Image, plugins: &Path, networks: &Path) -> String {
+    let folder = folder.display();
+    // The optimisation plugin makes folders in /opt, and an AppArmor profile would stay in the kernel. An OOM score below the
+    // parent's takes CAP_SYS_RESOURCE, which is not there everywhere.
+    format!(
+        r#"version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+restrict_oom_score_adj = true
+disable_apparmor = true
+disable_tcp_service = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{plugins}"
+conf_dir = "{networks}"
+"#,
+        socket = socket.display(),
+        pause = pause.reference,
+        plugins = plugins.display(),
+        networks = networks.display(),
+    )
 }
