@@ -6,6 +6,7 @@ mod architecture;
 mod bench;
 mod build;
 mod c_libraries;
+mod cluster;
 mod commit;
 mod confined;
 mod demo;
@@ -47,6 +48,9 @@ Commands:
   pods    Run pods by containerd with proxy-init as the init container, and with linkerd-cni as a CNI plugin, make
           connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name has all words: --only legacy auto;
           --release takes the image from the OCI layout of cargo xtask release
+  cluster Run a Kubernetes cluster of one node, its API server and kubelet built from Debian's source (once, 8 minutes of
+          processor time), and pods with proxy-init on it, looked at with kubectl (needs root). --only WORD... tries the
+          scenarios whose name has all words; --keep leaves the cluster running until Ctrl-C, and says how to reach it
   fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
           10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
@@ -89,6 +93,10 @@ fn main() -> ExitCode {
         ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
         // Those of its own.
         ("sweep", [name]) => confined::sweep(name),
+        (cluster::KIND, [flag, folder]) if flag == confined::HOLD => {
+            confined::hold(cluster::KIND, &cluster::program(), folder.as_ref())
+        }
+        ("cluster", arguments) => setup::for_tests().and_then(|()| cluster::run(arguments)),
         (pods::KIND, [flag, folder]) if flag == confined::HOLD => {
             confined::hold(pods::KIND, &pods::program(), folder.as_ref())
         }

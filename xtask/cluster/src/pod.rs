@@ -1,0 +1,293 @@
+//! Pods as Linkerd's injector makes them, and what kubectl shows of them.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use xtask::connections::{self, Client, Connection};
+use xtask::linkerd;
+use xtask::shell::{Result, Run as _};
+
+use crate::images;
+use crate::kubectl::Kubectl;
+use crate::services::PATIENCE;
+use crate::world::World;
+
+/// The init container that installs rules, and those that run on.
+pub(crate) const INIT: &str = "linkerd-init";
+const PROXY: &str = "linkerd-proxy";
+const APP: &str = "app";
+
+/// A pod that was made.
+#[derive(Debug)]
+pub(crate) struct Pod<'a> {
+    kubectl: &'a Kubectl,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// How an init container ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i64,
+    /// Such as `OOMKilled`.
+    pub(crate) reason: String,
+    /// What `kubectl describe` shows as its message: the end of its log, if it failed.
+    pub(crate) message: String,
+}
+
+/// proxy-init as Linkerd's chart runs it (charts/partials/templates/_proxy-init.tpl): its flags, security context, limits
+/// and volume.
+pub(crate) fn init(image: &str, flags: &[&str]) -> Value {
+    let args = [flags, &linkerd::CHART_ARGUMENTS].concat();
+    json!({
+        "name": INIT,
+        "image": image,
+        "args": args,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+            "runAsUser": 65534,
+            "seccompProfile": {"type": "RuntimeDefault"}
+        },
+        "resources": {
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+            "requests": {"cpu": "10m", "memory": "10Mi"}
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "linkerd-proxy-init-xtables-lock", "mountPath": "/run"}]
+    })
+}
+
+/// A pod with this init container, a proxy and an application.
+pub(crate) fn meshed(name: &str, init: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": specification(&[init])
+    })
+}
+
+/// What a pod with these init containers, a proxy and an application is made of.
+pub(crate) fn specification(init: &[&Value]) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 0,
+        "initContainers": init,
+        "containers": [
+            {
+                "name": PROXY,
+                "image": images::PROXY,
+                "securityContext": {"runAsUser": Client::Proxy.user(), "allowPrivilegeEscalation": false}
+            },
+            {"name": APP, "image": images::APP, "securityContext": {"runAsUser": Client::App.user()}}
+        ],
+        "volumes": [{"name": "linkerd-proxy-init-xtables-lock", "emptyDir": {}}]
+    })
+}
+
+impl<'a> Pod<'a> {
+    /// A pod that is there.
+    pub(crate) fn new(kubectl: &'a Kubectl, namespace: &str, name: &str) -> Self {
+        Self {
+            kubectl,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Makes a pod.
+    pub(crate) fn create(kubectl: &'a Kubectl, namespace: &str, object: &Value) -> Result<Self> {
+        kubectl.create(namespace, object)?;
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        Ok(Self::new(kubectl, namespace, name.ok_or("a pod without a name")?))
+    }
+
+    /// What the API server says of it.
+    pub(crate) fn object(&self) -> Result<Value> {
+        self.kubectl
+            .json(&["get", "pod", "--namespace", &self.namespace, &self.name])
+    }
+
+    /// What `kubectl describe` says of it, its events among that.
+    pub(crate) fn describe(&self) -> Result<String> {
+        self.kubectl
+            .run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
+    }
+
+    /// What a container has written.
+    pub(crate) fn logs(&self, container: &str) -> Result<String> {
+        let arguments = [
+            "logs",
+            "--namespace",
+            &self.namespace,
+            &self.name,
+            "--container",
+            container,
+        ];
+        self.kubectl.run(&arguments)
+    }
+
+    /// Waits until something is so of the pod, or fails with what `kubectl describe` says of it.
+    pub(crate) fn until<T>(&self, what: &str, is_so: impl Fn(&Value) -> Option<T>) -> Result<T> {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = is_so(&self.object()?) {
+                return Ok(found);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{} {what}\n{}", self.name, self.describe()?).into());
+            }
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Waits until all its containers are ready.
+    pub(crate) fn ready(&self) -> Result<()> {
+        self.until("does not become ready", |pod| {
+            let conditions = pod.pointer("/status/conditions")?.as_array()?;
+            let ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            conditions.iter().any(ready).then_some(())
+        })
+    }
+
+    /// Waits until an init container has ended, and says how it did first.
+    pub(crate) fn ended(&self, container: &str) -> Result<Ended> {
+        self.until("has an init container that does not end", |pod| {
+            let statuses = pod.pointer("/status/initContainerStatuses")?.as_array()?;
+            let status = statuses.iter().find(|status| status["name"] == container)?;
+            let ended = status
+                .pointer("/lastState/terminated")
+                .or_else(|| status.pointer("/state/terminated"))?;
+            let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
+            Some(Ended {
+                code: ended["exitCode"].as_i64()?,
+                reason: text("reason"),
+                message: text("message"),
+            })
+        })
+    }
+
+    /// Its addresses: IPv4's, then IPv6's.
+    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>> {
+        self.until("has no addresses", |pod| {
+            let addresses = pod.pointer("/status/podIPs")?.as_array()?;
+            let addresses: Option<Vec<_>> = addresses
+                .iter()
+                .map(|address| address["ip"].as_str()?.parse().ok())
+                .collect();
+            addresses.filter(|addresses| addresses.len() == 2)
+        })
+    }
+
+    /// Runs a command in a container, as its user.
+    pub(crate) fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
+        let arguments = [
+            "exec",
+            "--namespace",
+            &self.namespace,
+            &self.name,
+            "--container",
+            container,
+            "--",
+        ];
+        self.kubectl.run(&[&arguments[..], command].concat())
+    }
+
+    /// The connections that [`connections::of`] has for this pod.
+    pub(crate) fn connections(&self, world: &World<'_>, meshed: bool) -> Result<Vec<Connection>> {
+        Ok(connections::of(&self.addresses()?, &world.addresses, meshed))
+    }
+
+    /// Really makes these connections, from the neighbour and from these containers, its application's and its proxy's.
+    pub(crate) fn try_connections(
+        &self,
+        world: &World<'_>,
+        connections: &[Connection],
+        [app, proxy]: [&str; 2],
+    ) -> Result<()> {
+        for client in Client::ALL {
+            let (command, expected) = client.command(connections);
+            let command: Vec<_> = command.iter().map(String::as_str).collect();
+            let seen = match client {
+                Client::Neighbour => world.neighbour.exec("client", &command)?,
+                Client::App => self.exec(app, &command)?,
+                Client::Proxy => self.exec(proxy, &command)?,
+            };
+            if seen != expected {
+                return Err(format!("{client:?} reached\n{seen}in place of\n{expected}").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of containers.
+    pub(crate) fn try_injected(&self, world: &World<'_>, meshed: bool) -> Result<()> {
+        self.try_connections(world, &self.connections(world, meshed)?, [APP, PROXY])
+    }
+
+    /// Where its network namespace can be opened: the one of the node's that has its address.
+    pub(crate) fn netns(&self) -> Result<PathBuf> {
+        let address = format!(" {}/", self.addresses()?[0]);
+        let has_address = |netns: &PathBuf| {
+            let mut ip = Command::new("nsenter");
+            ip.arg(format!("--net={}", netns.display()))
+                .args(["ip", "-oneline", "addr"]);
+            ip.read().is_ok_and(|addresses| addresses.contains(&address))
+        };
+        let namespaces = fs::read_dir("/run/netns")?.flatten().map(|entry| entry.path());
+        let found = namespaces.into_iter().find(has_address);
+        found.ok_or_else(|| format!("no network namespace has{address}").into())
+    }
+
+    /// What a shell's command line prints in its network namespace, with the node's programs.
+    pub(crate) fn look(&self, line: &str) -> Result<String> {
+        let mut shell = Command::new("nsenter");
+        shell.arg(format!("--net={}", self.netns()?.display()));
+        shell.args(["sh", "-c", line]).read()
+    }
+
+    /// Waits for a warning of this reason.
+    pub(crate) fn warned(&self, reason: &str) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let events = self.events()?;
+            if events
+                .iter()
+                .any(|event| event.starts_with(&format!("Warning {reason} ")))
+            {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{} has no event {reason}: {events:?}", self.name).into());
+            }
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The kinds, reasons and messages of its events, oldest first.
+    pub(crate) fn events(&self) -> Result<Vec<String>> {
+        let of_pod = format!("involvedObject.name={}", self.name);
+        let arguments = [
+            "get",
+            "events",
+            "--namespace",
+            &self.namespace,
+            "--field-selector",
+            &of_pod,
+        ];
+        let events = self.kubectl.json(&arguments)?;
+        let events = events["items"].as_array().cloned().unwrap_or_default();
+        let line = |event: &Value| {
+            let words = ["type", "reason", "message"].map(|key| event[key].as_str().unwrap_or_default());
+            words.join(" ")
+        };
+        Ok(events.iter().map(line).collect())
+    }
+}

@@ -1,0 +1,117 @@
+//! What scenarios are, and what they share.
+
+use std::net::IpAddr;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use xtask::shell::Result;
+
+use crate::images;
+use crate::pod::Pod;
+use crate::services::{Cluster, PATIENCE};
+
+/// One thing that is tried, in a namespace of its own.
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    /// Makes its pods in this namespace; an error says what went otherwise than expected, success what was seen.
+    pub(crate) try_it: Box<TryIt>,
+    /// Whether it disturbs others, such as by killing a program of the node's.
+    disturbs: bool,
+}
+
+type TryIt = dyn Fn(&World<'_>, &str) -> Result<String> + Send + Sync;
+
+impl Scenario {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        try_it: impl Fn(&World<'_>, &str) -> Result<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            try_it: Box::new(try_it),
+            disturbs: false,
+        }
+    }
+
+    /// The same, while no other runs.
+    pub(crate) fn alone(self) -> Self {
+        Self { disturbs: true, ..self }
+    }
+}
+
+/// What all scenarios have.
+pub(crate) struct World<'a> {
+    pub(crate) cluster: &'a Cluster,
+    /// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
+    pub(crate) neighbour: Pod<'a>,
+    /// Its addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+    namespaces: AtomicU32,
+    /// Held by those that may run side by side, or by one that may not.
+    turn: RwLock<()>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(cluster: &'a Cluster) -> Result<Self> {
+        wait_for_account(cluster, "default")?;
+        let neighbour = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "neighbour"},
+            "spec": {"containers": [
+                {"name": "client", "image": images::CLIENT, "args": ["serve", "8080", "4567"]}
+            ]}
+        });
+        let neighbour = Pod::create(&cluster.kubectl, "default", &neighbour)?;
+        neighbour.ready()?;
+        Ok(Self {
+            cluster,
+            addresses: neighbour.addresses()?,
+            neighbour,
+            namespaces: AtomicU32::new(0),
+            turn: RwLock::default(),
+        })
+    }
+
+    /// Tries a scenario in a namespace of its own, which is deleted after it.
+    pub(crate) fn try_scenario(&self, scenario: &Scenario) -> Result<String> {
+        let (_shared, _alone);
+        if scenario.disturbs {
+            _alone = self.turn.write();
+        } else {
+            _shared = self.turn.read();
+        }
+        let kubectl = &self.cluster.kubectl;
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("scenario-{number}");
+        kubectl.run(&["create", "namespace", &namespace])?;
+        wait_for_account(self.cluster, &namespace)?;
+        let outcome = (scenario.try_it)(self, &namespace);
+        kubectl.run(&["delete", "namespace", &namespace, "--wait=false"])?;
+        outcome
+    }
+}
+
+/// Waits for the service account of a namespace's pods, without which there are none.
+fn wait_for_account(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let account = cluster.kubectl.run(&[
+            "get",
+            "serviceaccount",
+            "default",
+            "--namespace",
+            namespace,
+            "--output=jsonpath={.secrets}",
+        ]);
+        match account {
+            Ok(secrets) if !secrets.is_empty() => return Ok(()),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            _ if begun.elapsed() > PATIENCE => return Err(format!("{namespace} gets no service account").into()),
+            _ => sleep(Duration::from_millis(100)),
+        }
+    }
+}
