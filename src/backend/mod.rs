@@ -8,7 +8,18 @@ pub mod legacy;
 pub mod native;
 pub mod nft;
 
+use nix::unistd::{getpid, gettid};
+
 use crate::rules::table::Table;
+
+/// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process finds
+/// sooner than what is about a thread: the kernel makes each folder as it is looked up.
+pub(crate) fn proc_of_thread() -> &'static str {
+    match gettid() == getpid() {
+        true => "/proc/self",
+        false => "/proc/thread-self",
+    }
+}
 
 /// What a backend removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -4,6 +4,8 @@
 use nix::sys::stat::stat;
 use nix::sys::utsname::uname;
 
+use crate::backend::proc_of_thread;
+
 /// What an installation does in the initial network namespace. Where it cannot be told, it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -29,7 +31,9 @@ const SETTING: &str = "/proc/sys/net/core/netdev_max_backlog";
 
 /// Whether the thread's network namespace is certainly the initial one.
 pub(crate) fn is_here() -> bool {
-    let number = stat("/proc/thread-self/ns/net").ok().map(|file| file.st_ino);
+    let number = stat(&*format!("{}/ns/net", proc_of_thread()))
+        .ok()
+        .map(|file| file.st_ino);
     let kernel = uname().ok();
     let release = kernel.as_ref().and_then(|kernel| kernel.release().to_str());
     is_initial(number, release.unwrap_or_default(), || stat(SETTING).is_ok())

@@ -18,6 +18,7 @@ fn with_number(run: Run, what: &str) -> Run {
         "strace",
         "--follow-forks",
         "--output=/dev/null",
+        "--trace-path=/proc/self/ns/net",
         "--trace-path=/proc/thread-self/ns/net",
     ])
     // glibc asks by the one call, musl by the other where it is there: its answer is in another argument.

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 
-use nix::unistd::{getpid, gettid};
-
 use super::unlisted;
+use crate::backend::proc_of_thread;
 use crate::error::{Errno, Error, Privilege};
 use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
@@ -289,11 +288,7 @@ fn names(family: Family) -> io::Result<Vec<String>> {
 /// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel has no
 /// such tables.
 fn open_list(family: Family) -> io::Result<Option<File>> {
-    // /proc/self is about the process' first thread; a new process finds it sooner than what is about a thread.
-    let folder = match gettid() == getpid() {
-        true => "/proc/self/net",
-        false => "/proc/thread-self/net",
-    };
+    let folder = format!("{}/net", proc_of_thread());
     let list = match family {
         Family::V4 => "ip_tables_names",
         Family::V6 => "ip6_tables_names",
