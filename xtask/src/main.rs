@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         ("build", [flag, name]) if flag == "--arch" => setup::for_build()
             .and_then(|()| Architecture::named(name))
             .and_then(|architecture| {
-                for name in ["proxy-init", "linkerd-cni"] {
+                for name in ["proxy-init", "linkerd-cni", "linkerd-cni-agent"] {
                     println!("{}", build::program(name, architecture)?.display());
                 }
                 Ok(())

@@ -15,7 +15,14 @@ use crate::node::{CALICO, KUBECONFIG, Node, until};
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
 
 /// Runs `work` while another thread sees that no configuration ever names a program or a kubeconfig that isn't there.
-fn watched(node: &Node, work: impl FnOnce()) {
+pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
+    /// However the work ends, the watcher does too.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -35,11 +42,13 @@ fn watched(node: &Node, work: impl FnOnce()) {
                     "the configuration names a program that isn't there"
                 );
                 looks += 1;
+                sleep(Duration::from_micros(100));
             }
             assert!(looks > 100);
         });
+        let ends = Over(&over);
         work();
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         watcher.join().unwrap();
     });
 }
