@@ -4,13 +4,13 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::netlink::message::{Malformed, string, u16_at, u32_at};
 use crate::rules::family::Family;
-use crate::rules::flags::{self, State};
+use crate::rules::flags::{State, tracked};
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Field, Rule, Values};
+use crate::rules::rule::{Action, Bits, Condition, Effect, Field, Nat, Rule, Values};
 use crate::wanted::ruleset::Multiport;
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
@@ -111,6 +111,8 @@ pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read
         (b"owner", 1) => read_owner(info)?,
         (b"tcp", 0) => read_tcp(info)?,
         (b"conntrack", 3) => read_conntrack(info)?,
+        (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
+        (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
         _ => None,
     };
     Ok(Read::Conditions(conditions.unwrap_or_else(|| {
@@ -119,12 +121,11 @@ pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read
 }
 
 /// xt targets after which evaluation goes on, and that don't change where a connection goes.
-const PASSING_TARGETS: [&[u8]; 17] = [
+const PASSING_TARGETS: [&[u8]; 16] = [
+    b"CT",
     b"LOG",
     b"NFLOG",
     b"ULOG",
-    b"MARK",
-    b"CONNMARK",
     b"TRACE",
     b"CHECKSUM",
     b"TCPMSS",
@@ -139,9 +140,29 @@ const PASSING_TARGETS: [&[u8]; 17] = [
     b"TEE",
 ];
 
+/// What reading a target comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// It does something and decides nothing.
+    Effect(Effect),
+    /// It decides.
+    Action(Action),
+}
+
 /// Reads a target, but for the standard one, whose verdicts each table keeps in its own way.
-pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Action, Malformed> {
-    Ok(match (name, revision) {
+pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Target, Malformed> {
+    let action = match (name, revision) {
+        (b"NOTRACK", _) => return Ok(Target::Effect(Effect::Untrack)),
+        // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
+        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
+        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark. Else
+        // replies may be in another zone, where nothing is known of the translation.
+        (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
+            Action::Unknown("CT --zone".to_owned())
+        }
+        (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
+        (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
+        (name, _) if PASSING_TARGETS.contains(&name) => return Ok(Target::Effect(Effect::Other(text(name)))),
         (b"REDIRECT", 0) => {
             let range = Range::read(info, family, &Layout::of(family))?;
             Action::Redirect(range.ports)
@@ -151,20 +172,68 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         }
         // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
         (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
-        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(text(name)),
+        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(Nat::somewhere(text(name))),
         (b"REJECT", _) => Action::Drop,
-        (b"NOTRACK", _) => Action::Untrack,
-        // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
-        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => Action::Untrack,
-        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark. Else
-        // replies may be in another zone, where nothing is known of the translation.
-        (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
-            Action::Unknown("CT --zone".to_owned())
-        }
-        (b"CT", _) => Action::Continue(Some(text(name))),
-        (name, _) if PASSING_TARGETS.contains(&name) => Action::Continue(Some(text(name))),
         _ => Action::Unknown(text(name)),
+    };
+    Ok(Target::Action(action))
+}
+
+/// `struct xt_mark_tginfo2`: the mark, and its bits that are cleared before it is turned round by that.
+fn mark(info: &[u8]) -> Result<Effect, Malformed> {
+    let (mark, cleared) = (u32_at(info, 0)?, u32_at(info, 4)?);
+    Ok(Effect::Mark {
+        field: Field::Mark,
+        to: Some(Bits {
+            field: Field::Mark,
+            mask: (!cleared).into(),
+            xor: mark.into(),
+        }),
+        text: format!("MARK --set-xmark {mark:#x}/{cleared:#x}"),
     })
+}
+
+/// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the packet's mask,
+/// and what is done.
+fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
+    let (mark, mask, packets) = (u32_at(info, 0)?, u32_at(info, 4)?, u32_at(info, 8)?);
+    let (shift, mode) = match revision {
+        1 => (0, byte_at(info, 12)?),
+        _ => (byte_at(info, 13)?, byte_at(info, 14)?),
+    };
+    // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in net/netfilter/xt_connmark.c.
+    let (field, text, to) = match mode {
+        0 => {
+            let to = Bits {
+                field: Field::ConnectionMark,
+                mask: (!mask).into(),
+                xor: mark.into(),
+            };
+            (
+                Field::ConnectionMark,
+                format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
+                Some(to),
+            )
+        }
+        1 => {
+            let all = Bits {
+                mask: packets.into(),
+                ..Bits::all(Field::Mark)
+            };
+            let text = format!("CONNMARK --save-mark --nfmask {packets:#x} --ctmask {mask:#x}");
+            (Field::ConnectionMark, text, (mask == u32::MAX).then_some(all))
+        }
+        _ => {
+            let all = Bits {
+                mask: mask.into(),
+                ..Bits::all(Field::ConnectionMark)
+            };
+            let text = format!("CONNMARK --restore-mark --nfmask {packets:#x} --ctmask {mask:#x}");
+            (Field::Mark, text, (packets == u32::MAX).then_some(all))
+        }
+    };
+    let to = to.filter(|_| shift == 0);
+    Ok(Effect::Mark { field, to, text })
 }
 
 fn text(name: &[u8]) -> String {
@@ -344,8 +413,13 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (mask, flags) = (byte_at(info, TCP_OPTION + 1)?, byte_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
         let negated = inverted & 4 != 0;
-        let text = format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated));
-        conditions.push(flags::tcp_flags(text, mask, flags, negated));
+        conditions.push(Condition::Masked {
+            text: format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated)),
+            field: Field::TcpFlags,
+            mask: mask.into(),
+            number: flags.into(),
+            negated,
+        });
     }
     Ok(Some(conditions))
 }
@@ -354,40 +428,77 @@ fn not(negated: bool) -> &'static str {
     if negated { " !" } else { "" }
 }
 
-/// `struct xt_conntrack_mtinfo3`: only `--ctstate` is understood.
+/// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is inverted.
+fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
+    let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, byte_at(info, 8)? != 0);
+    let name = if field == Field::Mark { "mark" } else { "connmark" };
+    let shown = match mask {
+        u32::MAX => format!("{mark:#x}"),
+        mask => format!("{mark:#x}/{mask:#x}"),
+    };
+    Ok(Condition::Masked {
+        text: format!("-m {name}{} --mark {shown}", not(negated)),
+        field,
+        mask: mask.into(),
+        number: mark.into(),
+        negated,
+    })
+}
+
+/// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of those
+/// that it inverts or not. Only `--ctstate` and `--ctdir` are understood.
 fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (kinds, inverted, states) = (u16_at(info, 146)?, u16_at(info, 148)?, u16_at(info, 150)?);
-    if kinds != 1 {
+    // `XT_CONNTRACK_STATE` and `XT_CONNTRACK_DIRECTION`
+    const STATE: u16 = 1;
+    const DIRECTION: u16 = 1 << 12;
+    // The same by another name: `-m state --state`.
+    const STATE_ALIAS: u16 = 1 << 13;
+    let kinds = kinds & !STATE_ALIAS;
+    if kinds == 0 || kinds & !(STATE | DIRECTION) != 0 {
         return Ok(None);
     }
     // `XT_CONNTRACK_STATE_SNAT` and the next two; the others' bits are those of [`State`].
     const SNAT: u16 = 1 << 6;
     const DNAT: u16 = 1 << 7;
     const UNTRACKED: u16 = 1 << 8;
-    let negated = inverted & 1 != 0;
-    let names = [
-        (8, "NEW", Some(State::New)),
-        (2, "ESTABLISHED", Some(State::Established)),
-        (4, "RELATED", Some(State::Related)),
-        (1, "INVALID", Some(State::Invalid)),
-        (SNAT, "SNAT", None),
-        (DNAT, "DNAT", None),
-        (UNTRACKED, "UNTRACKED", Some(State::Untracked)),
-    ];
-    let is_named = |bit: u16| states & bit != 0;
-    let named: Vec<_> = names
-        .iter()
-        .filter(|(bit, ..)| is_named(*bit))
-        .map(|(_, name, _)| *name)
-        .collect();
-    let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
-    if states & (SNAT | DNAT) != 0 {
-        // A redirect makes a connection one with DNAT, whatever its state is.
-        return Ok(Some(vec![Condition::Unknown(text)]));
+    let mut conditions = Vec::new();
+    if kinds & STATE != 0 {
+        let negated = inverted & STATE != 0;
+        let names = [
+            (8, "NEW"),
+            (2, "ESTABLISHED"),
+            (4, "RELATED"),
+            (1, "INVALID"),
+            (SNAT, "SNAT"),
+            (DNAT, "DNAT"),
+            (UNTRACKED, "UNTRACKED"),
+        ];
+        let named = names.iter().filter(|(bit, _)| states & bit != 0);
+        let named: Vec<_> = named.map(|(_, name)| *name).collect();
+        let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
+        conditions.push(tracked(text, |tracked| {
+            let bit = match tracked.state {
+                State::Untracked => UNTRACKED,
+                state => state.bit() as u16,
+            };
+            let nat = |is_set, bit| if is_set && tracked.has_entry() { bit } else { 0 };
+            let all = bit | nat(tracked.has_snat, SNAT) | nat(tracked.has_dnat, DNAT);
+            (states & all != 0) != negated
+        }));
     }
-    let held = names.iter().filter(|(bit, ..)| is_named(*bit) != negated);
-    let held: Vec<State> = held.filter_map(|(.., state)| *state).collect();
-    Ok(Some(vec![flags::states(text, &held)]))
+    if kinds & DIRECTION != 0 {
+        // Inverted, it is about the reply.
+        let is_reply = inverted & DIRECTION != 0;
+        let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
+        // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
+        let passes = kinds & STATE != 0;
+        conditions.push(tracked(text, |tracked| match tracked.has_entry() {
+            true => tracked.is_reply == is_reply,
+            false => passes,
+        }));
+    }
+    Ok(Some(conditions))
 }
 
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
@@ -440,34 +551,50 @@ pub(crate) fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
 
 /// Where a NAT target sends connections.
 struct Range {
-    address: Option<String>,
+    addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,
 }
 
 impl Range {
     fn read(info: &[u8], family: Family, layout: &Layout) -> Result<Self, Malformed> {
         let flags = u32_at(info, layout.flags)?;
-        let address = match family {
-            Family::V4 => Ipv4Addr::from_bits(u32::from_be(u32_at(info, layout.address)?)).to_string(),
-            Family::V6 => {
-                let bytes = info.get(layout.address..).and_then(|rest| rest.first_chunk());
-                format!("[{}]", bytes.copied().map(Ipv6Addr::from).ok_or(Malformed)?)
-            }
+        let address = |offset: usize| -> Result<IpAddr, Malformed> {
+            Ok(match family {
+                Family::V4 => Ipv4Addr::from_bits(u32::from_be(u32_at(info, offset)?)).into(),
+                Family::V6 => {
+                    let bytes = info.get(offset..).and_then(|rest| rest.first_chunk());
+                    bytes.copied().map(Ipv6Addr::from).ok_or(Malformed)?.into()
+                }
+            })
         };
+        let last = layout.address + (layout.ports - layout.address) / 2;
+        let addresses = (address(layout.address)?, address(last)?);
         let port = |offset| u16_at(info, offset).map(u16::from_be);
         let ports = (port(layout.ports)?, port(layout.ports + 2)?);
         Ok(Self {
-            address: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(address),
+            addresses: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses),
             ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
         })
     }
 
-    fn destination(self) -> String {
-        let address = self.address.unwrap_or_default();
-        match self.ports {
-            None => format!("DNAT --to-destination {address}"),
-            Some((first, last)) if first == last => format!("DNAT --to-destination {address}:{first}"),
-            Some((first, last)) => format!("DNAT --to-destination {address}:{first}-{last}"),
+    fn destination(self) -> Nat {
+        let shown = match self.addresses {
+            Some((IpAddr::V6(address), _)) => format!("[{address}]"),
+            Some((IpAddr::V4(address), _)) => address.to_string(),
+            None => String::new(),
+        };
+        let text = match self.ports {
+            None => format!("DNAT --to-destination {shown}"),
+            Some((first, last)) if first == last => format!("DNAT --to-destination {shown}:{first}"),
+            Some((first, last)) => format!("DNAT --to-destination {shown}:{first}-{last}"),
+        };
+        Nat {
+            text,
+            address: self
+                .addresses
+                .filter(|(first, last)| first == last)
+                .map(|(first, _)| first),
+            ports: self.ports,
         }
     }
 }

@@ -92,7 +92,7 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Untrack,
             Action::Continue(None),
             Action::Continue(Some("log".to_owned())),
-            Action::Nat("dnat to 10.0.0.1".to_owned()),
+            Action::Nat(crate::rules::rule::Nat::somewhere("dnat to 10.0.0.1")),
             Action::Map(Field::DestinationPort, Name::from("ports")),
             Action::Unknown("queue".to_owned()),
         ]),

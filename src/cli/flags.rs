@@ -448,8 +448,8 @@ pub(super) const FLAGS: &[Flag] = &[
         }),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
-        help: "By which interface an outbound connection leaves; routing is not asked then\n\
-               [default: the one that routing chooses]",
+        help: "The interface to which an outbound connection's socket is bound\n\
+               [default: none; routing says by which one it leaves]",
         ..FLAG
     },
     Flag {

@@ -9,14 +9,15 @@ use std::fmt;
 use crate::findings::explain::proxy;
 use crate::found::Found;
 use crate::found::line::Line;
+use crate::found::listener::Listener;
 use crate::rules::family::Family;
 use crate::rules::nftables::set_element;
 use crate::rules::rule::{Action, Field, Rule};
 use crate::rules::set::Set;
 use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
 use crate::walk::connections::{Connections, any_but_lo};
-use crate::walk::route::there_and_back;
-use crate::walk::step::{Fate, Outcome, Place};
+use crate::walk::route::{Surroundings, there_and_back};
+use crate::walk::step::{Fate, Outcome, Packet, Place};
 use crate::walk::walker::Watched;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
@@ -94,8 +95,8 @@ pub enum Problem {
         by: String,
         /// Which connections.
         connections: String,
-        /// Whether it drops the replies to them.
-        is_reply: bool,
+        /// Which of their packets.
+        packet: Packet,
         /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
     },
@@ -185,14 +186,14 @@ impl Problem {
             }
             Problem::Dropped {
                 connections,
-                is_reply,
+                packet,
                 certain,
                 ..
             } => {
                 let does = if *certain { "drops" } else { "may drop" };
-                let what = match is_reply {
-                    true => "the replies to connections that were redirected",
-                    false => "connections that were redirected",
+                let what = match packet {
+                    Packet::Reply => "the replies to connections that were redirected",
+                    Packet::First | Packet::Ack => "connections that were redirected",
                 };
                 format!("dropped: the rule marked + {does} {what}: {connections}")
             }
@@ -224,8 +225,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found.
-pub fn differences(mode: Mode, expected: &[Table], found: &Found) -> Vec<Finding> {
+/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found, where this
+/// listens.
+pub fn differences(mode: Mode, expected: &[Table], found: &Found, listeners: &[Listener]) -> Vec<Finding> {
     let mut findings = match mode {
         Mode::Native => native(expected, found),
         Mode::Nft | Mode::Legacy => Family::ALL
@@ -236,7 +238,11 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found) -> Vec<Finding
     for table in expected {
         for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
             for direction in Direction::ALL {
-                findings.extend(shadows(table, family, direction, found, &findings));
+                let around = Surroundings {
+                    listeners,
+                    ..proxy(std::slice::from_ref(table))
+                };
+                findings.extend(shadows(table, family, direction, found, &around, &findings));
             }
         }
     }
@@ -488,7 +494,14 @@ fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -
 }
 
 /// What keeps the connections of one direction from proxy-init's chain, apart from what is already known to be wrong.
-fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found, known: &[Finding]) -> Vec<Finding> {
+fn shadows(
+    expected: &Table,
+    family: Family,
+    direction: Direction,
+    found: &Found,
+    around: &Surroundings<'_>,
+    known: &[Finding],
+) -> Vec<Finding> {
     let watched = Watched {
         table: expected,
         chain: direction.chain(),
@@ -497,8 +510,7 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
     if direction == Direction::Inbound {
         connections = connections.with(Field::InInterface, &any_but_lo());
     }
-    let proxy = proxy(std::slice::from_ref(expected));
-    let walk = there_and_back(found, family, direction, connections, &proxy, Some(watched));
+    let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = expected
         .chains
         .iter()
@@ -529,14 +541,14 @@ fn shadows(expected: &Table, family: Family, direction: Direction, found: &Found
         let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
             // What its device and its sender are, a reply doesn't tell of a connection.
             let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
-            let connections = match outcome.is_reply {
-                true => outcome.connections.clone().lacking(&of_sender),
-                false => outcome.connections.clone(),
+            let connections = match outcome.packet {
+                Packet::Reply => outcome.connections.clone().lacking(&of_sender),
+                Packet::First | Packet::Ack => outcome.connections.clone(),
             };
             Problem::Dropped {
                 by: by(),
                 connections: connections.to_string(),
-                is_reply: outcome.is_reply,
+                packet: outcome.packet,
                 certain: outcome.is_certain(),
             }
         } else if outcome.after_watched {
@@ -620,7 +632,7 @@ mod tests {
             tables,
             not_known: vec![],
         };
-        let findings = differences(Mode::Nft, &installed(), &found);
+        let findings = differences(Mode::Nft, &installed(), &found, &[]);
         findings.iter().map(ToString::to_string).collect()
     }
 
@@ -662,7 +674,7 @@ mod tests {
                 tables: tables.clone(),
                 not_known: vec![],
             };
-            assert_eq!(differences(mode, &tables, &found), []);
+            assert_eq!(differences(mode, &tables, &found, &[]), []);
         }
         // Rules of others after the jumps, counters, and another mode's rules are none of its business.
         let mut tables = installed();
@@ -981,7 +993,7 @@ mod tests {
             not_known: vec![],
         };
         change(&mut found.tables);
-        let findings = differences(Mode::Native, &expected, &found);
+        let findings = differences(Mode::Native, &expected, &found, &[]);
         findings.iter().map(ToString::to_string).collect()
     }
 

@@ -4,17 +4,18 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::found::Found;
+use crate::found::listener::Listener;
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::LOOPBACK;
-use crate::rules::rule::{Action, Condition, Field, Rule, address, interface};
+use crate::rules::rule::{Action, Condition, Field, Nat, Rule, address, interface};
 use crate::rules::table::Table;
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
-use crate::walk::route::{Proxy, there_and_back};
-use crate::walk::step::{Fate, Matched, Open, Outcome, Place, Reason, Step};
+use crate::walk::route::{Surroundings, there_and_back};
+use crate::walk::step::{Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 use crate::walk::walker::Walk;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
@@ -100,7 +101,7 @@ pub struct Answer<'a> {
 /// Follows a connection through everything that was found.
 #[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
-    as_far_as_seen(found, of_seen(found, connection))
+    as_far_as_seen(found, of_seen(found, connection, &[], &[]))
 }
 
 /// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
@@ -130,16 +131,26 @@ impl Verdict {
     }
 }
 
-/// Follows a connection through everything that was found, as if there were nothing else.
-pub fn of_seen<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
+/// Follows a connection through everything that was found, as if there were nothing else, where this listens and packets are
+/// routed so.
+pub fn of_seen<'a>(
+    found: &'a Found,
+    connection: &Connection,
+    listeners: &[Listener],
+    routes: &[(IpAddr, Name)],
+) -> Answer<'a> {
     let family = match connection.to {
         SocketAddr::V4(_) => Family::V4,
         SocketAddr::V6(_) => Family::V6,
     };
     let connections = connections(found, family, connection);
-    let proxy = proxy(&found.tables);
-    let walk = there_and_back(found, family, connection.direction, connections, &proxy, None);
-    conclude(found, &proxy.ports, walk)
+    let around = Surroundings {
+        listeners,
+        routes,
+        ..proxy(&found.tables)
+    };
+    let walk = there_and_back(found, family, connection.direction, connections, &around, None);
+    conclude(found, &around.ports, walk)
 }
 
 /// The connection as a set of those that it may be.
@@ -185,12 +196,14 @@ pub fn proxy_ports(tables: &[Table]) -> Vec<u16> {
 }
 
 /// The proxy, as far as proxy-init's rules in these tables name it.
-pub fn proxy(tables: &[Table]) -> Proxy {
+pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
     let ports = proxy_ports(tables).into_iter();
-    Proxy {
+    Surroundings {
         ports: Intervals::new(ports.map(|port| (port.into(), port.into()))),
         uids: proxy_ids(tables, Field::Uid),
         gids: proxy_ids(tables, Field::Gid),
+        listeners: &[],
+        routes: &[],
     }
 }
 
@@ -240,19 +253,27 @@ fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'
         Verdict::Bypass => bypassed_at(found, &walk.steps),
         _ => decisive.and_then(|(end, _)| end.at),
     };
-    Answer {
-        verdict,
-        at,
-        steps: walk.steps,
+    // Most rules are the same to the ACK as to the first packet: it is told of only where something depends on it.
+    let mut steps = walk.steps;
+    if !matches!(verdict, Verdict::NotKnown(_))
+        && !ends
+            .iter()
+            .any(|(end, _)| end.fate == Fate::Dropped && end.packet == Packet::Ack)
+    {
+        steps.retain(|step| step.packet != Packet::Ack);
     }
+    Answer { verdict, at, steps }
 }
 
 /// What one end means; none if it isn't known.
 fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
     let port = end.port.as_ref().map(Intervals::as_slice);
     Some(match (end.fate, end.action) {
-        (Fate::Dropped, _) if end.is_reply => Verdict::Lost("the reply".to_owned()),
-        (Fate::Dropped, _) => Verdict::Dropped,
+        (Fate::Dropped, _) => match end.packet {
+            Packet::First => Verdict::Dropped,
+            Packet::Reply => Verdict::Lost("the reply".to_owned()),
+            Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
+        },
         (Fate::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
                 Ok(port) if ports.meets(&[(first, last)]) => Verdict::Proxy(port),
@@ -263,7 +284,7 @@ fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
             }
             _ => return None,
         },
-        (Fate::Translated, Some(Action::Nat(text))) => Verdict::Elsewhere(text.clone()),
+        (Fate::Translated, Some(Action::Nat(nat))) => Verdict::Elsewhere(nat.text.clone()),
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
@@ -328,31 +349,46 @@ fn why(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> Strin
         .filter_map(|(index, open)| Some((index, open, in_words(open)?)));
     let mut relevant = told.clone().filter(|(index, open, _)| {
         let field = match open {
-            Open::Match(
-                _,
-                Reason::Condition(Condition::In { field, .. } | Condition::Flags { field, .. }, Some(_)),
-            ) => *field,
-            Open::Match(_, Reason::Map(field, ..)) => *field,
-            Open::Match(_, Reason::Device(Hook::Egress)) => Field::OutInterface,
-            Open::Match(_, Reason::Device(_)) => Field::InInterface,
-            _ => return assumed(*index),
+            Open::Match(_, reason, packet, _) => looked_at(reason).map(|field| as_told(field, *packet)),
+            _ => None,
         };
-        matters(field) || assumed(*index)
+        field.is_some_and(matters) || assumed(*index)
     });
     if let Some((.., text)) = relevant.next().or_else(|| told.clone().next()) {
         return text;
     }
     // Whether that is this host isn't followed, so rules for either may be met.
     let sent = ends.iter().find_map(|(end, _)| match end.action {
-        Some(Action::Nat(text)) => Some(format!("it depends on where `{text}` sends it, which is not followed")),
+        Some(Action::Nat(Nat { text, .. })) => {
+            Some(format!("it depends on where `{text}` sends it, which is not followed"))
+        }
         _ => None,
     });
     sent.unwrap_or_else(|| "more rules were found than can be followed".to_owned())
 }
 
+/// The field on which it depends.
+fn looked_at(reason: &Reason<'_>) -> Option<Field> {
+    match reason {
+        Reason::Condition(condition, Some(_)) => condition.field(),
+        Reason::Condition(_, None) => None,
+        Reason::Map(field, ..) => Some(*field),
+        Reason::Device(Hook::Egress) => Some(Field::OutInterface),
+        Reason::Device(_) => Some(Field::InInterface),
+    }
+}
+
+/// A field of a packet as it is of the connection, which is told as it set out.
+fn as_told(field: Field, packet: Packet) -> Field {
+    match packet {
+        Packet::Reply => field.turned(),
+        Packet::First | Packet::Ack => field,
+    }
+}
+
 /// What was left open, in words; none if there is nothing that a user could do about it.
 fn in_words(open: &Open<'_>) -> Option<String> {
-    let (at, reason) = match open {
+    let (at, reason, packet, hook) = match open {
         Open::WhichOfMany | Open::Delivery | Open::Action(_) => return None,
         Open::Orders => return Some("it depends on the order of base chains whose priorities are equal".to_owned()),
         Open::Order(one, two) => {
@@ -368,7 +404,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
                 "it depends on whether {table} {chain} runs before the kernel {what}: their priorities are equal"
             ));
         }
-        Open::Match(at, reason) => (*at, reason),
+        Open::Match(at, reason, packet, hook) => (*at, reason, *packet, *hook),
     };
     Some(match reason {
         Reason::Device(hook) => {
@@ -379,8 +415,11 @@ fn in_words(open: &Open<'_>) -> Option<String> {
             };
             format!("it depends on the device by which {how}, because {table}, chain {chain}, is for some: give {flag}")
         }
-        Reason::Condition(Condition::In { field, .. } | Condition::Flags { field, .. }, Some(_))
-        | Reason::Map(field, ..) => depends_on(*field, at),
+        Reason::Condition(
+            Condition::In { field, .. } | Condition::Flags { field, .. } | Condition::Masked { field, .. },
+            Some(_),
+        )
+        | Reason::Map(field, ..) => depends_on(*field, packet, hook, at),
         Reason::Condition(Condition::Unknown(text), _) => {
             format!("it depends on `{text}` in {at}, which is not understood")
         }
@@ -388,8 +427,12 @@ fn in_words(open: &Open<'_>) -> Option<String> {
     })
 }
 
-fn depends_on(field: Field, at: Place<'_>) -> String {
-    let (what, advice) = match field {
+fn depends_on(field: Field, packet: Packet, hook: Hook, at: Place<'_>) -> String {
+    // At input, packets have the socket that gets them.
+    let is_of_server = (packet == Packet::Reply) != (hook == Hook::Input) && packet != Packet::First;
+    let (what, advice) = match as_told(field, packet) {
+        Field::Uid if is_of_server => ("the user of the process that answers", ""),
+        Field::Gid if is_of_server => ("the group of the process that answers", ""),
         Field::Source(_) => ("the source address", ": give --from ADDRESS"),
         Field::SourcePort => ("the source port", ": give --from ADDRESS:PORT"),
         Field::Uid => ("the user", ": give --uid"),
@@ -400,6 +443,8 @@ fn depends_on(field: Field, at: Place<'_>) -> String {
         Field::DestinationPort => ("the port to which it is translated", ""),
         Field::Family | Field::Protocol => ("the protocol", ""),
         Field::State => ("what connection tracking says of it", ""),
+        Field::Mark => ("the mark of the packet", ""),
+        Field::ConnectionMark => ("the mark of the connection", ""),
         Field::TcpFlags => ("whether it uses ECN", ""),
     };
     format!("it depends on {what}, because of {at}{advice}")
@@ -764,7 +809,7 @@ mod tests {
             nat(
                 hook,
                 priority,
-                vec![rule([], Action::Nat("DNAT to 192.0.2.7".to_owned()))],
+                vec![rule([], Action::Nat(Nat::somewhere("DNAT to 192.0.2.7")))],
             )
         };
         assert_eq!(
@@ -1004,7 +1049,13 @@ mod tests {
             (Hook::Ingress, 300, State::Invalid, "dropped"),
             (Hook::Ingress, 300, State::New, to_proxy),
             (Hook::Input, -300, State::New, "dropped"),
-            (Hook::Input, -300, State::Established, to_proxy),
+            (
+                Hook::Input,
+                -300,
+                State::Established,
+                "dropped: the ACK after the reply",
+            ),
+            (Hook::Postrouting, -300, State::New, to_proxy),
             (Hook::Output, -300, State::Invalid, reply),
             (Hook::Output, -199, State::Established, reply),
             (Hook::Output, -199, State::New, to_proxy),

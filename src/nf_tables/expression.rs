@@ -22,6 +22,8 @@ pub(crate) enum Expression<'a> {
         register: u32,
         direction: Option<u8>,
     },
+    /// `[ ct set mark with reg REGISTER ]`: sets the connection's mark.
+    SetConnectionMark { register: u32 },
     /// Sets the connection's zone: for one direction only (`enum ip_conntrack_dir`), or for both.
     SetZone { register: u32, direction: Option<u8> },
     /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
@@ -59,14 +61,20 @@ pub(crate) enum Expression<'a> {
     Verdict(Verdict<'a>),
     /// `[ redir proto_min reg FIRST proto_max reg LAST ]`
     Redirect { first: Option<u32>, last: Option<u32> },
+    /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat`: each with the first and the last.
+    Nat {
+        is_destination: bool,
+        address: (Option<u32>, Option<u32>),
+        port: (Option<u32>, Option<u32>),
+    },
     /// `[ counter pkts PACKETS bytes BYTES ]`
     Counter(Counters),
     /// `[ match name NAME rev REVISION ]`: an xt match, through nft_compat.
     Match(Extension<'a>),
     /// `[ target name NAME rev REVISION ]`: an xt target, through nft_compat.
     Target(Extension<'a>),
-    /// `[ meta set KEY with reg … ]`; the key is one of `NFT_META_*`.
-    SetMeta { key: i32 },
+    /// `[ meta set KEY with reg REGISTER ]`; the key is one of `NFT_META_*`.
+    SetMeta { key: i32, register: u32 },
     /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
     SetPayload((i32, u32, u32)),
     /// `[ exthdr write … ]`: changes an option of TCP's.
@@ -232,7 +240,12 @@ impl<'a> Expression<'a> {
             Self::Target(extension) => add("target", &|data| extension.write(data)),
             // Made by reading alone.
             Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
-            Self::SetMeta { .. } | Self::SetPayload(_) | Self::SetOption | Self::SetCounter => {
+            Self::SetMeta { .. }
+            | Self::SetConnectionMark { .. }
+            | Self::SetPayload(_)
+            | Self::SetOption
+            | Self::SetCounter
+            | Self::Nat { .. } => {
                 list.refuse(format!("{self:?}"));
             }
         }
@@ -257,6 +270,7 @@ impl<'a> Expression<'a> {
                 },
                 None => Self::SetMeta {
                     key: number(NFTA_META_KEY)? as i32,
+                    register: number(NFTA_META_SREG)?,
                 },
             },
             b"payload" => match optional(NFTA_PAYLOAD_DREG)? {
@@ -291,6 +305,9 @@ impl<'a> Expression<'a> {
                 (None, direction) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_ZONE => Self::SetZone {
                     register: number(NFTA_CT_SREG)?,
                     direction: direction.and_then(|bytes| bytes.first().copied()),
+                },
+                (None, _) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_MARK => Self::SetConnectionMark {
+                    register: number(NFTA_CT_SREG)?,
                 },
                 _ => return Ok(None),
             },
@@ -349,6 +366,14 @@ impl<'a> Expression<'a> {
                         first,
                         last: optional(NFTA_REDIR_REG_PROTO_MAX)?,
                     },
+                }
+            }
+            b"nat" => {
+                let range = |first, last| Ok((optional(first)?, optional(last)?));
+                Self::Nat {
+                    is_destination: number(NFTA_NAT_TYPE)? as i32 == libc::NFT_NAT_DNAT,
+                    address: range(NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX)?,
+                    port: range(NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX)?,
                 }
             }
             b"counter" => {

@@ -41,14 +41,15 @@ pub(crate) const PAYLOAD_FIELDS: [Field; 6] = [
     Field::DestinationPort,
 ];
 
-/// Which `NFT_META_*` a field is, and whether its number is in the machine's byte order.
-pub(crate) const META_FIELDS: [(Field, i32, bool); 6] = [
-    (Field::Family, libc::NFT_META_NFPROTO, false),
-    (Field::Protocol, libc::NFT_META_L4PROTO, false),
-    (Field::InInterface, libc::NFT_META_IIFNAME, false),
-    (Field::OutInterface, libc::NFT_META_OIFNAME, false),
-    (Field::Uid, libc::NFT_META_SKUID, true),
-    (Field::Gid, libc::NFT_META_SKGID, true),
+/// Which `NFT_META_*` a field is.
+pub(crate) const META_FIELDS: [(Field, i32); 7] = [
+    (Field::Family, libc::NFT_META_NFPROTO),
+    (Field::Protocol, libc::NFT_META_L4PROTO),
+    (Field::InInterface, libc::NFT_META_IIFNAME),
+    (Field::OutInterface, libc::NFT_META_OIFNAME),
+    (Field::Uid, libc::NFT_META_SKUID),
+    (Field::Gid, libc::NFT_META_SKGID),
+    (Field::Mark, libc::NFT_META_MARK),
 ];
 
 /// The last bytes of a number that is written with 16, as many as its field has; none if it has more.

@@ -4,16 +4,22 @@
 //! same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the names
 //! of its expressions.
 
+use std::net::IpAddr;
+
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
+use super::number::{as_address, bits_of, interval, network};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be64};
 use crate::rules::family::Family;
-use crate::rules::flags::{State, ct_state, tcp_flags};
+use crate::rules::flags::{State, ct_state, of_states, tracked};
+use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::nftables::nfproto;
-use crate::rules::rule::{Action, Condition, Effect, Field, LOOPBACK, Rule, Values, interface};
+use crate::rules::nftables::{field_name, masked, nfproto};
+use crate::rules::rule::{
+    Action, Bits, Condition, Effect, Field, LOOPBACK, Nat, Rule, Values, interface, without_verdict,
+};
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
 use crate::xt;
@@ -62,8 +68,12 @@ enum Loaded {
     Masked { field: Field, mask: Vec<u8> },
     /// conntrack's state of the connection, under a mask.
     State(u32),
-    /// TCP's flags, under a mask.
-    TcpFlags(u8),
+    /// Its status of it, under a mask.
+    Status(u32),
+    /// Which way the packet goes, as conntrack knows it.
+    Direction,
+    /// Some bits of a field.
+    Bits(Bits),
     /// The protocol that the network device's header names.
     EtherType,
     /// The number of a device, whose name is this field.
@@ -81,7 +91,7 @@ impl Loaded {
             Self::Field { bytes, .. } => *bytes,
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
-            Self::State(_) | Self::TcpFlags(_) | Self::EtherType | Self::Index(_) => 4,
+            Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
             Self::Other(_) => 16,
         };
         bytes.div_ceil(4) as u32
@@ -136,14 +146,8 @@ impl<'a> Reader<'a> {
     fn finish(mut self) -> Rule {
         match (&self.rule.action, self.changes.take()) {
             (Action::Continue(_), Some(change)) => self.rule.action = Action::Unknown(change),
-            // Without a verdict, its effects are all that it does.
-            (Action::Continue(_), None) if !self.rule.effects.is_empty() => {
-                let effects = std::mem::take(&mut self.rule.effects);
-                let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
-                self.rule.action = match effects.contains(&Effect::Untrack) {
-                    true => Action::Untrack,
-                    false => Action::Continue(Some(texts.join(" "))),
-                };
+            (Action::Continue(_), None) => {
+                (self.rule.action, self.rule.effects) = without_verdict(std::mem::take(&mut self.rule.effects));
             }
             // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
             (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
@@ -179,11 +183,14 @@ impl<'a> Reader<'a> {
     fn describe(&self, register: u32) -> String {
         match self.loaded(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
-            Some(Loaded::State(_)) => "[ct] ".to_owned(),
+            Some(Loaded::State(_) | Loaded::Status(_) | Loaded::Direction) => "[ct] ".to_owned(),
             Some(Loaded::Index(_)) => "[meta] ".to_owned(),
-            Some(Loaded::Field { .. } | Loaded::Masked { .. } | Loaded::TcpFlags(_) | Loaded::EtherType) => {
-                "[payload] ".to_owned()
-            }
+            Some(Loaded::Field { field, .. } | Loaded::Bits(Bits { field, .. })) => match field {
+                Field::Mark | Field::Uid | Field::Gid => "[meta] ".to_owned(),
+                Field::ConnectionMark => "[ct] ".to_owned(),
+                _ => "[payload] ".to_owned(),
+            },
+            Some(Loaded::Masked { .. } | Loaded::EtherType) => "[payload] ".to_owned(),
             Some(Loaded::Value(_)) | None => String::new(),
         }
     }
@@ -206,16 +213,31 @@ impl<'a> Reader<'a> {
         if self.decided {
             return Ok(());
         }
+        let conditions = self.rule.conditions.len();
+        let done = self
+            .rule
+            .effects
+            .iter()
+            .find(|effect| !matches!(effect, Effect::Other(_)));
+        let done = done.map(|effect| effect.text().to_owned());
+        self.next(expression)?;
+        if let Some(done) = done
+            && self.rule.conditions.len() > conditions
+        {
+            // It was done whether the condition holds or not.
+            self.rule.conditions.truncate(conditions);
+            self.decide(Action::Unknown(done));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         match expression {
             Expression::Counter(counters) => self.rule.counters = self.rule.counters.or(Some(counters)),
             Expression::Meta { key, register } => {
-                let known = META_FIELDS.into_iter().find(|(_, known, _)| *known == key);
+                let known = META_FIELDS.into_iter().find(|(_, known)| *known == key);
                 let loaded = match known {
-                    Some((field, _, host_order)) => Loaded::Field {
-                        field,
-                        bytes: (field.bits() / 8) as usize,
-                        host_order,
-                    },
+                    Some((field, _)) => self.whole(field),
                     None if key == libc::NFT_META_PROTOCOL => Loaded::EtherType,
                     None if key == libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
                     None if key == libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
@@ -230,6 +252,9 @@ impl<'a> Reader<'a> {
             Expression::Conntrack { key, register, .. } => {
                 let loaded = match key {
                     libc::NFT_CT_STATE => Loaded::State(u32::MAX),
+                    libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
+                    libc::NFT_CT_DIRECTION => Loaded::Direction,
+                    libc::NFT_CT_MARK => self.whole(Field::ConnectionMark),
                     _ => Loaded::Other("[ct]".to_owned()),
                 };
                 self.load(register, loaded);
@@ -288,9 +313,8 @@ impl<'a> Reader<'a> {
             Expression::Target(extension) => {
                 let family = self.family.unwrap_or(Family::V4);
                 match xt::read_target(extension.name, extension.revision, extension.info, family)? {
-                    Action::Continue(effect) => self.rule.effects.extend(effect.map(Effect::Other)),
-                    Action::Untrack => self.rule.effects.push(Effect::Untrack),
-                    action => self.decide(action),
+                    xt::Target::Effect(effect) => self.rule.effects.push(effect),
+                    xt::Target::Action(action) => self.decide(action),
                 }
             }
             Expression::SetOption => self.effect("[exthdr]"),
@@ -302,16 +326,105 @@ impl<'a> Reader<'a> {
             // It decides whom the packet is for.
             Expression::SetMeta {
                 key: libc::NFT_META_PKTTYPE,
+                ..
             } => self.changes = Some("[meta pkttype]".to_owned()),
+            Expression::SetMeta {
+                key: libc::NFT_META_MARK,
+                register,
+            } => self.set_mark(Field::Mark, register),
             Expression::SetMeta { .. } => self.effect("[meta]"),
+            Expression::SetConnectionMark { register } => self.set_mark(Field::ConnectionMark, register),
             Expression::Verdict(verdict) => self.verdict(verdict),
             Expression::Redirect { first, last } => {
                 let action = self.redirect(first, last);
                 self.decide(action);
             }
+            Expression::Nat {
+                is_destination,
+                address,
+                port,
+            } => {
+                let nat = self.nat(is_destination, address, port);
+                self.decide(Action::Nat(nat));
+            }
             Expression::Other(name) => self.other(name),
         }
         Ok(())
+    }
+
+    /// All of a field, as `meta` and `ct` load it.
+    fn whole(&self, field: Field) -> Loaded {
+        let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
+        match self.rule.effects.iter().any(is_set) {
+            // Conditions are on what it was before.
+            true => Loaded::Other("[meta]".to_owned()),
+            false => Loaded::Field {
+                field,
+                bytes: (field.bits() / 8) as usize,
+                host_order: field.is_in_host_order(),
+            },
+        }
+    }
+
+    fn set_mark(&mut self, field: Field, register: u32) {
+        let to = match self.loaded(register) {
+            Some(Loaded::Value(value)) => value.first_chunk().map(|number| {
+                let number = u32::from_ne_bytes(*number);
+                Bits::constant(field, number.into())
+            }),
+            Some(&Loaded::Field {
+                field: from @ (Field::Mark | Field::ConnectionMark),
+                host_order: true,
+                ..
+            }) => Some(Bits::all(from)),
+            Some(&Loaded::Bits(bits)) if matches!(bits.field, Field::Mark | Field::ConnectionMark) => Some(bits),
+            _ => None,
+        };
+        let what = match to {
+            Some(Bits { mask: 0, xor, .. }) => format!("{xor:#x}"),
+            Some(bits) if bits == Bits::all(bits.field) => field_name(bits.field).to_owned(),
+            Some(Bits { field, mask, xor }) => format!("{} & {mask:#x} ^ {xor:#x}", field_name(field)),
+            None => "[...]".to_owned(),
+        };
+        let text = format!("{} set {what}", field_name(field));
+        self.rule.effects.push(Effect::Mark { field, to, text });
+    }
+
+    /// What `dnat to` or `snat to` say.
+    fn nat(&self, is_destination: bool, address: (Option<u32>, Option<u32>), port: (Option<u32>, Option<u32>)) -> Nat {
+        let verb = if is_destination { "dnat" } else { "snat" };
+        let value = |register: Option<u32>| match self.loaded(register?) {
+            Some(Loaded::Value(value)) => Some(value.clone()),
+            _ => None,
+        };
+        let as_port = |register| value(register).and_then(|value| value.first_chunk().copied().map(u16::from_be_bytes));
+        let single = address
+            .1
+            .is_none_or(|last| Some(last) == address.0 || value(Some(last)) == value(address.0));
+        let known = value(address.0).filter(|_| single).and_then(|value| as_address(&value));
+        let ports = match port {
+            (None, _) => None,
+            (first, last) => as_port(first).zip(as_port(last.or(first))),
+        };
+        // Where it is, or may be, something that a map says.
+        if (known.is_none() && address.0.is_some()) || (ports.is_none() && port.0.is_some()) {
+            return Nat::somewhere(format!("{verb} to a mapped port"));
+        }
+        let shown = match known {
+            Some(IpAddr::V6(address)) => format!("[{address}]"),
+            Some(IpAddr::V4(address)) => address.to_string(),
+            None => String::new(),
+        };
+        let text = match ports {
+            None => format!("{verb} to {shown}"),
+            Some((first, last)) if first == last => format!("{verb} to {shown}:{first}"),
+            Some((first, last)) => format!("{verb} to {shown}:{first}-{last}"),
+        };
+        Nat {
+            text,
+            address: known,
+            ports,
+        }
     }
 
     fn payload(&self, (base, offset, length): (i32, u32, u32)) -> Loaded {
@@ -326,7 +439,7 @@ impl<'a> Reader<'a> {
             };
         }
         if (base, offset, length) == TCP_FLAGS {
-            return Loaded::TcpFlags(u8::MAX);
+            return Loaded::Bits(Bits::all(Field::TcpFlags));
         }
         let field = PAYLOAD_FIELDS.into_iter().find(|&field| {
             let Some((known_base, known_offset, known_length)) = header::place(field) else {
@@ -368,7 +481,24 @@ impl<'a> Reader<'a> {
                 mask: mask.to_vec(),
             },
             (Some(Loaded::State(_)), Some(mask)) if plain => Loaded::State(u32::from_ne_bytes(*mask)),
-            (Some(Loaded::TcpFlags(u8::MAX)), None) if let (true, [mask]) = (plain, mask) => Loaded::TcpFlags(*mask),
+            (Some(Loaded::Status(_)), Some(mask)) if plain => Loaded::Status(u32::from_ne_bytes(*mask)),
+            (
+                Some(
+                    &Loaded::Bits(Bits { field, xor: 0, .. })
+                    | &Loaded::Field {
+                        field: field @ (Field::SourcePort | Field::DestinationPort),
+                        ..
+                    }
+                    | &Loaded::Field {
+                        field: field @ (Field::Mark | Field::ConnectionMark),
+                        host_order: true,
+                        ..
+                    },
+                ),
+                _,
+            ) if let (Some(mask), Some(xor)) = (bits_of(field, mask), bits_of(field, xor)) => {
+                Loaded::Bits(Bits { field, mask, xor })
+            }
             _ => Loaded::Other(format!("{}[bitwise]", self.describe(from))),
         }
     }
@@ -473,15 +603,29 @@ impl<'a> Reader<'a> {
                 Ok(value) => ct_state(|state| (state.bit() & mask == value) != negated),
                 Err(_) => unknown(),
             },
-            Some(&Loaded::TcpFlags(mask)) if equality => {
+            Some(&Loaded::Bits(Bits { field, mask, xor })) if equality => match bits_of(field, value) {
+                Some(number) => masked(field, mask, number ^ xor, negated),
+                None => unknown(),
+            },
+            Some(&Loaded::Status(mask)) if equality && mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
+                let Ok(value) = value.try_into().map(u32::from_ne_bytes) else {
+                    return unknown();
+                };
                 let operator = if negated { "!=" } else { "==" };
-                match value {
-                    &[flags] => {
-                        let text = format!("tcp flags & {mask:#04x} {operator} {flags:#04x}");
-                        tcp_flags(text, mask, flags, negated)
-                    }
-                    _ => unknown(),
-                }
+                let text = format!("ct status & {mask:#x} {operator} {value:#x}");
+                tracked(text, |tracked| {
+                    let bit = |is_set, bit| if is_set { bit } else { 0 };
+                    let status = bit(tracked.has_snat, IPS_SRC_NAT) | bit(tracked.has_dnat, IPS_DST_NAT);
+                    tracked.has_entry() && (status & mask == value) != negated
+                })
+            }
+            Some(Loaded::Direction) if equality => {
+                let not = if negated { "!= " } else { "" };
+                let &[way] = value else { return unknown() };
+                let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
+                tracked(format!("ct direction {not}{name}"), |tracked| {
+                    tracked.has_entry() && (u8::from(tracked.is_reply) == way) != negated
+                })
             }
             _ => unknown(),
         }
@@ -511,16 +655,24 @@ impl<'a> Reader<'a> {
         let text = format!("{}[lookup]", self.describe(register));
         if let Some(Loaded::State(u32::MAX)) = self.loaded(register) {
             let set = self.sets.iter().find(|set| set.name == name);
-            let elements = set.and_then(|set| set.elements.as_ref());
-            return match (verdict, to, elements) {
+            let states = set.and_then(|set| set.numbers_of(Field::State));
+            return match (verdict, to, states) {
                 (true, _, Some(_)) => self.decide(Action::Map(Field::State, name)),
                 (true, _, None) => self.decide(Action::Unknown("[vmap]".to_owned())),
-                (false, None, Some(elements)) => {
-                    let is_in = |state: State| elements.meets(&[(state.number(), state.number())]) != negated;
+                (false, None, Some(states)) => {
+                    let is_in = |state: State| {
+                        let of_state = of_states(&Intervals::one(state.bit().into()));
+                        states.meets(of_state.as_slice()) != negated
+                    };
                     self.rule.conditions.push(ct_state(is_in));
                 }
                 (false, ..) => self.unknown(text),
             };
+        }
+        if let (Some(&Loaded::Index(field)), None) = (self.loaded(register), to) {
+            let condition = self.devices_in(&name, field, negated);
+            self.rule.conditions.push(condition.unwrap_or(Condition::Unknown(text)));
+            return;
         }
         let whole = match self.loaded(register) {
             Some(&Loaded::Field {
@@ -541,27 +693,21 @@ impl<'a> Reader<'a> {
                 negated,
             },
             // The set's elements are in the machine's byte order.
-            (Some((field, true)), Some(elements)) => {
-                let swapped = elements.as_slice().iter().map(|&(first, last)| {
-                    let swap = |number: u128| u32::try_from(number).ok().map(|number| u128::from(number.swap_bytes()));
-                    (first == last)
-                        .then(|| swap(first))
-                        .flatten()
-                        .map(|number| (number, number))
-                });
-                match swapped.collect::<Option<Vec<_>>>() {
-                    Some(list) => Condition::In {
-                        field,
-                        values: Values::Listed(list),
-                        negated,
-                    },
-                    None => Condition::Unknown(text),
-                }
-            }
+            (Some((field, true)), Some(_)) => match set.and_then(|set| set.numbers_of(field)) {
+                Some(numbers) => Condition::In {
+                    field,
+                    values: Values::Listed(numbers.as_slice().to_vec()),
+                    negated,
+                },
+                None => Condition::Unknown(text),
+            },
             _ => Condition::Unknown(text),
         };
         match (verdict, whole) {
-            (true, Some((field, false))) if matches!(condition, Condition::In { .. }) => {
+            // An interval's elements are in network order, which the map doesn't tell.
+            (true, Some((field, host_order)))
+                if matches!(condition, Condition::In { .. }) && host_order == field.is_in_host_order() =>
+            {
                 self.decide(Action::Map(field, name));
             }
             (true, _) => self.decide(Action::Unknown("[vmap]".to_owned())),
@@ -572,6 +718,23 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    /// The condition that a device's number is in a set.
+    fn devices_in(&self, set: &Name, field: Field, negated: bool) -> Option<Condition> {
+        let set = self.sets.iter().find(|known| known.name == *set)?;
+        // Numbers of devices are in the machine's order, as marks are.
+        let numbers = set.numbers_of(Field::Mark)?;
+        let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
+        let name = |index: u128| {
+            let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
+            Some((name, name))
+        };
+        Some(Condition::In {
+            field,
+            values: Values::Listed(numbers.map(name).collect::<Option<_>>()?),
+            negated,
+        })
     }
 
     fn verdict(&mut self, verdict: Verdict<'_>) {
@@ -588,7 +751,7 @@ impl<'a> Reader<'a> {
         match (first, last.or(first)) {
             (Some(first), Some(last)) => match (port(first), port(last)) {
                 (Some(first), Some(last)) => Action::Redirect(Some((first, last))),
-                _ => Action::Nat("redirect to a mapped port".to_owned()),
+                _ => Action::Nat(Nat::somewhere("redirect to a mapped port")),
             },
             _ => Action::Redirect(None),
         }
@@ -599,7 +762,8 @@ impl<'a> Reader<'a> {
         // It may load something, into any register.
         self.registers.clear();
         match name {
-            b"nat" | b"masq" => self.decide(Action::Nat(text)),
+            b"nat" => self.decide(Action::Nat(Nat::somewhere(text))),
+            b"masq" => self.decide(Action::Nat(Nat::somewhere("masquerade"))),
             b"reject" => self.decide(Action::Drop),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
             // tproxy needs a listener that is transparent; without one it does nothing, and xt's drops.
@@ -625,66 +789,11 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
     }
 }
 
-/// The numbers of a field whose first bytes are these: a single number or, if only part of an address or a name is
-/// given, an interval.
-fn interval(field: Field, loaded: usize, host_order: bool, value: &[u8]) -> Option<(u128, u128)> {
-    let bytes = (field.bits() / 8) as usize;
-    if matches!(field, Field::InInterface | Field::OutInterface) {
-        // For a whole name, nft compares all 16 bytes and iptables-nft the name with its NUL. A prefix has no NUL.
-        if value.len() > bytes {
-            return None;
-        }
-        let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-        if value.iter().skip(name.len()).any(|&byte| byte != 0) {
-            return None; // no device has such a name
-        }
-        let first = interface(name);
-        return Some(if name.len() < value.len() || value.len() == bytes {
-            (first, first)
-        } else {
-            (first, first | u128::MAX.checked_shr(8 * name.len() as u32).unwrap_or(0))
-        });
-    }
-    if value.len() != loaded || loaded > bytes {
-        return None;
-    }
-    let number = value.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
-    if host_order && cfg!(target_endian = "little") {
-        let swapped = value
-            .iter()
-            .rev()
-            .fold(0u128, |number, &byte| number << 8 | u128::from(byte));
-        return Some((swapped, swapped));
-    }
-    let rest = 8 * (bytes - loaded) as u32;
-    let first = number.checked_shl(rest).unwrap_or(0);
-    Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
-}
-
-/// The addresses that equal this one under a mask, both as long as what was loaded; none if the mask has holes.
-fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
-    if address.len() != mask.len() {
-        return None;
-    }
-    let bits = field.bits();
-    let number = |bytes: &[u8]| {
-        let number = bytes.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
-        number.checked_shl(bits - 8 * bytes.len() as u32)
-    };
-    let (address, mask) = (number(address)?, number(mask)?);
-    let hosts = field.largest() & !mask;
-    // The bits outside the mask must be the last ones, and those of the address must be zero, or nothing would be
-    // equal.
-    let contiguous = hosts & hosts.wrapping_add(1) == 0;
-    (contiguous && address & hosts == 0).then_some((address, address | hosts))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::netlink::message::recorded;
     use crate::rules::examples;
-    use crate::rules::intervals::Intervals;
     use crate::rules::nftables::NftRule;
     use crate::rules::xtables::IptablesRule;
 
@@ -722,7 +831,12 @@ mod tests {
             };
             // What such a condition comes to isn't in its text.
             let fixed = rule.conditions.iter().find_map(|condition| match condition {
-                Condition::Flags { numbers, .. } => Some(format!(" (of {} numbers)", numbers.len())),
+                Condition::Flags { numbers, .. } => {
+                    let numbers = Intervals::new(numbers.iter().copied());
+                    let held =
+                        |state: &&State| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
+                    Some(format!(" (of {} states)", State::ALL.iter().filter(held).count()))
+                }
                 _ => None,
             });
             let shown = shown + &fixed.unwrap_or_default();

@@ -7,6 +7,7 @@ pub(crate) mod expression;
 pub(crate) mod header;
 pub(crate) mod hooks;
 pub(crate) mod meaning;
+mod number;
 pub(crate) mod read;
 pub(crate) mod refusal;
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
 pub(crate) const NFTA_META_DREG: u16 = 1;
 pub(crate) const NFTA_META_KEY: u16 = 2;
+pub(crate) const NFTA_META_SREG: u16 = 3;
 
 pub(crate) const NFTA_CMP_SREG: u16 = 1;
 pub(crate) const NFTA_CMP_OP: u16 = 2;
@@ -53,6 +54,9 @@ pub(crate) const NFTA_CT_DREG: u16 = 1;
 pub(crate) const NFTA_CT_KEY: u16 = 2;
 pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
 pub(crate) const NFTA_CT_SREG: u16 = 4;
+/// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was changed.
+pub(crate) const IPS_SRC_NAT: u32 = 1 << 4;
+pub(crate) const IPS_DST_NAT: u32 = 1 << 5;
 /// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
 pub(crate) const IP_CT_DIR_ORIGINAL: u8 = 0;
 
@@ -113,6 +117,12 @@ pub(crate) const NFTA_LOOKUP_SREG: u16 = 2;
 pub(crate) const NFTA_LOOKUP_DREG: u16 = 3;
 pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
 
+/// `enum nft_nat_attributes`
+pub(crate) const NFTA_NAT_TYPE: u16 = 1;
+pub(crate) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
+pub(crate) const NFTA_NAT_REG_ADDR_MAX: u16 = 4;
+pub(crate) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
+pub(crate) const NFTA_NAT_REG_PROTO_MAX: u16 = 6;
 pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
 pub(crate) const NFTA_REDIR_FLAGS: u16 = 3;

@@ -4,6 +4,7 @@ use crate::error;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::found::Found;
+use crate::found::listener::Listener;
 use crate::netlink::ReadError;
 use crate::netlink::listeners::listeners;
 use crate::wanted::config::Config;
@@ -15,6 +16,11 @@ pub(super) fn of(config: &Config) -> Vec<ProxyWarning> {
         other => format!("sock_diag: {other}"),
     });
     warnings(config, listeners)
+}
+
+/// What listens in the thread's network namespace, as far as it can be seen.
+pub(super) fn listening() -> Vec<Listener> {
+    listeners().unwrap_or_default()
 }
 
 /// The same for the rules that were found; none where there are no rules, or too few to tell their flags.

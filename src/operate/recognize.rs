@@ -124,7 +124,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
 /// Whether rules of other programs take connections away doesn't count here.
 pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
     let config = config(mode, found).ok()?;
-    differences(mode, &all::expected(mode, &plan(&config)), found)
+    differences(mode, &all::expected(mode, &plan(&config)), found, &[])
         .iter()
         .all(|finding| finding.problem.is_about_others())
         .then(|| spelled(&config, mode))

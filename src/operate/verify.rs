@@ -14,6 +14,7 @@ use crate::namespace;
 use crate::operate;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
+use crate::operate::proxy::listening;
 use crate::rules::family::Family;
 use crate::rules::table::{Subsystem, TableFamily};
 use crate::wanted::mode::NAT;
@@ -207,7 +208,7 @@ impl Install {
 /// What the mode's rules are kept in could not be seen.
 pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    let all = differences(mode, &all::expected(mode, rulesets), found).into_iter();
+    let all = differences(mode, &all::expected(mode, rulesets), found, &listening()).into_iter();
     let (doubts, findings): (Vec<_>, Vec<_>) = all.partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,

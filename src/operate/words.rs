@@ -1,9 +1,9 @@
 //! A rule in words.
 
-use crate::rules::flags::{SYN, State};
+use crate::rules::flags::{SYN, SYN_ACK, Tracked};
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
+use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
 use crate::rules::table::Table;
 use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
@@ -52,7 +52,9 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Flags { text, .. } | Condition::Unknown(text) => return text.clone(),
+        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
+            return text.clone();
+        }
     };
     let what = match field {
         Field::Family | Field::Protocol => "",
@@ -65,6 +67,8 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
         Field::InInterface => "in by ",
         Field::OutInterface => "out by ",
         Field::State => "ct state ",
+        Field::Mark => "mark ",
+        Field::ConnectionMark => "ct mark ",
         Field::TcpFlags => "tcp flags ",
     };
     let not = if negated { "not " } else { "" };
@@ -104,7 +108,7 @@ pub(super) fn action(action: &Action) -> String {
         Action::Jump(chain) => format!("to {chain}"),
         Action::Goto(chain) => format!("to {chain}, for good"),
         Action::Continue(None) => "only counts".to_owned(),
-        Action::Continue(Some(text)) | Action::Nat(text) => text.clone(),
+        Action::Continue(Some(text)) | Action::Nat(Nat { text, .. }) => text.clone(),
         Action::Accept => "ends this chain".to_owned(),
         Action::Return => "returns".to_owned(),
         Action::Drop => "drops".to_owned(),
@@ -129,12 +133,15 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     };
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Flags { field, .. } => return format!("this packet is {}", flags(*field, had.as_ref())),
+        Condition::Flags { field, .. } | Condition::Masked { field, .. } => {
+            return format!("this packet {}", flags(*field, had.as_ref()));
+        }
         Condition::Unknown(_) => return "not understood".to_owned(),
     };
     if had.is_none() {
         return match field {
             Field::Uid | Field::Gid => "no process of this namespace sends it".to_owned(),
+            Field::ConnectionMark => "it is of no connection that is tracked".to_owned(),
             _ => "it is of the other family".to_owned(),
         };
     }
@@ -162,17 +169,38 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
     }
 }
 
-/// What a packet has in a field of flags.
+/// What a packet is or has in a field of flags.
 fn flags(field: Field, had: Option<&Intervals>) -> String {
-    let had = had.cloned().unwrap_or_default();
-    if field == Field::TcpFlags {
-        let is_first = had.meets(&SYN.map(|flags| (flags.into(), flags.into())));
-        return if is_first { "syn" } else { "syn,ack" }.to_owned();
+    let Some(had) = had else {
+        return "has none".to_owned();
+    };
+    match field {
+        Field::State => {
+            let is_possible = |tracked: &Tracked| had.meets(&[(tracked.number(), tracked.number())]);
+            let mut states: Vec<String> = Tracked::all().filter(is_possible).map(tracked_in_words).collect();
+            states.dedup();
+            format!("is {}", states.join(" or "))
+        }
+        Field::TcpFlags => {
+            let is = |flags: &[u8]| flags.iter().any(|&flags| had.meets(&[(flags.into(), flags.into())]));
+            let name = match (is(&SYN), is(&SYN_ACK)) {
+                (true, _) => "syn",
+                (_, true) => "syn,ack",
+                _ => "ack",
+            };
+            format!("is {name}")
+        }
+        _ => format!("has {}", subject(field, Some(had))),
     }
-    let states = State::ALL
-        .into_iter()
-        .filter(|state| had.meets(&[(state.number(), state.number())]));
-    states.map(State::name).collect::<Vec<_>>().join(" or ")
+}
+
+/// What connection tracking has of a packet, as nft says it.
+fn tracked_in_words(tracked: Tracked) -> String {
+    let nat = [(tracked.has_snat, "snat"), (tracked.has_dnat, "dnat")].into_iter();
+    let nat = nat.filter(|(is_so, _)| *is_so && tracked.has_entry());
+    let mut words = vec![tracked.state.name()];
+    words.extend(nat.map(|(_, name)| name));
+    words.join(",")
 }
 
 /// Why it is not known whether a connection matches.
@@ -182,8 +210,8 @@ pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
         Reason::Map(field, _, had) | Reason::Condition(Condition::In { field, .. }, had) => {
             format!("not known: it is {}", subject(*field, had.as_ref()))
         }
-        Reason::Condition(Condition::Flags { field, .. }, had) => {
-            format!("not known: it is {}", flags(*field, had.as_ref()))
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, had) => {
+            format!("not known: it {}", flags(*field, had.as_ref()))
         }
         Reason::Condition(Condition::Unknown(_), _) => "not understood".to_owned(),
     }
@@ -206,6 +234,8 @@ fn subject(field: Field, numbers: Option<&Intervals>) -> String {
         Field::Gid => ("group ", "any group but the proxy's"),
         Field::InInterface | Field::OutInterface => ("", "any device"),
         Field::State => ("", "any state"),
+        Field::Mark => ("mark ", "any mark"),
+        Field::ConnectionMark => ("ct mark ", "any ct mark"),
         Field::TcpFlags => ("", "any flags"),
     };
     match numbers.map(Intervals::as_slice) {

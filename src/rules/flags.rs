@@ -1,5 +1,6 @@
 //! Fields whose numbers are flags that have names: connection tracking's states, and TCP's flags.
 
+use crate::rules::intervals::Intervals;
 use crate::rules::rule::{Condition, Field};
 
 /// What connection tracking says of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
@@ -33,11 +34,6 @@ impl State {
         self as u32
     }
 
-    /// Its number in [`Field::State`]: the bytes of its bit in the machine's order, as sets of nf_tables have them.
-    pub fn number(self) -> u128 {
-        u32::from_be_bytes(self.bit().to_ne_bytes()).into()
-    }
-
     /// Its name, as nft writes it.
     pub fn name(self) -> &'static str {
         match self {
@@ -50,6 +46,45 @@ impl State {
     }
 }
 
+/// What connection tracking has of a packet's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tracked {
+    /// What it says of the packet.
+    pub state: State,
+    /// Whether the packet goes the other way than the first one.
+    pub is_reply: bool,
+    /// Whether the connection's source was changed (`IPS_SRC_NAT`).
+    pub has_snat: bool,
+    /// Whether its destination was changed (`IPS_DST_NAT`).
+    pub has_dnat: bool,
+}
+
+impl Tracked {
+    /// Everything that it may have.
+    pub fn all() -> impl Iterator<Item = Self> {
+        State::ALL.into_iter().flat_map(|state| {
+            (0..8u8).map(move |bits| Self {
+                state,
+                is_reply: bits & 1 != 0,
+                has_snat: bits & 2 != 0,
+                has_dnat: bits & 4 != 0,
+            })
+        })
+    }
+
+    /// Its number in [`Field::State`]: the state's bit, and beyond its byte one for each of the others.
+    pub fn number(self) -> u128 {
+        let others = [self.is_reply, self.has_snat, self.has_dnat].into_iter().enumerate();
+        let bits = others.map(|(place, is_so)| u128::from(is_so) << (8 + place));
+        bits.fold(self.state.bit().into(), |number, bit| number | bit)
+    }
+
+    /// Whether it has an entry for the connection, and so a direction, a status and a mark (`nf_ct_get`).
+    pub fn has_entry(self) -> bool {
+        !matches!(self.state, State::Invalid | State::Untracked)
+    }
+}
+
 /// `ct state` with the states for which this holds, as nft writes it.
 pub fn ct_state(holds: impl Fn(State) -> bool) -> Condition {
     let (held, others): (Vec<State>, Vec<State>) = State::ALL.into_iter().partition(|state| holds(*state));
@@ -58,27 +93,29 @@ pub fn ct_state(holds: impl Fn(State) -> bool) -> Condition {
         true => format!("ct state {}", names(&held)),
         false => format!("ct state != {}", names(&others)),
     };
-    states(text, &held)
+    tracked(text, |tracked| held.contains(&tracked.state))
 }
 
-/// The condition that connection tracking says one of these of a packet.
-pub fn states(text: String, states: &[State]) -> Condition {
+/// The condition that this holds for what connection tracking has.
+pub fn tracked(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
     Condition::Flags {
         text,
         field: Field::State,
-        numbers: states.iter().map(|state| (state.number(), state.number())).collect(),
+        numbers: numbers(holds),
     }
 }
 
-/// The condition that, of TCP's flags under this mask, exactly these are set; or, if negated, not exactly these.
-pub fn tcp_flags(text: String, mask: u8, set: u8, negated: bool) -> Condition {
-    let holds = |flags: &u8| (flags & mask == set) != negated;
-    let numbers = (0..=u8::MAX).filter(holds);
-    Condition::Flags {
-        text,
-        field: Field::TcpFlags,
-        numbers: numbers.map(|flags| (flags.into(), flags.into())).collect(),
-    }
+fn numbers(holds: impl Fn(Tracked) -> bool) -> Vec<(u128, u128)> {
+    let held = Tracked::all().filter(|tracked| holds(*tracked));
+    held.map(|tracked| (tracked.number(), tracked.number())).collect()
+}
+
+/// The numbers in [`Field::State`] whose states are among these bits, which are as sets of nf_tables have them.
+pub fn of_states(bits: &Intervals) -> Intervals {
+    Intervals::new(numbers(|tracked| {
+        let bit = u128::from(tracked.state.bit());
+        bits.meets(&[(bit, bit)])
+    }))
 }
 
 /// A condition that holds for every packet, or for none.
@@ -114,6 +151,15 @@ mod tests {
         ] {
             assert!(matches!(is(bits), Condition::Flags { text: said, .. } if said == text));
         }
-        assert_eq!(State::New.number(), u128::from(8u32.swap_bytes()), "on this machine");
+    }
+
+    #[test]
+    fn whatever_else_a_packet_has_its_state_is_known() {
+        let new = of_states(&Intervals::one(8));
+        assert_eq!(new.as_slice().len(), 8);
+        for tracked in Tracked::all() {
+            let number = tracked.number();
+            assert_eq!(new.meets(&[(number, number)]), tracked.state == State::New);
+        }
     }
 }

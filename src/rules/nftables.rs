@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rules::family::Family;
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
+use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
 use crate::rules::set::Set;
 use crate::rules::set::{Shape, set_elements, set_field};
 use crate::rules::subnet::subnet;
@@ -30,7 +30,12 @@ impl fmt::Display for NftRule<'_> {
         if rule.counters.is_some() {
             word(&"counter")?;
         }
-        for effect in &rule.effects {
+        // Without a verdict, the action says them.
+        for effect in rule
+            .effects
+            .iter()
+            .filter(|_| !matches!(rule.action, Action::Continue(_)))
+        {
             word(&effect.text())?;
         }
         match &rule.action {
@@ -77,22 +82,7 @@ impl fmt::Display for NftCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Condition::In { field, values, negated } => {
-                f.write_str(match field {
-                    Field::Family => "meta nfproto",
-                    Field::Protocol => "meta l4proto",
-                    Field::Source(Family::V4) => "ip saddr",
-                    Field::Source(Family::V6) => "ip6 saddr",
-                    Field::Destination(Family::V4) => "ip daddr",
-                    Field::Destination(Family::V6) => "ip6 daddr",
-                    Field::SourcePort => "tcp sport",
-                    Field::DestinationPort => "tcp dport",
-                    Field::Uid => "meta skuid",
-                    Field::Gid => "meta skgid",
-                    Field::InInterface => "iifname",
-                    Field::OutInterface => "oifname",
-                    Field::State => "ct state",
-                    Field::TcpFlags => "tcp flags",
-                })?;
+                f.write_str(field_name(*field))?;
                 f.write_str(if *negated { " != " } else { " " })?;
                 match values {
                     Values::Set(name) => write!(f, "@{name}"),
@@ -106,8 +96,45 @@ impl fmt::Display for NftCondition<'_> {
                     },
                 }
             }
-            Condition::Flags { text, .. } | Condition::Unknown(text) => f.write_str(text),
+            Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
+                f.write_str(text)
+            }
         }
+    }
+}
+
+/// What nft calls a field.
+pub fn field_name(field: Field) -> &'static str {
+    match field {
+        Field::Family => "meta nfproto",
+        Field::Protocol => "meta l4proto",
+        Field::Source(Family::V4) => "ip saddr",
+        Field::Source(Family::V6) => "ip6 saddr",
+        Field::Destination(Family::V4) => "ip daddr",
+        Field::Destination(Family::V6) => "ip6 daddr",
+        Field::SourcePort => "tcp sport",
+        Field::DestinationPort => "tcp dport",
+        Field::Uid => "meta skuid",
+        Field::Gid => "meta skgid",
+        Field::InInterface => "iifname",
+        Field::OutInterface => "oifname",
+        Field::State => "ct state",
+        Field::Mark => "meta mark",
+        Field::ConnectionMark => "ct mark",
+        Field::TcpFlags => "tcp flags",
+    }
+}
+
+/// The condition that these bits of a field are those of the number; or, if negated, that they are not.
+pub fn masked(field: Field, mask: u128, number: u128, negated: bool) -> Condition {
+    let operator = if negated { "!=" } else { "==" };
+    let width = field.bits() as usize / 4 + 2;
+    Condition::Masked {
+        text: format!("{} & {mask:#0width$x} {operator} {number:#0width$x}", field_name(field)),
+        field,
+        mask,
+        number,
+        negated,
     }
 }
 
@@ -165,7 +192,7 @@ impl fmt::Display for NftAction<'_> {
                 let text = NftCondition(&condition).to_string();
                 f.write_str(&text.replacen(" @", " vmap @", 1))
             }
-            Action::Nat(text) | Action::Unknown(text) => f.write_str(text),
+            Action::Nat(Nat { text, .. }) | Action::Unknown(text) => f.write_str(text),
         }
     }
 }
@@ -371,7 +398,7 @@ mod tests {
             (Action::Redirect(Some((4143, 4150))), "redirect to :4143-4150"),
             (Action::Untrack, "notrack"),
             (Action::Map(Field::DestinationPort, name), "tcp dport vmap @sub"),
-            (Action::Nat("dnat to 10.0.0.1".to_owned()), "dnat to 10.0.0.1"),
+            (Action::Nat(Nat::somewhere("dnat to 10.0.0.1")), "dnat to 10.0.0.1"),
             (Action::Unknown("queue to 1".to_owned()), "queue to 1"),
         ] {
             assert_eq!(NftRule(&rule([], action)).to_string(), text);

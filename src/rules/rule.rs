@@ -31,6 +31,12 @@ impl Rule {
         }
     }
 
+    /// Whether it may do something that later rules see, or decides.
+    pub fn does_something(&self) -> bool {
+        let only_other = |effect: &Effect| matches!(effect, Effect::Other(_));
+        !matches!(self.action, Action::Continue(_)) || !self.effects.iter().all(only_other)
+    }
+
     /// Whether the other rule has the same conditions, effects, action and comment; counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
         self.conditions == other.conditions
@@ -72,8 +78,12 @@ pub enum Field {
     InInterface,
     /// The name of the device by which it leaves, in the same form.
     OutInterface,
-    /// What connection tracking says of it; see [`State::number`](crate::rules::flags::State::number).
+    /// What connection tracking has of it; see [`Tracked::number`](crate::rules::flags::Tracked::number).
     State,
+    /// The mark of the packet (`meta mark`).
+    Mark,
+    /// The mark of its connection (`ct mark`); it doesn't exist for a packet of no connection.
+    ConnectionMark,
     /// TCP's flags (the 14th byte of its header).
     TcpFlags,
 }
@@ -84,10 +94,19 @@ impl Field {
         match self {
             Field::Family | Field::Protocol | Field::TcpFlags => 8,
             Field::SourcePort | Field::DestinationPort => 16,
-            Field::Uid | Field::Gid | Field::State | Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
+            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark => 32,
+            Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
             Field::Source(Family::V6) | Field::Destination(Family::V6) => 128,
             Field::InInterface | Field::OutInterface => 128,
         }
+    }
+
+    /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
+    pub fn is_in_host_order(self) -> bool {
+        matches!(
+            self,
+            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark
+        )
     }
 
     /// The largest number that it can have.
@@ -143,7 +162,7 @@ pub enum Condition {
         /// It holds if the field is none of them.
         negated: bool,
     },
-    /// The same of a field whose numbers are flags that have names: `ct state new`, `--syn`.
+    /// The same of a field whose numbers are flags that have names: `ct state new`.
     Flags {
         /// How it is written.
         text: String,
@@ -152,11 +171,32 @@ pub enum Condition {
         /// The numbers.
         numbers: Vec<(u128, u128)>,
     },
+    /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
+    Masked {
+        /// How it is written.
+        text: String,
+        /// What it looks at.
+        field: Field,
+        /// The bits that count.
+        mask: u128,
+        /// What they are to be.
+        number: u128,
+        /// It holds if they are not.
+        negated: bool,
+    },
     /// A condition that isn't understood: it may hold or not.
     Unknown(String),
 }
 
 impl Condition {
+    /// What it looks at, if it is understood.
+    pub fn field(&self) -> Option<Field> {
+        match self {
+            Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
+            Self::Unknown(_) => None,
+        }
+    }
+
     /// The field is one of these.
     pub fn is(field: Field, values: impl Into<Values>) -> Self {
         Self::In {
@@ -215,6 +255,15 @@ impl From<(u128, u128)> for Values {
 pub enum Effect {
     /// Connection tracking ignores the packet, if it hasn't seen it yet.
     Untrack,
+    /// It sets a mark.
+    Mark {
+        /// Which one: [`Field::Mark`] or [`Field::ConnectionMark`].
+        field: Field,
+        /// What to; none: that isn't known.
+        to: Option<Bits>,
+        /// How it is written.
+        text: String,
+    },
     /// Something that doesn't affect the packet's way; how it is written.
     Other(String),
 }
@@ -224,8 +273,58 @@ impl Effect {
     pub fn text(&self) -> &str {
         match self {
             Self::Untrack => "notrack",
-            Self::Other(text) => text,
+            Self::Mark { text, .. } | Self::Other(text) => text,
         }
+    }
+}
+
+/// What a rule without a verdict does, which is no more than its effects, and those of them that later rules see.
+pub fn without_verdict(effects: Vec<Effect>) -> (Action, Vec<Effect>) {
+    let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
+    let text = texts.join(" ");
+    let seen = |effect: &Effect| !matches!(effect, Effect::Other(_));
+    let mut kept: Vec<Effect> = effects.iter().filter(|&effect| seen(effect)).cloned().collect();
+    let action = match kept.contains(&Effect::Untrack) {
+        true => Action::Untrack,
+        false => Action::Continue((!effects.is_empty()).then_some(text)),
+    };
+    kept.retain(|effect| *effect != Effect::Untrack);
+    (action, kept)
+}
+
+/// A number that is made of a field's: the field under a mask, with these bits turned round. A constant has no mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bits {
+    /// The field.
+    pub field: Field,
+    /// Its bits that count.
+    pub mask: u128,
+    /// The bits that are turned round.
+    pub xor: u128,
+}
+
+impl Bits {
+    /// The number of this field.
+    pub fn all(field: Field) -> Self {
+        Self {
+            field,
+            mask: field.largest(),
+            xor: 0,
+        }
+    }
+
+    /// This number, whatever the field is.
+    pub fn constant(field: Field, number: u128) -> Self {
+        Self {
+            field,
+            mask: 0,
+            xor: number,
+        }
+    }
+
+    /// What it is where the field is this number.
+    pub fn of(self, number: u128) -> u128 {
+        (number & self.mask) ^ self.xor
     }
 }
 
@@ -246,14 +345,36 @@ pub enum Action {
     Goto(Name),
     /// The connection goes to one of these ports of this host; none: to the port that it was for anyway.
     Redirect(Option<(u16, u16)>),
-    /// The connection goes elsewhere; the text says where.
-    Nat(String),
+    /// The connection goes elsewhere, or comes from elsewhere.
+    Nat(Nat),
     /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain. The next rule is asked.
     Untrack,
     /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),
     /// Something that isn't understood: it may do anything.
     Unknown(String),
+}
+
+/// What a rule that changes addresses changes them to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nat {
+    /// How it is written.
+    pub text: String,
+    /// The address, if it is known.
+    pub address: Option<IpAddr>,
+    /// The first and the last port, if they are known; without, a free one, or the one that it was.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl Nat {
+    /// To what isn't known.
+    pub fn somewhere(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            address: None,
+            ports: None,
+        }
+    }
 }
 
 /// The loopback interface's name.

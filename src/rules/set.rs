@@ -1,6 +1,7 @@
 //! Sets of a table.
 
 use crate::rules::family::Family;
+use crate::rules::flags::of_states;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Field};
@@ -18,6 +19,39 @@ pub struct Set {
     pub verdicts: Vec<(Intervals, Action)>,
     /// Whether elements go after some time.
     pub expires: bool,
+}
+
+impl Set {
+    /// The numbers in it, if they are a field's.
+    pub fn numbers_of(&self, field: Field) -> Option<Intervals> {
+        self.elements.as_ref().and_then(|numbers| as_field(field, numbers))
+    }
+
+    /// A verdict map's verdicts for a field's numbers; none if they aren't understood.
+    pub fn verdicts_of(&self, field: Field) -> Option<Vec<(Intervals, &Action)>> {
+        let verdicts = self.verdicts.iter();
+        verdicts
+            .map(|(numbers, action)| Some((as_field(field, numbers)?, action)))
+            .collect()
+    }
+}
+
+/// A set's numbers, as its bytes are in network order, as those of a field.
+fn as_field(field: Field, numbers: &Intervals) -> Option<Intervals> {
+    if !field.is_in_host_order() {
+        return Some(numbers.clone());
+    }
+    // Where bytes are swapped, an interval is none any more; nft turns the field round before it looks it up in one.
+    let swapped = numbers.as_slice().iter().map(|&(first, last)| {
+        let number = u32::try_from(first).ok().filter(|_| first == last)?;
+        let number = u128::from(u32::from_ne_bytes(number.to_be_bytes()));
+        Some((number, number))
+    });
+    let numbers = Intervals::new(swapped.collect::<Option<Vec<_>>>()?);
+    Some(match field {
+        Field::State => of_states(&numbers),
+        _ => numbers,
+    })
 }
 
 /// The field whose numbers one of native mode's sets holds.

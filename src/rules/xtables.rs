@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use crate::rules::family::Family;
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP, Values};
+use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
 use crate::rules::subnet::subnet;
 
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
@@ -39,7 +39,7 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
             Action::Untrack => f.write_str("-j CT --notrack"),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
-            Action::Nat(text) | Action::Unknown(text) => write!(f, "-j {text}"),
+            Action::Nat(Nat { text, .. }) | Action::Unknown(text) => write!(f, "-j {text}"),
         }
     }
 }
@@ -58,13 +58,15 @@ fn order(condition: &Condition) -> u8 {
             Field::Protocol => 4,
             _ => OTHERS,
         },
-        Condition::Flags { .. } | Condition::Unknown(_) => OTHERS,
+        Condition::Flags { .. } | Condition::Masked { .. } | Condition::Unknown(_) => OTHERS,
     }
 }
 
 fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
     let (field, values, negated) = match condition {
-        Condition::Flags { text, .. } | Condition::Unknown(text) => return write!(f, "{text} "),
+        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
+            return write!(f, "{text} ");
+        }
         Condition::In { field, values, negated } => (*field, values, *negated),
     };
     let not = if negated { "! " } else { "" };
@@ -254,7 +256,7 @@ mod tests {
             (vec![], Action::Continue(None), ""),
             (
                 vec![],
-                Action::Nat("DNAT --to-destination 10.0.0.1".to_owned()),
+                Action::Nat(Nat::somewhere("DNAT --to-destination 10.0.0.1")),
                 "-j DNAT --to-destination 10.0.0.1",
             ),
             (vec![], Action::Unknown("NFQUEUE".to_owned()), "-j NFQUEUE"),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::rules::family::Family;
-use crate::rules::flags::{SYN, State};
+use crate::rules::flags::SYN;
 use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, nfproto};
 use crate::rules::rule::{Condition, Field, LOOPBACK, TCP, interface};
@@ -46,7 +46,10 @@ impl Connections {
             any(Field::Destination(family)),
             any(Field::SourcePort),
             any(Field::DestinationPort),
-            (Field::State, Intervals::one(State::New.number())),
+            any(Field::State),
+            // The kernel gives packets that come from another namespace none, and sockets send them with none
+            // (`skb_scrub_packet` in net/core/skbuff.c; SO_MARK).
+            none(Field::Mark),
             (Field::TcpFlags, flags(&SYN)),
         ];
         match direction {
@@ -87,6 +90,14 @@ impl Connections {
         changed
     }
 
+    /// The same connections, which have this field, with these numbers.
+    #[must_use]
+    pub fn having(self, field: Field, numbers: Intervals) -> Self {
+        let mut having = self.lacking(&[field]);
+        having.fields.push((field, numbers));
+        having
+    }
+
     /// The same connections, which don't have these fields any more.
     #[must_use]
     pub fn lacking(mut self, fields: &[Field]) -> Self {
@@ -100,6 +111,26 @@ impl Connections {
             Condition::Unknown(_) => Meeting::NotUnderstood,
             Condition::Flags { field, numbers, .. } => match self.get(*field) {
                 Some(known) => split(known, &Intervals::new(numbers.iter().copied()), false),
+                None => Meeting::None,
+            },
+            Condition::Masked {
+                field,
+                mask,
+                number,
+                negated,
+                ..
+            } => match self.get(*field).map(few_numbers) {
+                Some(Some(known)) => {
+                    let held = |known: &u128| (known & mask == *number) != *negated;
+                    let (held, others): (Vec<u128>, Vec<u128>) = known.into_iter().partition(held);
+                    let all = |numbers: Vec<u128>| Intervals::new(numbers.into_iter().map(|number| (number, number)));
+                    match (held.is_empty(), others.is_empty()) {
+                        (true, _) => Meeting::None,
+                        (false, true) => Meeting::All,
+                        (false, false) => Meeting::Some(all(held), all(others)),
+                    }
+                }
+                Some(None) => Meeting::NotUnderstood,
                 None => Meeting::None,
             },
             Condition::In { field, values, negated } => {
@@ -130,12 +161,10 @@ impl Connections {
         }
     }
 
-    /// Those with a socket of this namespace: their users and groups. Where they are from outside, they have none.
+    /// Those with a socket of this namespace: its users and groups.
     #[must_use]
-    pub fn of_socket(mut self, uids: Intervals, gids: Intervals) -> Self {
-        self = self.lacking(&[Field::Uid, Field::Gid]);
-        self.fields.extend([(Field::Uid, uids), (Field::Gid, gids)]);
-        self
+    pub fn of_socket(self, (uids, gids): (Intervals, Intervals)) -> Self {
+        self.having(Field::Uid, uids).having(Field::Gid, gids)
     }
 
     /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many pieces,
@@ -170,7 +199,7 @@ impl Connections {
 
 impl Field {
     /// What a field of a packet is in the answer to it.
-    pub(super) fn turned(self) -> Self {
+    pub fn turned(self) -> Self {
         match self {
             Field::Source(family) => Field::Destination(family),
             Field::Destination(family) => Field::Source(family),
@@ -202,6 +231,16 @@ pub fn any_but_lo() -> Intervals {
 /// The name of the loopback device, as a number.
 pub fn lo() -> Intervals {
     Intervals::one(interface(LOOPBACK))
+}
+
+/// The numbers, one by one, if they are few.
+pub(super) fn few_numbers(numbers: &Intervals) -> Option<Vec<u128>> {
+    /// More than TCP's flags can be.
+    const MOST: u128 = 256;
+    let count = |sum: u128, (first, last): &(u128, u128)| sum.saturating_add((last - first).saturating_add(1));
+    let is_few = numbers.as_slice().iter().fold(0, count) <= MOST;
+    let each = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
+    is_few.then(|| each.collect())
 }
 
 /// Whether a field may be kept in these pieces.
@@ -239,6 +278,7 @@ impl fmt::Display for Connections {
                 Field::InInterface => "in by",
                 Field::OutInterface => "out by",
                 Field::Family | Field::Protocol | Field::State | Field::TcpFlags => continue,
+                Field::Mark | Field::ConnectionMark => continue,
             };
             let list = intervals.as_slice();
             if *intervals == Intervals::up_to(field.largest()) {

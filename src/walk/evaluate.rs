@@ -1,6 +1,6 @@
 //! One rule against one set of connections.
 
-use crate::rules::rule::{Condition, Rule};
+use crate::rules::rule::Rule;
 use crate::rules::table::Table;
 use crate::walk::connections::{Connections, Meeting, is_few};
 use crate::walk::state::State;
@@ -30,11 +30,8 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
     for condition in &rule.conditions {
         let known = matching.as_ref().unwrap_or(&state.connections);
         let looked_at = || {
-            let numbers = match condition {
-                Condition::In { field, .. } | Condition::Flags { field, .. } => state.connections.get(*field).cloned(),
-                Condition::Unknown(_) => None,
-            };
-            Reason::Condition(condition, numbers)
+            let numbers = condition.field().and_then(|field| state.connections.get(field));
+            Reason::Condition(condition, numbers.cloned())
         };
         let meeting = known.meeting(table, condition);
         if meeting == Meeting::All {
@@ -51,15 +48,14 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         }
         reason = reason.or_else(|| Some(looked_at()));
         setting_apart += 1;
-        match (condition, meeting) {
-            (Condition::In { field, .. } | Condition::Flags { field, .. }, Meeting::Some(held, others)) => {
+        match (condition.field(), meeting) {
+            (Some(field), Meeting::Some(held, others)) => {
                 if is_few(&others) {
-                    rest = Some(state.connections.replaced(*field, others));
+                    rest = Some(state.connections.replaced(field, others));
                 }
+                is_told &= is_few(&held) && state.tells(field);
                 if is_few(&held) {
-                    matching = Some(known.replaced(*field, held));
-                } else {
-                    is_told = false;
+                    matching = Some(known.replaced(field, held));
                 }
             }
             _ => {

@@ -14,6 +14,9 @@
 //! - A packet that connection tracking is told to ignore passes no nat chain.
 //! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 //!
+//! A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks as a
+//! [`State`](state::State), which has what the kernel knows of it there. The last two are translated as the first one was.
+//!
 //! One walk answers all: what it decides, and what arrives, are [`Outcome`](step::Outcome)s, and whoever wants to know each
 //! [`Step`](step::Step) has it recorded. What isn't known is of three kinds:
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;

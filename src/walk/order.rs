@@ -3,7 +3,8 @@
 use crate::found::Found;
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, nat_priority};
-use crate::rules::table::{Base, Chain, Kind, Policy, Table};
+use crate::rules::rule::{Action, Condition, Effect, Field, Rule};
+use crate::rules::table::{Base, Chain, Kind, Policy, Table, TableFamily};
 
 impl Found {
     /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
@@ -29,6 +30,44 @@ impl Found {
         slots.sort_by_key(Slot::order);
         slots
     }
+}
+
+impl Found {
+    /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or not
+    /// (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
+    pub(super) fn tracks(&self, family: Family) -> bool {
+        let tables = self
+            .tables
+            .iter()
+            .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
+        let mut rules = tables.flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+        rules.any(needs_tracking)
+    }
+}
+
+fn needs_tracking(rule: &Rule) -> bool {
+    let is_of_connection = |field: Field| matches!(field, Field::State | Field::ConnectionMark);
+    let is_named = |text: &str| {
+        ["[ct", "conn", "CONN", "CT", "SYNPROXY", "[synproxy", "[flow", "helper"]
+            .iter()
+            .any(|name| text.contains(name))
+    };
+    let condition = |condition: &Condition| match condition {
+        Condition::Unknown(text) => is_named(text),
+        known => known.field().is_some_and(is_of_connection),
+    };
+    let effect = |effect: &Effect| match effect {
+        Effect::Mark { field, to, .. } => is_of_connection(*field) || to.is_some_and(|to| is_of_connection(to.field)),
+        Effect::Other(text) => is_named(text),
+        Effect::Untrack => false,
+    };
+    let action = match &rule.action {
+        Action::Redirect(_) | Action::Nat(_) => true,
+        Action::Map(field, _) => is_of_connection(*field),
+        Action::Continue(Some(text)) | Action::Unknown(text) => is_named(text),
+        _ => false,
+    };
+    action || rule.conditions.iter().any(condition) || rule.effects.iter().any(effect)
 }
 
 /// A base chain in the order of its hook.

@@ -1,13 +1,17 @@
 //! Which hooks connections pass, there and back.
 
+use std::net::IpAddr;
+
 use crate::found::Found;
+use crate::found::listener::Listener;
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Field};
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Field, Nat, interface};
 use crate::walk::connections::{Connections, lo};
-use crate::walk::state::State;
-use crate::walk::step::{Assumption, Fate, Open, Outcome};
+use crate::walk::state::{Owner, State};
+use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
 use crate::wanted::direction::Direction;
 
@@ -21,30 +25,114 @@ impl Direction {
     }
 }
 
-/// The proxy, as far as its rules name it.
+/// What is known of the namespace beside its rules: the proxy, as far as they name it, what listens, and where packets are
+/// routed.
 #[derive(Debug, Clone, Default)]
-pub struct Proxy {
-    /// The ports to which connections are redirected.
+pub struct Surroundings<'p> {
+    /// The ports of the proxy, to which connections are redirected.
     pub ports: Intervals,
     /// The users whose connections bypass it: whose processes answer those that don't.
     pub uids: Intervals,
     /// The groups, likewise.
     pub gids: Intervals,
+    /// What listens in the namespace, as far as that is known.
+    pub listeners: &'p [Listener],
+    /// By which devices packets to some addresses leave; by lo, if they stay here.
+    pub routes: &'p [(IpAddr, Name)],
 }
 
-/// Takes connections through all hooks that their first packet passes, and the answer to it through those of its way. If a
-/// chain is watched, decisions about those that should get there are recorded, and what becomes of those that it redirects;
-/// what arrives has got past it. Otherwise each step is recorded.
+impl Surroundings<'_> {
+    /// By which devices what a rule sends elsewhere leaves.
+    fn devices(&self, nat: &Nat) -> Intervals {
+        let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address);
+        match route {
+            Some((_, device)) => Intervals::one(interface(device.as_bytes())),
+            None => Intervals::up_to(Field::OutInterface.largest()),
+        }
+    }
+
+    /// Who answers connections that arrive at these ports.
+    fn owner(&self, ports: Option<&Intervals>) -> Owner {
+        /// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
+        const UNMAPPED: u32 = 65534;
+        let any = |field: Field| Intervals::up_to(field.largest());
+        let port = ports.map(Intervals::as_slice).unwrap_or_default();
+        let listening = self.listeners.iter().filter(|listener| {
+            let number = u128::from(listener.port);
+            port == [(number, number)]
+        });
+        let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
+        if !uids.is_empty() {
+            let uids = match uids.contains(&UNMAPPED) {
+                true => any(Field::Uid),
+                false => Intervals::new(uids.into_iter().map(|uid| (uid.into(), uid.into()))),
+            };
+            // The kernel doesn't tell whose group a socket's file is of.
+            return (uids, any(Field::Gid));
+        }
+        let is_proxys = ports.is_some_and(|ports| ports.without(&self.ports).is_empty());
+        let ids = |field: Field, known: &Intervals| match is_proxys && !known.is_empty() {
+            true => known.clone(),
+            false => any(field).without(known),
+        };
+        (ids(Field::Uid, &self.uids), ids(Field::Gid, &self.gids))
+    }
+}
+
+/// The way of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// From outside to a socket of this namespace.
+    In,
+    /// From a socket of this namespace to the outside.
+    Out,
+    /// From one socket of this namespace to another, by lo.
+    Within,
+    /// From outside to another host.
+    Through,
+}
+
+impl Way {
+    /// The hooks on it.
+    fn hooks(self) -> &'static [Hook] {
+        use Hook::{Egress, Forward, Ingress, Input, Output, Postrouting, Prerouting};
+
+        match self {
+            Way::In => &[Ingress, Prerouting, Input],
+            Way::Out => &[Output, Postrouting, Egress],
+            Way::Within => &[Output, Postrouting, Egress, Ingress, Prerouting, Input],
+            Way::Through => &[Ingress, Prerouting, Forward, Postrouting, Egress],
+        }
+    }
+
+    /// The way of what answers.
+    fn back(self) -> Self {
+        match self {
+            Way::In => Way::Out,
+            Way::Out => Way::In,
+            Way::Within => Way::Within,
+            Way::Through => Way::Through,
+        }
+    }
+
+    fn is_from_here(self) -> bool {
+        matches!(self, Way::Out | Way::Within)
+    }
+}
+
+/// Takes connections through all hooks that their first packet passes, the answer to it through those of its way, and then the
+/// client's answer to that, which makes the connection. If a chain is watched, decisions about those that should get there are
+/// recorded, and what becomes of those that it redirects; what arrives has got past it. Otherwise each step is recorded.
 pub fn there_and_back<'a>(
     found: &'a Found,
     family: Family,
     direction: Direction,
     connections: Connections,
-    proxy: &Proxy,
+    around: &Surroundings<'_>,
     watched: Option<Watched<'_>>,
 ) -> Walk<'a> {
     let mut walker = Walker::new(found, family, watched);
-    let mut first = State::new(connections);
+    let mut first = State::new(connections, found.tracks(family));
     // What lo brings back is known to connection tracking.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
     let mut states = vec![first];
@@ -63,155 +151,170 @@ pub fn there_and_back<'a>(
     // What comes now changes sources.
     states
         .iter_mut()
-        .for_each(|state| state.is_settled = state.is_untracked());
-    let answered = match direction {
-        Direction::Inbound => inbound(&mut walker, states, proxy),
-        Direction::Outbound => outbound(&mut walker, states, proxy),
-    };
-    if watched.is_none() {
-        arrived.extend(answered.into_iter().map(arrival));
+        .for_each(|state| state.is_settled = !state.has_entry());
+    let at = direction.hooks().last().copied();
+    for (way, states) in ways(&mut walker, direction, states, around) {
+        let there = follow(&mut walker, way, at, states);
+        let replies = there.into_iter().map(|state| reply(state, way, around)).collect();
+        let back = follow(&mut walker, way.back(), None, replies);
+        let acks = back.into_iter().map(|state| ack(state, way)).collect();
+        let made = follow(&mut walker, way, None, acks);
+        // Where none of them is tracked, the packets after them have to get through too.
+        let (unknown, mut made): (Vec<_>, Vec<_>) = made.into_iter().partition(State::is_unknown_to_the_end);
+        let next = unknown.into_iter().map(|state| set_out(state.next_reply(), way.back()));
+        made.extend(follow(&mut walker, way.back(), None, next.collect()));
+        if watched.is_none() {
+            arrived.extend(made.into_iter().map(arrival));
+        }
     }
     walker.finish(arrived)
 }
 
-/// What has become of connections that nothing has dropped.
-fn arrival(state: State<'_>) -> Outcome<'_> {
-    match state.taken {
-        Some((at, _)) if !state.is_untracked() => state.outcome(Fate::Translated, Some(at)),
-        taken => state.outcome(Fate::Accepted, taken.map(|(at, _)| at)),
+/// Which way connections go whose first packet is routed now.
+fn ways<'a>(
+    walker: &mut Walker<'a, '_>,
+    direction: Direction,
+    states: Vec<State<'a>>,
+    around: &Surroundings<'_>,
+) -> Vec<(Way, Vec<State<'a>>)> {
+    match direction {
+        Direction::Inbound => {
+            let question = walker.ask(Open::Delivery);
+            let (mut here, mut forwarded) = (Vec::new(), Vec::new());
+            for mut state in states {
+                let Some((_, Action::Nat(nat))) = state.taken else {
+                    here.push(state);
+                    continue;
+                };
+                // Whether what was sent elsewhere is forwarded depends on where that is.
+                let devices = around.devices(nat);
+                let (is_here, others) = (devices.meets(lo().as_slice()), devices.without(&lo()));
+                if is_here && !others.is_empty() {
+                    let mut other = state.clone();
+                    state.assumptions.push(Assumption::no(question));
+                    other.assumptions.push(Assumption::yes(question));
+                    here.push(state);
+                    forwarded.push(State { via: others, ..other });
+                } else if is_here {
+                    here.push(state);
+                } else {
+                    forwarded.push(State { via: others, ..state });
+                }
+            }
+            vec![(Way::In, here), (Way::Through, forwarded)]
+        }
+        Direction::Outbound => {
+            let (mut within, mut leaving) = (Vec::new(), Vec::new());
+            for mut state in states {
+                // It is routed again: if it was redirected, to this host.
+                state.sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
+                let devices = match state.taken {
+                    Some((_, Action::Redirect(_))) => lo(),
+                    Some((_, Action::Nat(nat))) => around.devices(nat),
+                    _ => state.sent_by.clone(),
+                };
+                for (by, states) in [
+                    (devices.and(&lo()), &mut within),
+                    (devices.without(&lo()), &mut leaving),
+                ] {
+                    if !by.is_empty() {
+                        states.push(State {
+                            via: by,
+                            ..state.clone()
+                        });
+                    }
+                }
+            }
+            vec![(Way::Within, within), (Way::Out, leaving)]
+        }
     }
 }
 
-/// After [`Hook::Prerouting`]: to a socket of this namespace, whose answer leaves by the same device; or on to another host.
-fn inbound<'a>(walker: &mut Walker<'a, '_>, mut here: Vec<State<'a>>, proxy: &Proxy) -> Vec<State<'a>> {
-    // Whether what was sent elsewhere is forwarded depends on where that is.
-    let question = walker.ask(Open::Delivery);
-    let mut forwarded = Vec::new();
-    for state in here.iter_mut().filter(|state| state.is_sent_elsewhere()) {
-        let mut other = state.clone();
-        state.assumptions.push(Assumption::no(question));
-        other.assumptions.push(Assumption::yes(question));
-        other.connections = other.connections.replaced(Field::OutInterface, any_device());
-        forwarded.push(other);
-    }
-    let here = walker.hook(Hook::Input, here);
-    let (mut arrived, here) = sent_elsewhere(here);
-    arrived.extend(through_twice(walker, &OUT, answers(here, proxy)));
-    forwarded = walker.hook(Hook::Forward, forwarded);
-    arrived.extend(walker.hook(Hook::Postrouting, forwarded));
-    arrived
-}
-
-/// After [`Hook::Output`]: to another host, whose answer comes in by the same device; or within this namespace by its
-/// loopback device.
-fn outbound<'a>(walker: &mut Walker<'a, '_>, mut states: Vec<State<'a>>, proxy: &Proxy) -> Vec<State<'a>> {
-    for state in &mut states {
-        // It is routed again: if it was redirected, to this host.
-        let devices = match state.taken {
-            Some((_, Action::Redirect(_))) => lo(),
-            Some((_, Action::Nat(_))) => any_device(),
-            _ => continue,
-        };
-        state.connections = state.connections.replaced(Field::OutInterface, devices);
-    }
-    let states = walker.hook(Hook::Postrouting, states);
-    let (looped, leaving) = by_device(walker.hook(Hook::Egress, states));
-    let (mut arrived, leaving) = sent_elsewhere(leaving);
-    let (elsewhere, looped) = sent_elsewhere(come_back(walker, looped));
-    arrived.extend(elsewhere);
-
-    let replies = leaving.into_iter().map(|state| without_socket(state.reply()));
-    arrived.extend(through_twice(walker, &IN, replies.collect()));
-
-    let replies = through(walker, &OUT, answers(looped, proxy));
-    arrived.extend(come_back(walker, replies));
-    arrived
-}
-
-/// What lo brings back comes in by it, without its socket. Its translation is settled, and connection tracking knows it.
-fn come_back<'a>(walker: &mut Walker<'a, '_>, looped: Vec<State<'a>>) -> Vec<State<'a>> {
-    let comes_in = looped.into_iter().map(|state| {
-        let mut state = without_socket(state);
-        state.is_settled = true;
-        state.connections = state.connections.replaced(Field::InInterface, lo());
-        state.connections = state.connections.replaced(Field::OutInterface, Intervals::one(0));
-        state
-    });
-    let looped = comes_in.collect();
-    through(walker, &IN, looped)
-}
-
-/// The hooks of what a socket of this namespace sends, and of what comes to one.
-const OUT: [Hook; 3] = [Hook::Output, Hook::Postrouting, Hook::Egress];
-const IN: [Hook; 3] = [Hook::Ingress, Hook::Prerouting, Hook::Input];
-
-fn through<'a>(walker: &mut Walker<'a, '_>, hooks: &[Hook], mut states: Vec<State<'a>>) -> Vec<State<'a>> {
-    for &hook in hooks {
+/// Takes packets through the hooks of their way that come after one of them, or through all.
+fn follow<'a>(
+    walker: &mut Walker<'a, '_>,
+    way: Way,
+    after: Option<Hook>,
+    mut states: Vec<State<'a>>,
+) -> Vec<State<'a>> {
+    let hooks = way.hooks();
+    let passed = hooks
+        .iter()
+        .position(|hook| Some(*hook) == after)
+        .map_or(0, |index| index + 1);
+    for &hook in hooks.iter().skip(passed) {
+        states.iter_mut().for_each(|state| enter(state, way, hook));
         states = walker.hook(hook, states);
+    }
+    for state in &mut states {
+        match way {
+            Way::Out => state.leave_socket(),
+            _ => state.drop_socket(),
+        }
     }
     states
 }
 
-/// Where answers aren't tracked, the packets after them have to get through too.
-fn through_twice<'a>(walker: &mut Walker<'a, '_>, hooks: &[Hook], replies: Vec<State<'a>>) -> Vec<State<'a>> {
-    let (untracked, mut arrived): (Vec<_>, Vec<_>) = through(walker, hooks, replies)
-        .into_iter()
-        .partition(State::is_untracked);
-    let (next, ended): (Vec<_>, Vec<_>) = untracked.into_iter().partition(State::is_taken_for_new);
-    arrived.extend(ended);
-    arrived.extend(through(
-        walker,
-        hooks,
-        next.into_iter().map(State::next_reply).collect(),
-    ));
-    arrived
-}
-
-fn without_socket(state: State<'_>) -> State<'_> {
-    State {
-        connections: state.connections.lacking(&[Field::Uid, Field::Gid]),
-        ..state
+/// What changes of a packet where it comes to a hook.
+fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
+    let no_device = || Intervals::one(0);
+    match (way, hook) {
+        (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
+            state.set(Field::OutInterface, state.via.clone());
+        }
+        // What lo brings back comes in without its socket. Its translation is settled, and connection tracking knows it.
+        (Way::Within, Hook::Ingress) => {
+            state.leave_socket();
+            state.is_settled = true;
+            state.set(Field::InInterface, lo());
+            state.set(Field::OutInterface, no_device());
+        }
+        // The kernel finds the socket of a packet before it delivers it, but for a first packet, which has none
+        // (`tcp_v4_early_demux`); what lo brings back isn't looked up.
+        (Way::In, Hook::Input) => match state.packet {
+            Packet::First => {}
+            Packet::Reply => state.join_client(),
+            Packet::Ack => state.join_server(),
+        },
+        _ => {}
     }
 }
 
-/// The answers of this namespace's sockets: at the proxy's ports, of the proxy; at others, of anybody else.
-fn answers<'a>(states: Vec<State<'a>>, proxy: &Proxy) -> Vec<State<'a>> {
-    let answer = |mut reply: State<'a>| {
-        let is_proxys = reply
-            .port
-            .as_ref()
-            .is_some_and(|port| port.without(&proxy.ports).is_empty());
-        let ids = |field: Field, known: &Intervals| match is_proxys && !known.is_empty() {
-            true => known.clone(),
-            false => Intervals::up_to(field.largest()).without(known),
-        };
-        let (uids, gids) = (ids(Field::Uid, &proxy.uids), ids(Field::Gid, &proxy.gids));
-        reply.connections = reply.connections.of_socket(uids, gids);
-        reply
-    };
-    states.into_iter().map(State::reply).map(answer).collect()
+/// The answer to a packet that has come this way.
+fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
+    let mut reply = state.reply();
+    reply.server = way.back().is_from_here().then(|| around.owner(reply.port.as_ref()));
+    set_out(reply, way.back())
 }
 
-/// Those whose destination is wherever a rule says, which isn't followed, and all others.
-fn sent_elsewhere(states: Vec<State<'_>>) -> (Vec<State<'_>>, Vec<State<'_>>) {
-    states.into_iter().partition(State::is_sent_elsewhere)
-}
-
-/// Those that leave by lo, and those that leave by others.
-fn by_device(states: Vec<State<'_>>) -> (Vec<State<'_>>, Vec<State<'_>>) {
-    let (mut looped, mut leaving) = (Vec::new(), Vec::new());
-    for state in states {
-        let (by_lo, by_others) = state.connections.split(Field::OutInterface, &lo());
-        let with = |connections| State {
-            connections,
-            ..state.clone()
-        };
-        looped.extend(by_lo.map(with));
-        leaving.extend(by_others.map(with));
+/// The client's answer to a reply, on the way of the first packet.
+fn ack(state: State<'_>, way: Way) -> State<'_> {
+    let mut ack = set_out(state.ack(), way);
+    if way.is_from_here() {
+        ack.set(Field::OutInterface, ack.sent_by.clone());
     }
-    (looped, leaving)
+    ack
 }
 
-fn any_device() -> Intervals {
-    Intervals::up_to(Field::OutInterface.largest())
+/// A packet at the beginning of its way.
+fn set_out(mut state: State<'_>, way: Way) -> State<'_> {
+    if way.is_from_here() {
+        match state.packet {
+            Packet::Reply => state.join_server(),
+            Packet::First | Packet::Ack => state.join_client(),
+        }
+        state.set(Field::InInterface, Intervals::one(0));
+    } else {
+        state.set(Field::OutInterface, Intervals::one(0));
+    }
+    state
+}
+
+/// What has become of connections that nothing has dropped.
+fn arrival(mut state: State<'_>) -> Outcome<'_> {
+    state.join_client();
+    match state.taken {
+        Some((at, _)) if !state.is_untracked() => state.outcome(Fate::Translated, Some(at)),
+        taken => state.outcome(Fate::Accepted, taken.map(|(at, _)| at)),
+    }
 }

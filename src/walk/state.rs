@@ -1,18 +1,21 @@
 //! Connections on their way, and which of them are taken together.
 
 use crate::rules::family::Family;
-use crate::rules::flags::{self, ACK, SYN_ACK};
+use crate::rules::flags::{self, ACK, SYN_ACK, Tracked};
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Field};
-use crate::walk::connections::{self, Connections, client_ports};
-use crate::walk::step::{Assumption, Fate, Outcome, Place, Question};
+use crate::rules::rule::{Action, Bits, Field};
+use crate::walk::connections::{self, Connections, client_ports, few_numbers};
+use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
 
 /// More sets of connections than this are not told apart; beyond this, results are over-approximated.
 const MOST_STATES: usize = 16;
 
 /// Where connection tracking sees packets: `NF_IP_PRI_CONNTRACK` in linux/netfilter_ipv4.h.
 const TRACKING: i32 = -200;
+
+/// The users and the groups of a socket.
+pub(super) type Owner = (Intervals, Intervals);
 
 /// A packet of connections on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,16 +31,40 @@ pub(super) struct State<'a> {
     pub(super) left: Option<Place<'a>>,
     /// What has translated them, or exempted them from connection tracking.
     pub(super) taken: Option<(Place<'a>, &'a Action)>,
-    /// The packet is the answer to their first one.
-    pub(super) is_reply: bool,
+    pub(super) packet: Packet,
     /// Connection tracking has seen the packet, or was told to leave it alone.
     pub(super) is_seen: bool,
+    /// Connections of the family are tracked.
+    pub(super) is_tracked: bool,
     /// What connection tracking says of the packet once it has seen it.
     pub(super) tracked: flags::State,
-    /// What fields were before they were translated. For the reply, that is undone.
-    pub(super) before: Vec<(Field, Intervals)>,
+    /// What the connections' fields were translated from and to.
+    pub(super) mapping: Vec<Mapping>,
+    /// Whether that has changed their source and their destination; none: that isn't known.
+    pub(super) has_nat: [Option<bool>; 2],
+    /// What fields of this packet are still to be translated to, because those of the first one were.
+    pub(super) pending: Vec<(Field, Intervals)>,
+    /// The connections' mark.
+    pub(super) mark: Intervals,
     /// The port at which the first packet has arrived.
     pub(super) port: Option<Intervals>,
+    /// Whose the sockets at both ends are, as far as they are of this namespace.
+    pub(super) client: Option<Owner>,
+    pub(super) server: Option<Owner>,
+    /// The packet's socket is the server's.
+    pub(super) is_servers: bool,
+    /// The devices by which the client's packets leave before they are routed again.
+    pub(super) sent_by: Intervals,
+    /// The devices by which this packet leaves once it has been routed.
+    pub(super) via: Intervals,
+}
+
+/// What a field was translated from, and what to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mapping {
+    field: Field,
+    from: Intervals,
+    to: Intervals,
 }
 
 /// Whether a base chain runs before something that the kernel itself does at its hook.
@@ -60,71 +87,156 @@ impl Side {
 }
 
 impl<'a> State<'a> {
-    /// The first packet.
-    pub(super) fn new(connections: Connections) -> Self {
+    /// The first packet, of a family whose connections are tracked or not.
+    pub(super) fn new(connections: Connections, is_tracked: bool) -> Self {
+        let leaves_by = connections.get(Field::OutInterface).cloned().unwrap_or_default();
         Self {
             connections,
             assumptions: Vec::new(),
             after_watched: false,
-            is_settled: false,
+            is_settled: !is_tracked,
             left: None,
             taken: None,
-            is_reply: false,
+            packet: Packet::First,
             is_seen: false,
-            tracked: flags::State::New,
-            before: Vec::new(),
+            is_tracked,
+            tracked: match is_tracked {
+                true => flags::State::New,
+                false => flags::State::Invalid,
+            },
+            mapping: Vec::new(),
+            has_nat: [Some(false); 2],
+            pending: Vec::new(),
+            mark: Intervals::one(0),
             port: None,
+            client: None,
+            server: None,
+            is_servers: false,
+            sent_by: leaves_by.clone(),
+            via: leaves_by,
         }
     }
 
-    /// The answer to a first packet that has arrived: it goes the other way, by the same device.
+    /// The answer to a first packet that has arrived.
     pub(super) fn reply(self) -> Self {
-        let tracked = match self.is_untracked() {
+        let tracked = match self.tracked {
+            flags::State::New => flags::State::Established,
             // It belongs to nothing that connection tracking knows of (`tcp_new` in nf_conntrack_proto_tcp.c).
-            true => flags::State::Invalid,
-            false => flags::State::Established,
+            _ => flags::State::Invalid,
         };
-        self.turned(&SYN_ACK, tracked)
+        let this = self.of_client();
+        let back = this
+            .mapping
+            .iter()
+            .map(|known| (known.field.turned(), known.from.clone()));
+        Self {
+            port: this.connections.get(Field::DestinationPort).cloned(),
+            pending: back.collect(),
+            ..this.turned(Packet::Reply, &SYN_ACK, tracked)
+        }
     }
 
-    /// Whether the packet after this answer, which isn't tracked, is taken for the first one of another connection
-    /// (net.netfilter.nf_conntrack_tcp_loose).
-    pub(super) fn is_taken_for_new(&self) -> bool {
-        self.tracked == flags::State::Invalid
+    /// The client's answer to a reply that has arrived.
+    pub(super) fn ack(self) -> Self {
+        let tracked = match self.tracked {
+            flags::State::Established => flags::State::Established,
+            // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are tracked
+            // (net.netfilter.nf_conntrack_tcp_loose).
+            _ if self.is_untracked() && self.is_tracked => flags::State::New,
+            // It comes too early (`tcp_conntracks` in nf_conntrack_proto_tcp.c).
+            _ => flags::State::Invalid,
+        };
+        let again = self
+            .mapping
+            .iter()
+            .map(|known| (known.field, known.to.clone()))
+            .collect();
+        Self {
+            is_settled: tracked != flags::State::New,
+            pending: match tracked {
+                flags::State::Established => again,
+                _ => Vec::new(),
+            },
+            ..self.turned(Packet::Ack, &ACK, tracked)
+        }
+    }
+
+    /// Whether the server's next packet is taken for the first one of a connection, because none of the others were tracked.
+    pub(super) fn is_unknown_to_the_end(&self) -> bool {
+        self.is_tracked && self.is_untracked() && self.tracked == flags::State::Untracked
     }
 
     /// That packet.
     pub(super) fn next_reply(self) -> Self {
-        let flags = connections::flags(&ACK);
         Self {
-            connections: self.connections.replaced(Field::TcpFlags, flags),
-            tracked: flags::State::New,
             is_settled: false,
-            is_seen: false,
-            ..self
+            ..self.turned(Packet::Reply, &ACK, flags::State::New)
         }
     }
 
-    fn turned(self, flags: &[u8], tracked: flags::State) -> Self {
-        let this = self.of_client();
-        Self {
-            port: this.connections.get(Field::DestinationPort).cloned(),
+    /// The packet that answers one: it goes the other way.
+    fn turned(self, packet: Packet, flags: &[u8], tracked: flags::State) -> Self {
+        let connections = self.connections.turned();
+        let connections = connections.replaced(Field::TcpFlags, connections::flags(flags));
+        let this = Self {
+            connections: connections.replaced(Field::Mark, Intervals::one(0)),
+            packet,
             tracked,
-            connections: this
-                .connections
-                .turned()
-                .replaced(Field::TcpFlags, connections::flags(flags)),
-            before: this
-                .before
-                .into_iter()
-                .map(|(field, numbers)| (field.turned(), numbers))
-                .collect(),
-            is_reply: true,
             is_settled: true,
             is_seen: false,
             left: None,
+            ..self
+        };
+        Self {
+            via: this.connections.get(Field::OutInterface).cloned().unwrap_or_default(),
             ..this
         }
+    }
+
+    /// Takes the packet off its socket, whose owners are remembered.
+    pub(super) fn leave_socket(&mut self) {
+        let ids = |field| self.connections.get(field).cloned();
+        if let Some(owner) = ids(Field::Uid).zip(ids(Field::Gid)) {
+            match self.packet {
+                Packet::Reply => self.server = Some(owner),
+                Packet::First | Packet::Ack => self.client = Some(owner),
+            }
+        }
+        self.drop_socket();
+    }
+
+    pub(super) fn drop_socket(&mut self) {
+        self.connections = self.connections.clone().lacking(&[Field::Uid, Field::Gid]);
+    }
+
+    /// Gives the packet the client's socket, if that is of this namespace.
+    pub(super) fn join_client(&mut self) {
+        if let Some(owner) = self.client.clone() {
+            self.connections = self.connections.clone().of_socket(owner);
+            self.is_servers = false;
+        }
+    }
+
+    /// The same with the server's.
+    pub(super) fn join_server(&mut self) {
+        if let Some(owner) = self.server.clone() {
+            self.connections = self.connections.clone().of_socket(owner);
+            self.is_servers = true;
+        }
+    }
+
+    /// Whether connections are told apart by a field. Whose the server is, and what its connections are marked with, may not be
+    /// known, but is the same for all of them.
+    pub(super) fn tells(&self, field: Field) -> bool {
+        match field {
+            Field::Uid | Field::Gid => !self.is_servers,
+            Field::State | Field::Mark | Field::ConnectionMark => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn set(&mut self, field: Field, numbers: Intervals) {
+        self.connections = self.connections.replaced(field, numbers);
     }
 
     /// The same from ports that clients get, where the port isn't known.
@@ -135,28 +247,36 @@ impl<'a> State<'a> {
         self
     }
 
-    pub(super) fn is_sent_elsewhere(&self) -> bool {
-        matches!(self.taken, Some((_, Action::Nat(_))))
-    }
-
     pub(super) fn is_redirected(&self) -> bool {
         matches!(self.taken, Some((_, Action::Redirect(_))))
     }
 
+    /// Whether connection tracking was told to leave the first packet alone.
     pub(super) fn is_untracked(&self) -> bool {
         matches!(self.taken, Some((_, Action::Untrack)))
     }
 
-    /// The packet whatever connection tracking says of it or, where it may be translated, whatever it is translated to.
+    /// Whether connection tracking has an entry for the packet's connection.
+    pub(super) fn has_entry(&self) -> bool {
+        !matches!(self.tracked, flags::State::Invalid | flags::State::Untracked)
+    }
+
+    /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated, whatever
+    /// it is translated to.
     pub(super) fn anywhere(&self, is_translated: bool) -> Connections {
-        let mut fields = vec![Field::State];
+        let mut fields = vec![Field::State, Field::Mark];
         if is_translated {
             fields.extend([Field::SourcePort, Field::DestinationPort]);
             fields.extend(Family::ALL.map(Field::Source));
             fields.extend(Family::ALL.map(Field::Destination));
         }
-        let all = |packets: Connections, field: Field| packets.replaced(field, Intervals::up_to(field.largest()));
-        fields.into_iter().fold(self.connections.clone(), all)
+        let any = |field: Field| Intervals::up_to(field.largest());
+        let marked = self
+            .connections
+            .clone()
+            .having(Field::ConnectionMark, any(Field::ConnectionMark));
+        let all = |packets: Connections, field: Field| packets.replaced(field, any(field));
+        fields.into_iter().fold(marked, all)
     }
 
     /// On which side of connection tracking a chain of this priority is.
@@ -171,55 +291,123 @@ impl<'a> State<'a> {
 
     /// Has the packet look as connection tracking has it: `seen`, or not yet.
     pub(super) fn look(&mut self, seen: bool) {
+        if let Some(mark) = self.connections.get(Field::ConnectionMark) {
+            self.mark = mark.clone();
+        }
         let state = match seen {
             true => self.tracked,
             // `nft_ct_get_eval` in net/netfilter/nft_ct.c
             false => flags::State::Invalid,
         };
-        let numbers = Intervals::one(state.number());
-        if self.connections.get(Field::State) != Some(&numbers) {
-            self.connections = self.connections.replaced(Field::State, numbers);
-        }
-    }
-
-    /// On which side of the translation of replies a chain of this priority is; nothing if nothing is undone at the hook.
-    /// Destinations are what sources were (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
-    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Option<Side> {
-        let is_undone = self.is_reply && self.before.iter().any(|(field, _)| is_translated_at(*field, hook));
-        is_undone.then(|| Side::of(priority, nat_priority(hook)))
-    }
-
-    /// Undoes the translation of a reply.
-    pub(super) fn translate_back(&mut self, hook: Hook) {
-        if !self.is_reply {
+        let is_it = |tracked: &Tracked| {
+            let is = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
+            let ([snat, dnat], is_reply) = match tracked.has_entry() {
+                true => (self.has_nat, self.packet == Packet::Reply),
+                false => ([Some(false); 2], false),
+            };
+            let is_of_entry = is(snat, tracked.has_snat) && is(dnat, tracked.has_dnat) && tracked.is_reply == is_reply;
+            tracked.state == state && is_of_entry
+        };
+        let held = Tracked::all().filter(is_it);
+        let numbers = Intervals::new(held.map(|tracked| (tracked.number(), tracked.number())));
+        if self.connections.get(Field::State) == Some(&numbers) {
             return;
         }
-        let (undone, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.before)
-            .into_iter()
-            .partition(|(field, _)| is_translated_at(*field, hook));
-        for (field, numbers) in undone {
-            self.connections = self.connections.replaced(field, numbers);
+        self.set(Field::State, numbers);
+        let connections = self.connections.clone();
+        self.connections = match state {
+            flags::State::Invalid | flags::State::Untracked => connections.lacking(&[Field::ConnectionMark]),
+            _ => connections.having(Field::ConnectionMark, self.mark.clone()),
+        };
+    }
+
+    /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from it.
+    pub(super) fn is_invalid(&self) -> bool {
+        let invalid = Tracked {
+            state: flags::State::Invalid,
+            is_reply: false,
+            has_snat: false,
+            has_dnat: false,
+        };
+        self.connections.get(Field::State) == Some(&Intervals::one(invalid.number()))
+    }
+
+    /// On which side of the translation a chain of this priority is where the connection's mapping is known from its first
+    /// packet; nothing if nothing is translated at the hook. Destinations of replies are what sources were (`nf_nat_packet` in
+    /// net/netfilter/nf_nat_core.c).
+    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Option<Side> {
+        let is_due = self.pending.iter().any(|(field, _)| is_translated_at(*field, hook));
+        is_due.then(|| Side::of(priority, nat_priority(hook)))
+    }
+
+    /// Translates the packet as the first one was, or back.
+    pub(super) fn translate_again(&mut self, hook: Hook) {
+        let due = |(field, _): &(Field, Intervals)| is_translated_at(*field, hook);
+        let (due, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending).into_iter().partition(due);
+        for (field, numbers) in due {
+            self.set(field, numbers);
         }
-        self.before = rest;
+        self.pending = rest;
+    }
+
+    /// Translates fields of the first packet: those of its source, or those of its destination.
+    pub(super) fn translate(&mut self, is_source: bool, fields: Vec<(Field, Intervals)>) {
+        let mut has_changed = Some(false);
+        for (field, to) in fields {
+            let Some(from) = self.connections.get(field).cloned() else {
+                continue;
+            };
+            let is_same = from == to && few_numbers(&to).is_some_and(|numbers| numbers.len() == 1);
+            // Of many, a few may be what they are translated to.
+            has_changed = match (has_changed, from.without(&to).is_empty()) {
+                (Some(true), _) | (_, false) => Some(true),
+                (changed, true) if is_same => changed,
+                _ => None,
+            };
+            self.set(field, to.clone());
+            self.mapping.push(Mapping { field, from, to });
+        }
+        let [source, destination] = &mut self.has_nat;
+        *(if is_source { source } else { destination }) = has_changed;
+    }
+
+    /// Sets one of the marks; returns whether the rule goes on.
+    pub(super) fn set_mark(&mut self, field: Field, to: Option<Bits>) -> bool {
+        let any = || Intervals::up_to(field.largest());
+        let numbers = match to {
+            Some(bits) if bits.mask != 0 => match self.connections.get(bits.field).map(few_numbers) {
+                Some(Some(known)) => {
+                    let numbers = known.into_iter().map(|number| bits.of(number));
+                    Intervals::new(numbers.map(|number| (number, number)))
+                }
+                Some(None) => any(),
+                // Such a rule ends where it reads what isn't there (`NFT_BREAK` in `nft_ct_get_eval`).
+                None => return false,
+            },
+            Some(bits) => Intervals::one(bits.xor),
+            None => any(),
+        };
+        self.set(field, numbers);
+        true
     }
 
     /// What has become of them here.
     pub(super) fn outcome(&self, fate: Fate, at: Option<Place<'a>>) -> Outcome<'a> {
         Outcome {
             // Those of a reply are told as they set out.
-            connections: match self.is_reply {
-                true => self.connections.turned(),
-                false => self.connections.clone(),
+            connections: match self.packet {
+                Packet::Reply => self.connections.turned(),
+                Packet::First | Packet::Ack => self.connections.clone(),
             },
             fate,
             at,
             action: self.taken.map(|(_, action)| action),
             assumptions: self.assumptions.clone(),
             after_watched: self.after_watched,
-            is_reply: self.is_reply,
-            port: match self.is_reply {
-                true => self.port.clone(),
-                false => self.connections.get(Field::DestinationPort).cloned(),
+            packet: self.packet,
+            port: match self.packet {
+                Packet::First => self.connections.get(Field::DestinationPort).cloned(),
+                Packet::Reply | Packet::Ack => self.port.clone(),
             },
         }
     }
@@ -227,7 +415,7 @@ impl<'a> State<'a> {
     /// What packets that get to the same place must have in common to be told as one.
     fn kind(&self) -> impl PartialEq + use<'a> {
         let action = self.taken.map(|(_, action)| action);
-        let tracking = (self.is_reply, self.is_seen, self.tracked);
+        let tracking = (self.packet, self.is_seen, self.tracked, self.has_nat);
         (self.after_watched, self.is_settled, tracking, action)
     }
 
@@ -260,19 +448,45 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Adds what other connections were before they were translated.
-    fn add_before(&mut self, other: &Self) {
-        for (field, numbers) in &mut self.before {
-            if let Some((_, others)) = other.before.iter().find(|(known, _)| known == field) {
-                let all = numbers.as_slice().iter().chain(others.as_slice());
-                *numbers = Intervals::new(all.copied());
+    /// Adds what is known of other connections of the kind, beside their packets.
+    fn add(&mut self, other: &Self) {
+        fn both(one: &mut Intervals, other: &Intervals) {
+            if one != other {
+                *one = Intervals::new(one.as_slice().iter().chain(other.as_slice()).copied());
             }
         }
+        fn owners(one: &mut Option<Owner>, other: Option<&Owner>) {
+            match (&mut *one, other) {
+                (Some((uids, gids)), Some((others, other_gids))) => {
+                    both(uids, others);
+                    both(gids, other_gids);
+                }
+                _ => *one = None,
+            }
+        }
+        for known in &mut self.mapping {
+            if let Some(other) = other.mapping.iter().find(|other| other.field == known.field) {
+                both(&mut known.from, &other.from);
+                both(&mut known.to, &other.to);
+            }
+        }
+        for (field, numbers) in &mut self.pending {
+            if let Some((_, others)) = other.pending.iter().find(|(known, _)| known == field) {
+                both(numbers, others);
+            }
+        }
+        both(&mut self.mark, &other.mark);
+        both(&mut self.sent_by, &other.sent_by);
+        both(&mut self.via, &other.via);
+        if let (Some(port), Some(other)) = (&mut self.port, &other.port) {
+            both(port, other);
+        }
+        owners(&mut self.client, other.client.as_ref());
+        owners(&mut self.server, other.server.as_ref());
     }
 }
 
-/// Whether a reply's field is translated at a hook: sources where the packet leaves a host's routing, destinations where it
-/// comes to it.
+/// Whether a field is translated at a hook: sources where the packet leaves a host's routing, destinations where it comes to it.
 fn is_translated_at(field: Field, hook: Hook) -> bool {
     match field {
         Field::Source(_) | Field::SourcePort => matches!(hook, Hook::Postrouting | Hook::Input),
@@ -294,7 +508,7 @@ pub(super) fn merged(states: Vec<State<'_>>) -> Vec<State<'_>> {
             state.assumptions = assumptions;
             state.left = known.left.or(state.left);
             state.taken = known.taken;
-            state.add_before(&known);
+            state.add(&known);
         }
         merged.push(state);
     }
@@ -307,7 +521,7 @@ pub(super) fn merged(states: Vec<State<'_>>) -> Vec<State<'_>> {
             Some(known) => {
                 known.assumptions = vec![Assumption::no(Question::WHICH_OF_MANY)];
                 known.connections.extend(&state.connections);
-                known.add_before(&state);
+                known.add(&state);
             }
             None => few.push(state),
         }

@@ -129,6 +129,17 @@ impl Assumption {
     }
 }
 
+/// One of the packets of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Packet {
+    /// The first one, which asks for the connection: a SYN.
+    First,
+    /// The reply to it, a SYN and ACK, or a later packet of the same direction.
+    Reply,
+    /// The ACK with which the client answers that, and which makes the connection.
+    Ack,
+}
+
 /// What has become of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
@@ -144,8 +155,8 @@ pub struct Outcome<'a> {
     pub assumptions: Vec<Assumption>,
     /// Whether these connections passed the watched chain before.
     pub after_watched: bool,
-    /// Whether it was the answer to their first packet.
-    pub is_reply: bool,
+    /// Of which packet that is decided.
+    pub packet: Packet,
     /// The port at which their first packet arrives, or would.
     pub port: Option<Intervals>,
 }
@@ -160,8 +171,8 @@ impl Outcome<'_> {
 /// A rule or a policy that a connection on its way was compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// Whether it was the answer to the connection's first packet.
-    pub is_reply: bool,
+    /// The packet.
+    pub packet: Packet,
     /// The hook at which that was.
     pub hook: Hook,
     /// How many jumps and gotos lead to the chain from its base chain.
@@ -200,8 +211,8 @@ pub enum Reason<'a> {
 pub enum Open<'a> {
     /// Which of many sets of connections these are.
     WhichOfMany,
-    /// Whether the connection matches here, and on what that depends.
-    Match(Place<'a>, Reason<'a>),
+    /// Whether this packet of the connection matches here, at this hook, and on what that depends.
+    Match(Place<'a>, Reason<'a>, Packet, Hook),
     /// What a rule does that isn't understood.
     Action(Place<'a>),
     /// Which of these base chains runs first; their priorities are equal.

@@ -8,13 +8,13 @@ use crate::rules::family::Family;
 use crate::rules::flags;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Effect, Field, Rule};
+use crate::rules::rule::{Action, Effect, Field, Rule, address};
 use crate::rules::table::{Chain, Kind, Policy, Table};
 use crate::walk::connections::{Connections, Meeting};
 use crate::walk::evaluate::{Split, split};
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
-use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Place, Question, Reason, Step};
+use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
 use crate::wanted::ruleset::ChainName;
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
@@ -73,8 +73,8 @@ pub(super) struct Walker<'a, 'g> {
     steps: Option<Vec<Step<'a>>>,
     /// The hook of the base chain.
     hook: Hook,
-    /// The packets on their way are replies.
-    is_reply: bool,
+    /// Which packets are on their way.
+    packet: Packet,
     /// How many rules were asked so far.
     asked: usize,
 }
@@ -90,7 +90,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             questions: vec![Open::WhichOfMany],
             steps: watched.is_none().then(Vec::new),
             hook: Hook::Prerouting,
-            is_reply: false,
+            packet: Packet::First,
             asked: 0,
         }
     }
@@ -107,10 +107,10 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Takes connections through the base chains of a hook.
     pub(super) fn hook(&mut self, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.hook = hook;
-        self.is_reply = states.first().is_some_and(|state| state.is_reply);
-        if states.is_empty() {
+        let Some(first) = states.first() else {
             return states;
-        }
+        };
+        self.packet = first.packet;
         for mut place in places(self.found.chains_at(self.family, hook)) {
             // Where the order isn't known, chains that are for other packets don't count.
             if !is_one_table(&place) {
@@ -124,7 +124,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
         for state in &mut states {
             state.is_seen |= hook != Hook::Ingress;
-            state.translate_back(hook);
+            state.translate_again(hook);
         }
         states
     }
@@ -215,10 +215,10 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     fn record(&mut self, depth: usize, at: Place<'a>, matched: Matched<'a>) {
-        let (hook, is_reply) = (self.hook, self.is_reply);
+        let (hook, packet) = (self.hook, self.packet);
         if let Some(steps) = &mut self.steps {
             steps.push(Step {
-                is_reply,
+                packet,
                 hook,
                 depth,
                 at,
@@ -241,12 +241,12 @@ impl<'a, 'g> Walker<'a, 'g> {
             (_, Matched::Perhaps(reason)) => step.matched = Matched::Perhaps(reason),
             (Matched::Yes(_), Matched::No(reason)) => {
                 step.matched = Matched::Perhaps(reason.clone());
-                self.ask(Open::Match(at, reason));
+                self.ask(Open::Match(at, reason, self.packet, self.hook));
             }
             (Matched::No(reason), Matched::Yes(_)) => {
                 let reason = reason.clone();
                 step.matched = Matched::Perhaps(reason.clone());
-                self.ask(Open::Match(at, reason));
+                self.ask(Open::Match(at, reason, self.packet, self.hook));
             }
         }
     }
@@ -293,7 +293,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             };
             if of_these.is_some() && of_others.is_some() && self.steps.is_some() {
                 let policy = Place::Policy(slot);
-                self.ask(Open::Match(policy, Reason::Device(self.hook)));
+                self.ask(Open::Match(policy, Reason::Device(self.hook), self.packet, self.hook));
                 self.record(0, policy, Matched::Perhaps(Reason::Device(self.hook)));
             }
             seen.extend(of_these.map(with));
@@ -308,11 +308,11 @@ impl<'a, 'g> Walker<'a, 'g> {
         let priority = slot.order().0;
         let mut states = Vec::new();
         match state.translation(self.hook, priority) {
-            Some(Side::After) => state.translate_back(self.hook),
+            Some(Side::After) => state.translate_again(self.hook),
             Some(Side::NotKnown) => {
-                let question = self.ask(Open::Side(slot, "translates the reply back"));
+                let question = self.ask(Open::Side(slot, "translates the packet"));
                 let mut other = state.clone();
-                other.translate_back(self.hook);
+                other.translate_again(self.hook);
                 state.assumptions.push(Assumption::yes(question));
                 other.assumptions.push(Assumption::no(question));
                 states.push(other);
@@ -358,7 +358,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 break;
             }
             // It matters only to who wants to know each step.
-            if matches!(line.rule.action, Action::Continue(_)) && self.steps.is_none() {
+            if !line.rule.does_something() && self.steps.is_none() {
                 continue;
             }
             self.asked += now.len();
@@ -402,7 +402,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         } = split(line.table, line.rule, state);
         let is_known = reason.is_none() || matching.is_none();
         if let (Some(reason), true) = (&reason, !is_told || (before.is_some() && !is_known)) {
-            let question = self.ask(Open::Match(at, reason.clone()));
+            let question = self.ask(Open::Match(at, reason.clone(), self.packet, self.hook));
             if !is_told {
                 let assume = |state: &mut Option<State<'a>>, assumption| {
                     state.iter_mut().for_each(|state| state.assumptions.push(assumption));
@@ -418,32 +418,39 @@ impl<'a, 'g> Walker<'a, 'g> {
                 (None, _) => by_map(line, &before),
             };
             if let Matched::Perhaps(reason @ Reason::Map(..)) = &matched {
-                self.ask(Open::Match(at, reason.clone()));
+                self.ask(Open::Match(at, reason.clone(), self.packet, self.hook));
             }
             self.record_or_join(first, depth, at, matched);
         }
         next.extend(rest);
-        if let Some(mut matching) = matching {
-            if line.rule.effects.contains(&Effect::Untrack) && !self.untrack(at, &mut matching) {
+        let Some(mut matching) = matching else {
+            return;
+        };
+        for effect in &line.rule.effects {
+            let goes_on = match effect {
+                Effect::Untrack => self.untrack(at, &mut matching),
+                Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return next.push(matching),
+                Effect::Mark { .. } | Effect::Other(_) => true,
+            };
+            if !goes_on {
                 return;
             }
-            self.act(line, matching, &line.rule.action, depth, next, out);
         }
+        self.act(line, matching, &line.rule.action, depth, next, out);
     }
 
     /// Has connection tracking leave a packet alone, unless it has an entry for it already (`nft_notrack_eval` in
     /// net/netfilter/nft_ct.c, `xt_ct_target` in xt_CT.c). Returns whether the packet goes on.
     fn untrack(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
-        let invalid = Intervals::one(flags::State::Invalid.number());
-        if state.connections.get(Field::State) != Some(&invalid) {
+        if !state.is_invalid() {
             return true;
         }
-        if state.is_reply && !state.before.is_empty() {
-            // It isn't translated back, so that whoever waits for it gets it from a stranger.
+        if !state.pending.is_empty() {
+            // It isn't translated, so that whoever waits for it gets it from a stranger, or somebody else gets it.
             self.decide(state, at, Fate::Dropped);
             return false;
         }
-        if !state.is_reply {
+        if state.packet == Packet::First {
             self.decide(state, at, Fate::Untracked);
             state.taken = Some((at, &Action::Untrack));
         }
@@ -476,9 +483,9 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = Some(at);
                 out.returned.push(state);
             }
-            Action::Redirect(_) | Action::Nat(_) if state.is_reply => match state.is_settled {
+            Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => match state.is_settled {
                 true => out.left_chain.push(state),
-                // It answers a connection that isn't tracked, and is taken from it.
+                // It is of a connection that isn't tracked, and is taken from it.
                 false => self.decide(&state, at, Fate::Dropped),
             },
             Action::Redirect(_) | Action::Nat(_) => {
@@ -525,8 +532,12 @@ impl<'a, 'g> Walker<'a, 'g> {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return next.push(state);
                 };
+                let Some(verdicts) = map.verdicts_of(*field) else {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    return next.push(state);
+                };
                 let mut rest = Some(state.connections.clone());
-                for (numbers, action) in &map.verdicts {
+                for (numbers, action) in &verdicts {
                     let (Some(connections), _) = state.connections.split(*field, numbers) else {
                         continue;
                     };
@@ -549,7 +560,7 @@ fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
         let mut conditions = rule.conditions.iter();
         conditions.all(|condition| packets.meeting(slot.table, condition) != Meeting::None)
     };
-    let decides = |rule: &&Rule| !matches!(rule.action, Action::Continue(_));
+    let decides = |rule: &&Rule| rule.does_something();
     slot.base.policy == Policy::Drop || slot.chain.rules.iter().filter(decides).any(may_match)
 }
 
@@ -565,10 +576,12 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     };
     let known = connections.get(*field);
     let reason = Reason::Map(*field, name, known.cloned());
-    let said = map
-        .verdicts
-        .iter()
-        .find_map(|(numbers, action)| match connections.split(*field, numbers) {
+    let Some(verdicts) = map.verdicts_of(*field) else {
+        return Matched::Yes(action);
+    };
+    let said = verdicts
+        .into_iter()
+        .find_map(|(numbers, action)| match connections.split(*field, &numbers) {
             (None, _) => None,
             (Some(_), others) => Some((action, others.is_none())),
         });
@@ -586,40 +599,36 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
 fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
     let any = |field: Field| Intervals::up_to(field.largest());
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
-    let is_to_loopback = hook == Hook::Output && matches!(action, Action::Redirect(_));
-    let mut connections = state.connections.clone();
-    let mut change = |field: Field, numbers: Intervals| {
-        if let Some(before) = connections.get(field)
-            && state.before.iter().all(|(known, _)| *known != field)
-        {
-            state.before.push((field, before.clone()));
-        }
-        connections = connections.replaced(field, numbers);
+    let nat = match action {
+        Action::Nat(nat) => Some(nat),
+        _ => None,
     };
+    let (port, ports) = match is_source {
+        true => (Field::SourcePort, nat.map(|nat| nat.ports)),
+        false => (Field::DestinationPort, nat.map(|nat| nat.ports)),
+    };
+    let only = |(first, last): (u16, u16)| Intervals::new([(first.into(), last.into())]);
+    let ports = match (action, ports) {
+        (Action::Redirect(ports), _) => ports.map(only),
+        (_, Some(Some(ports))) => Some(only(ports)),
+        // Of a destination's port, nothing is said.
+        _ if nat.is_some_and(|nat| nat.address.is_some()) && !is_source => None,
+        _ => Some(any(port)),
+    };
+    let mut fields = Vec::new();
     for family in Family::ALL {
-        let address = match is_source {
+        let field = match is_source {
             true => Field::Source(family),
             false => Field::Destination(family),
         };
-        let addresses = match is_to_loopback {
-            true => Intervals::one(loopback(family)),
-            false => any(address),
+        let known = match action {
+            Action::Redirect(_) if hook == Hook::Output => Some(loopback(family)),
+            _ => nat.and_then(|nat| nat.address).map(address),
         };
-        change(address, addresses);
+        fields.push((field, known.map_or_else(|| any(field), Intervals::one)));
     }
-    let port = match is_source {
-        true => Field::SourcePort,
-        false => Field::DestinationPort,
-    };
-    let ports = match action {
-        Action::Redirect(None) => None,
-        Action::Redirect(Some((first, last))) => Some(Intervals::new([((*first).into(), (*last).into())])),
-        _ => Some(any(port)),
-    };
-    if let Some(ports) = ports {
-        change(port, ports);
-    }
-    state.connections = connections;
+    fields.extend(ports.map(|ports| (port, ports)));
+    state.translate(is_source, fields);
     if !is_source {
         state.taken = Some((at, action));
     }
@@ -637,13 +646,13 @@ fn loopback(family: Family) -> u128 {
 mod tests {
     use super::*;
     use crate::rules::name::Name;
-    use crate::rules::rule::{Condition, TCP, Values, interface};
+    use crate::rules::rule::{Condition, Nat, TCP, Values, interface};
     use crate::rules::set::Set;
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
         examples::to_port,
     };
-    use crate::walk::route::{Proxy, there_and_back};
+    use crate::walk::route::{Surroundings, there_and_back};
     use crate::wanted::direction::Direction;
 
     const REDIRECT: &str = "PROXY_INIT_REDIRECT";
@@ -720,7 +729,7 @@ mod tests {
             Family::V4,
             direction,
             connections,
-            &Proxy::default(),
+            &Surroundings::default(),
             Some(watched),
         );
         let outcome = |outcome: &Outcome<'_>| {
@@ -855,7 +864,7 @@ mod tests {
             (goto("empty"), vec![chain("empty", vec![])], "Accepted"),
             (Action::Drop, vec![], "Dropped"),
             (redirect(1), vec![], "Translated"),
-            (Action::Nat("dnat to 10.0.0.1".to_owned()), vec![], "Translated"),
+            (Action::Nat(Nat::somewhere("dnat to 10.0.0.1")), vec![], "Translated"),
         ] {
             let got = inbound(vec![nat(vec![rule([to_port(80)], action)], others)]);
             assert_eq!(got, but_for_port_80(&format!("{first}: {want} of to port 80")));
@@ -1392,7 +1401,7 @@ mod tests {
             Family::V4,
             Direction::Inbound,
             all,
-            &Proxy::default(),
+            &Surroundings::default(),
             Some(watched),
         );
         let decisions = walk

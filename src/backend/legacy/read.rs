@@ -14,7 +14,7 @@ use crate::rules::family::Family;
 use crate::rules::flags::constant;
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface};
+use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface, without_verdict};
 use crate::rules::subnet::subnet;
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 use crate::wanted::mode::{Mode, NAT};
@@ -496,17 +496,20 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     let Extension {
         name, revision, info, ..
     } = entry.target;
-    let action = match name {
+    let (action, effects) = match name {
         // The standard target, whose verdict is a place in the table, or below 0.
         b"" => {
             let goto = byte(entry.bytes, layout.flags)? & layout.goto != 0;
-            verdict(u32_at(info, 0)? as i32, goto, entry, heads)
+            (verdict(u32_at(info, 0)? as i32, goto, entry, heads), Vec::new())
         }
-        _ => xt::read_target(name, revision.into(), info, family)?,
+        _ => match xt::read_target(name, revision.into(), info, family)? {
+            xt::Target::Action(action) => (action, Vec::new()),
+            xt::Target::Effect(effect) => without_verdict(vec![effect]),
+        },
     };
     Ok(Rule {
         conditions,
-        effects: Vec::new(),
+        effects,
         action,
         comment,
         counters: Some(Counters {

@@ -47,9 +47,9 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
     };
     let register = REGISTER;
     let meta = META_FIELDS.into_iter().find(|(known, ..)| known == field);
-    let host_order = cfg!(target_endian = "little") && meta.is_some_and(|(_, _, host_order)| host_order);
+    let host_order = cfg!(target_endian = "little") && field.is_in_host_order();
     match meta {
-        Some((_, key, _)) => Expression::Meta { key, register }.write(list),
+        Some((_, key)) => Expression::Meta { key, register }.write(list),
         None => {
             let place = place(*field)?;
             Expression::Payload { place, register }.write(list);

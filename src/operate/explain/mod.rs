@@ -18,7 +18,7 @@ use crate::operate::words;
 use crate::rules::hook::Hook;
 use crate::rules::rule::Rule;
 use crate::rules::table::Subsystem;
-use crate::walk::step::{self, Matched, Place};
+use crate::walk::step::{self, Matched, Packet, Place};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 
@@ -66,8 +66,8 @@ impl fmt::Display for Decider {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step<'a> {
-    /// Whether it was the reply to the connection's first packet.
-    pub is_reply: bool,
+    /// Which packet of the connection it was.
+    pub packet: Packet,
     /// The hook at which that was.
     pub hook: Hook,
     /// How many jumps lead to the chain from its base chain.
@@ -132,7 +132,8 @@ pub fn explain<T: Send>(
                 reason: unseen.reason.clone(),
             });
         }
-        let mut answer = explain::of_seen(&found, &connection);
+        let routes = routing::of_others(&found, &connection, destination);
+        let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
         routing::deliver(&connection, destination, &mut answer);
         let answer = explain::as_far_as_seen(&found, answer);
         let mut explained = Explained::new(&found, &connection, answer);
@@ -166,14 +167,14 @@ impl<'a> Explained<'a> {
                 None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
             };
             let step::Step {
-                is_reply,
+                packet,
                 hook,
                 depth,
                 at,
                 matched,
             } = step;
             Step {
-                is_reply,
+                packet,
                 hook,
                 depth,
                 at,

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Explained, Step};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
+use crate::walk::step::Packet;
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -83,7 +84,7 @@ fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
     let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.depth);
     let (one_top, other_top) = (top(one), top(other));
     let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
-        let place = |step: &Step<'_>, top| (step.is_reply, step.hook, step.depth.checked_sub(top));
+        let place = |step: &Step<'_>, top| (step.packet, step.hook, step.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
             && one.at == other.at
             && one.is_match() == other.is_match()
@@ -102,14 +103,14 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
 
 impl Step<'_> {
     fn is_in_chain_of(&self, other: &Self) -> bool {
-        let visit = |step: &Self| (step.is_reply, step.hook, step.depth);
+        let visit = |step: &Self| (step.packet, step.hook, step.depth);
         visit(self) == visit(other) && self.at.is_in_chain_of(&other.at)
     }
 
     /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, after: &[Self]) -> usize {
         let is_inside =
-            |other: &&Self| (other.is_reply, other.hook) == (self.is_reply, self.hook) && other.depth > self.depth;
+            |other: &&Self| (other.packet, other.hook) == (self.packet, self.hook) && other.depth > self.depth;
         after.iter().take_while(is_inside).count()
     }
 
@@ -120,9 +121,13 @@ impl Step<'_> {
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
         let Self { hook, depth, at, .. } = self;
-        let is_same_hook = before.is_some_and(|before| before.hook == *hook && before.is_reply == self.is_reply);
+        let is_same_hook = before.is_some_and(|before| before.hook == *hook && before.packet == self.packet);
         if !is_same_hook {
-            let whose = if self.is_reply { ", the reply" } else { "" };
+            let whose = match self.packet {
+                Packet::First => "",
+                Packet::Reply => ", the reply",
+                Packet::Ack => ", the ACK after it",
+            };
             *text += &format!("\n{hook}{whose}\n");
         }
         let is_new = match before {
@@ -166,7 +171,15 @@ fn step(step: &Step<'_>) -> Value {
     let Step { hook, depth, at, .. } = step;
     let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
     let value = vec![
-        ("packet", if step.is_reply { "reply" } else { "first" }.into()),
+        (
+            "packet",
+            match step.packet {
+                Packet::First => "first",
+                Packet::Reply => "reply",
+                Packet::Ack => "ack",
+            }
+            .into(),
+        ),
         ("hook", hook.to_string().into()),
         ("table", at.table().to_string().into()),
         ("chain", at.chain().name.to_string().into()),

@@ -6,13 +6,14 @@ use nix::errno::Errno;
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
+use crate::found::Found;
 use crate::netlink::ReadError;
 use crate::netlink::route::{Kind, Packet, device, devices_with_addresses_like, route};
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
 use crate::rules::rule::LOOPBACK;
-use crate::walk::step::{Matched, Step};
+use crate::walk::step::{self, Matched, Step};
 use crate::wanted::direction::Direction;
 
 /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
@@ -26,7 +27,7 @@ const LOOPBACK_NAME: &str = "lo";
 pub(super) enum Destination {
     /// It is what an outbound connection is routed to, or an address of this namespace.
     Usual,
-    /// An outbound connection leaves by the device to which its socket is bound, and by which alone it may.
+    /// An outbound connection leaves by the device to which its socket is bound: the one that was named.
     Bound,
     /// An inbound connection goes to an address of 127.0.0.0/8, by another device than lo.
     Loopback,
@@ -102,19 +103,15 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     let to = connection.to.ip();
     let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if let Some(named) = &connection.device {
-        let by_default = route(packet(connection.to, connection));
         let bound = device(named.as_bytes()).map(|device| route(packet_by(device.index, connection)));
-        return Ok(match (by_default, bound) {
+        return Ok(match bound {
             // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
-            (_, Ok(Ok(found))) if is_link_local && found.kind == Kind::Local => {
+            Ok(Ok(found)) if is_link_local && found.kind == Kind::Local => {
                 connection.device = Some(Name::from(LOOPBACK));
                 Destination::Usual
             }
-            // `tcp_v6_connect` binds the socket to the device of the address.
-            _ if is_link_local && *named != *LOOPBACK_NAME => Destination::Bound,
-            // Only a socket that is bound to it leaves by a device to which no route leads.
-            (Ok(found), _) if found.device.name != named.as_bytes() && *named != *LOOPBACK_NAME => Destination::Bound,
-            _ => Destination::Usual,
+            _ if *named == *LOOPBACK_NAME => Destination::Usual,
+            _ => Destination::Bound,
         });
     }
     if is_link_local {
@@ -142,6 +139,36 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     connection.device = Some(Name::from(&found.device.name));
     connection.from = found.source;
     Ok(Destination::Usual)
+}
+
+/// By which devices connections leave that other programs' rules send to other addresses; by lo, if these are of this namespace.
+pub(super) fn of_others(found: &Found, connection: &Connection, destination: Destination) -> Vec<(IpAddr, Name)> {
+    /// For more addresses, routing isn't asked.
+    const MOST: usize = 32;
+    let rules = found
+        .tables
+        .iter()
+        .flat_map(|table| &table.chains)
+        .flat_map(|chain| &chain.rules);
+    let addresses = rules.filter_map(|rule| match &rule.action {
+        Action::Nat(nat) => nat.address,
+        _ => None,
+    });
+    let mut addresses: Vec<IpAddr> = addresses.filter(|to| to.is_ipv4() == connection.to.is_ipv4()).collect();
+    addresses.sort();
+    addresses.dedup();
+    let bound = connection.device.as_ref().filter(|_| destination == Destination::Bound);
+    let ask = |&to: &IpAddr| {
+        let packet = packet(SocketAddr::new(to, connection.to.port()), connection);
+        let bound = bound.and_then(|named| Some(device(named.as_bytes()).ok()?.index));
+        let found = route(Packet {
+            device: bound,
+            ..packet
+        })
+        .ok()?;
+        Some((to, Name::from(&found.device.name)))
+    };
+    addresses.iter().take(MOST).filter_map(ask).collect()
 }
 
 /// The same packet, from a socket that is bound to the device with this number.
@@ -241,7 +268,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
 
 /// Whether only a connection to this namespace gets there.
 fn is_here(step: &Step<'_>) -> bool {
-    step.hook == Hook::Input || step.is_reply
+    step.hook == Hook::Input || step.packet != step::Packet::First
 }
 
 /// It does not come in, to this namespace or again by lo.
@@ -252,7 +279,7 @@ fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
     };
     answer
         .steps
-        .retain(|step| !step.is_reply && !after.contains(&step.hook));
+        .retain(|step| step.packet == step::Packet::First && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
 }
 

@@ -487,7 +487,11 @@ PROXY_INIT_REDIRECT
     fn foreign_rules_are_shown_where_they_run() {
         let mut found = installed(Mode::Nft, &chart());
         let accept = foreign(Field::DestinationPort, 80, Action::Accept);
-        let dnat = foreign(Field::DestinationPort, 81, Action::Nat("DNAT to 192.0.2.1".to_owned()));
+        let dnat = foreign(
+            Field::DestinationPort,
+            81,
+            Action::Nat(crate::rules::rule::Nat::somewhere("DNAT to 192.0.2.1")),
+        );
         rules_of(&mut found, "PREROUTING").insert(0, accept.clone());
         rules_of(&mut found, "PREROUTING").push(dnat.clone());
         rules_of(&mut found, "PROXY_INIT_REDIRECT").insert(1, dnat);
