@@ -1,7 +1,9 @@
 //! What Linkerd itself runs: its chart's arguments, and the iptables commands that linkerd-init runs for any flags,
 //! written from its own source (pkg/iptables/iptables.go of linkerd2-proxy-init) and not from ours.
 
-use crate::lab::Namespace;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::lab::{Namespace, Owner};
 
 /// The arguments of Linkerd's chart with its default values (charts/partials/templates/_proxy-init.tpl).
 pub const CHART_ARGUMENTS: [&str; 10] = [
@@ -150,6 +152,29 @@ impl Flags {
         }
     }
 
+    /// The proxy's port to which linkerd-init's rules send a connection, if they do.
+    pub fn redirects(&self, connection: &Connection) -> Option<u16> {
+        let Connection { to, from, way } = *connection;
+        let ranges = |ranges: &[(u16, u16)]| ranges.iter().any(|&(low, high)| (low..=high).contains(&to.port()));
+        let subnets = |subnets: &[String], address| subnets.iter().any(|subnet| contains(subnet, address));
+        if !self.ipv6 && to.is_ipv6() {
+            return None;
+        }
+        match way {
+            Way::In => {
+                let chosen = self.redirect.is_empty() || self.redirect.contains(&to.port());
+                let ignored = ranges(&self.inbound) || subnets(&self.inbound_subnets, from);
+                (chosen && !ignored).then_some(self.inbound_port)
+            }
+            Way::Out { owner, by_loopback } => {
+                let is_proxy = self.uid.is_some_and(|uid| uid > 0 && uid == owner.uid)
+                    || self.gid.is_some_and(|gid| gid > 0 && gid == owner.gid);
+                let ignored = ranges(&self.outbound) || subnets(&self.outbound_subnets, to.ip());
+                (!is_proxy && !by_loopback && !ignored).then_some(self.outbound_port)
+            }
+        }
+    }
+
     /// One family's chains and rules.
     fn rules(&self, v6: bool) -> Vec<String> {
         let of_family = |subnets: &[String]| -> Vec<String> {
@@ -222,6 +247,46 @@ impl Flags {
         rules.push(rule("-A OUTPUT -j PROXY_INIT_OUTPUT", "install-proxy-init-output"));
         rules
     }
+}
+
+/// A connection to a pod or from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    /// Where it is meant to go.
+    pub to: SocketAddr,
+    /// Where it comes from.
+    pub from: IpAddr,
+    /// Which way it goes.
+    pub way: Way,
+}
+
+/// Which way a connection goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From another host to the pod.
+    In,
+    /// From the pod.
+    Out {
+        /// Whose it is.
+        owner: Owner,
+        /// Whether it leaves by the loopback device.
+        by_loopback: bool,
+    },
+}
+
+/// Whether a subnet in CIDR notation, or an address alone, has this address in it.
+fn contains(subnet: &str, address: IpAddr) -> bool {
+    let (base, length) = match subnet.split_once('/') {
+        Some((base, length)) => (base, length.parse().ok()),
+        None => (subnet, None),
+    };
+    // The bits in which the two differ, from the first one on.
+    let (differing, bits) = match (base.parse(), address) {
+        (Ok(IpAddr::V4(base)), IpAddr::V4(address)) => (u128::from(base.to_bits() ^ address.to_bits()) << 96, 32),
+        (Ok(IpAddr::V6(base)), IpAddr::V6(address)) => (base.to_bits() ^ address.to_bits(), 128),
+        _ => return false,
+    };
+    differing.leading_zeros() >= length.unwrap_or(bits)
 }
 
 /// A rule, and its comment after it.
