@@ -267,7 +267,11 @@ fn list_of_rules() -> Vec<u8> {
 fn foreign(rules: usize) -> String {
     let mut script = "table inet foreign {\nchain early {\ntype filter hook prerouting priority -300;\n".to_owned();
     for rule in 1..=rules {
-        let _ = writeln!(script, "ip saddr 192.0.2.{} tcp dport {rule} counter", rule % 250 + 1);
+        let _ = writeln!(
+            script,
+            "ip saddr 192.0.2.{} tcp dport {rule} counter accept",
+            rule % 250 + 1
+        );
     }
     script + "}\n}\n"
 }

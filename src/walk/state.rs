@@ -494,9 +494,11 @@ fn is_translated_at(field: Field, hook: Hook) -> bool {
     }
 }
 
-/// The same states with fewer sets: equal ones are one, and of too many, all of a kind are taken together.
+/// The same states with fewer sets: equal ones are one, and of too many, all of a kind are taken together. They are taken
+/// together on the way too, because each is compared with all before it, and 10,000 rules may each let others through.
 pub(super) fn merged(states: Vec<State<'_>>) -> Vec<State<'_>> {
-    let mut merged: Vec<State<'_>> = Vec::with_capacity(states.len());
+    let mut merged: Vec<State<'_>> = Vec::new();
+    let mut are_many = false;
     for mut state in states {
         // A state that is made one with another may be one with a third.
         while let Some((index, assumptions)) = merged
@@ -511,12 +513,21 @@ pub(super) fn merged(states: Vec<State<'_>>) -> Vec<State<'_>> {
             state.add(&known);
         }
         merged.push(state);
+        if merged.len() > 4 * MOST_STATES {
+            merged = of_a_kind(merged);
+            are_many = true;
+        }
     }
-    if merged.len() <= MOST_STATES {
-        return merged;
+    if are_many || merged.len() > MOST_STATES {
+        merged = of_a_kind(merged);
     }
+    merged
+}
+
+/// The states of each kind taken together.
+fn of_a_kind(states: Vec<State<'_>>) -> Vec<State<'_>> {
     let mut few: Vec<State<'_>> = Vec::new();
-    for state in merged {
+    for state in states {
         match few.iter_mut().find(|known| known.kind() == state.kind()) {
             Some(known) => {
                 known.assumptions = vec![Assumption::no(Question::WHICH_OF_MANY)];

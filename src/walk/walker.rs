@@ -1429,6 +1429,10 @@ mod tests {
         assert_eq!(accepted(even(40)), (1, numbers(40)), "many are not");
         assert_eq!(accepted(even(64)), (1, numbers(64)));
         assert_eq!(accepted(even(65)), (1, (2..=130).collect()), "nor those between them");
+        // Each compared with all others, these would take minutes.
+        let (decisions, ports) = accepted(even(30_000));
+        assert_eq!(decisions, 1);
+        assert!(numbers(30_000).iter().all(|port| ports.binary_search(port).is_ok()));
     }
 
     /// A field that would be in more than 64 pieces is kept whole: beyond that, results are over-approximated.
