@@ -134,9 +134,9 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             chain: new.chain.counterpart().to_string(),
             errno: kept,
         },
-        (Step::AddRule(new), _, _) => match (owner(&new.rule), errno) {
-            (Some(_), Errno::EINVAL) => unmapped(mode, &new.rule, step).unwrap_or(Error::ForeignOwner { rule: what }),
-            (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, &new.rule) {
+        (Step::AddRule(new), _, _) => match (owner(new.rule), errno) {
+            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, step).unwrap_or(Error::ForeignOwner { rule: what }),
+            (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
                 Some((name, module, option)) => {
                     let rule = what;
                     let lack = Lack::Extension {

@@ -15,7 +15,7 @@ pub(super) struct Nftables;
 impl Dialect for Nftables {
     fn write(&self, new: &NewRule<'_>, list: &mut Writer) {
         let condition = |list: &mut Writer, condition: &_| write_condition(list, new.sets, condition);
-        write_rule(list, &new.rule, condition, |list, ports| {
+        write_rule(list, new.rule, condition, |list, ports| {
             let (port, _) = ports.filter(|(port, last)| port == last)?;
             let (register, value) = (REGISTER, port.to_be_bytes());
             Expression::Value {

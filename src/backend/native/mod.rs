@@ -122,7 +122,7 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) 
             continue; // Native mode plans no others.
         };
         let rules = chain.rules.iter().map(|rule| Wanted {
-            rule: rule,
+            rule,
             may_stay: uses_kept_sets(rule),
         });
         let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
@@ -167,7 +167,7 @@ fn holds_others(table: &Table) -> bool {
 /// would silently mean another user.
 fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
     let refused = steps.iter().find_map(|step| match step {
-        Step::AddRule(new) => unmapped(Mode::Native, &new.rule, step),
+        Step::AddRule(new) => unmapped(Mode::Native, new.rule, step),
         _ => None,
     });
     refused.map_or(Ok(()), Err)
@@ -190,7 +190,7 @@ fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
     Step::AddRule(NewRule {
         table: TABLE,
         chain,
-        rule: rule,
+        rule,
         sets,
         dialect: &Nftables,
         before: None,

@@ -25,7 +25,7 @@ impl Dialect for Xtables {
             return list.refuse(format!("an xtables rule in the table {}", new.table));
         };
         let condition = |list: &mut Writer, condition: &_| write_condition(list, family, condition);
-        write_rule(list, &new.rule, condition, |list, ports| {
+        write_rule(list, new.rule, condition, |list, ports| {
             let info = xt::redirect(family, ports);
             Expression::Target(written(Extension::Redirect, &info)).write(list);
             Some(())
