@@ -125,4 +125,27 @@ mod tests {
         assert_eq!(set_field(&of(32)), Field::Destination(Family::V4));
         assert_eq!(set_field(&of(128)), Field::Destination(Family::V6));
     }
+
+    #[test]
+    fn a_set_has_the_shape_with_the_fewest_elements() {
+        let singles = |count: u128| -> Vec<_> { (0..count).map(|port| (2 * port, 2 * port)).collect() };
+        for (ports, shape) in [
+            (vec![], Shape::Numbers),
+            (singles(1), Shape::Numbers),
+            (singles(128), Shape::Numbers),
+            (singles(129), Shape::Hashed),
+            // Two numbers take two elements either way.
+            (vec![(80, 81)], Shape::Numbers),
+            (vec![(80, 82)], Shape::Intervals),
+            (vec![(80, 82), (90, 90)], Shape::Numbers),
+            (vec![(80, 83), (90, 90)], Shape::Intervals),
+        ] {
+            assert_eq!(Shape::of(&examples::ports("set", &ports)), shape, "{ports:?}");
+        }
+        let addresses = Set {
+            bits: 32,
+            ..examples::ports("set", &[(1, 1)])
+        };
+        assert_eq!(Shape::of(&addresses), Shape::Intervals);
+    }
 }

@@ -195,7 +195,29 @@ pub enum Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::table;
+    use crate::rules::examples::{ports, table};
+
+    #[test]
+    fn numbers_are_a_conditions_own_or_its_sets() {
+        let inferred = Set {
+            elements: None,
+            ..ports("inferred", &[])
+        };
+        let table = Table {
+            sets: vec![ports("web", &[(80, 80), (443, 443)]), inferred],
+            ..table("inet mine", vec![])
+        };
+        let of_set = |name| Values::Set(Name::from(name));
+        for (values, numbers) in [
+            (Values::from(7), Some(&[(7, 7)][..])),
+            (Values::Listed(vec![(1, 2), (4, 5)]), Some(&[(1, 2), (4, 5)])),
+            (of_set("web"), Some(&[(80, 80), (443, 443)])),
+            (of_set("inferred"), None),
+            (of_set("gone"), None),
+        ] {
+            assert_eq!(table.numbers(&values), numbers, "{values:?}");
+        }
+    }
 
     #[test]
     fn a_table_is_called_as_nft_calls_it() {
