@@ -48,7 +48,7 @@ pub enum Error {
     #[error(
         "nft mode: nothing was changed: the {family} nat table has a chain {chain} that is not hooked where \
          iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
-        match family { Family::V4 => "ip", Family::V6 => "ip6" }
+        family.nft_name()
     )]
     OtherBaseChain {
         /// The family of the table.
@@ -63,7 +63,7 @@ pub enum Error {
     #[error(
         "nft mode: nothing was changed: the {family} nat table has a base chain {chain}, so no rule can jump to a \
          chain of that name ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
-        match family { Family::V4 => "ip", Family::V6 => "ip6" }
+        family.nft_name()
     )]
     ChainNameTaken {
         /// The family of the table.

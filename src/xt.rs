@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::netlink::message::{Malformed, string, u16_at, u32_at};
+use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at};
 use crate::rules::family::Family;
 use crate::rules::flags::{State, tracked};
 use crate::rules::name::Name;
@@ -198,8 +198,8 @@ fn mark(info: &[u8]) -> Result<Effect, Malformed> {
 fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     let (mark, mask, packets) = (u32_at(info, 0)?, u32_at(info, 4)?, u32_at(info, 8)?);
     let (shift, mode) = match revision {
-        1 => (0, byte_at(info, 12)?),
-        _ => (byte_at(info, 13)?, byte_at(info, 14)?),
+        1 => (0, u8_at(info, 12)?),
+        _ => (u8_at(info, 13)?, u8_at(info, 14)?),
     };
     // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in net/netfilter/xt_connmark.c.
     let (field, text, to) = match mode {
@@ -255,10 +255,6 @@ fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
     }
 }
 
-fn byte_at(info: &[u8], offset: usize) -> Result<u8, Malformed> {
-    info.get(offset).copied().ok_or(Malformed)
-}
-
 /// The structure of a match on a field by this extension; none if it can't say that.
 pub(crate) fn write_match(extension: Extension, field: Field, values: &Values, negated: bool) -> Option<Vec<u8>> {
     match (extension, values) {
@@ -300,17 +296,17 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
 }
 
 fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let field = match byte_at(info, 0)? {
+    let field = match u8_at(info, 0)? {
         XT_MULTIPORT_SOURCE => Field::SourcePort,
         XT_MULTIPORT_DESTINATION => Field::DestinationPort,
         _ => return Ok(None), // either of them
     };
-    let count = usize::from(byte_at(info, 1)?).min(Multiport::MAX_REFERENCES);
+    let count = usize::from(u8_at(info, 1)?).min(Multiport::MAX_REFERENCES);
     let mut ranges = Vec::new();
     let mut slot = 0;
     while slot < count {
         let first = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
-        if byte_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0 {
+        if u8_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0 {
             slot += 1;
         }
         if slot >= count {
@@ -320,11 +316,8 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         slot += 1;
         ranges.push((first.into(), last.into()));
     }
-    Ok(Some(vec![Condition::In {
-        field,
-        values: Values::Listed(ranges),
-        negated: byte_at(info, MULTIPORT_INVERT)? != 0,
-    }]))
+    let negated = u8_at(info, MULTIPORT_INVERT)? != 0;
+    Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
 }
 
 const XT_OWNER_UID: u8 = 1;
@@ -349,7 +342,7 @@ fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8
 }
 
 fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let (kinds, inverted) = (byte_at(info, OWNER_MATCH)?, byte_at(info, OWNER_MATCH + 1)?);
+    let (kinds, inverted) = (u8_at(info, OWNER_MATCH)?, u8_at(info, OWNER_MATCH + 1)?);
     if kinds & !(XT_OWNER_UID | XT_OWNER_GID) != 0 {
         return Ok(None); // whether there is a socket; supplementary groups
     }
@@ -360,11 +353,7 @@ fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     ] {
         let ids = (u32_at(info, offset)?.into(), u32_at(info, offset + 4)?.into());
         if kinds & kind != 0 {
-            conditions.push(Condition::In {
-                field,
-                values: ids.into(),
-                negated: inverted & kind != 0,
-            });
+            conditions.push(Condition::compare(field, ids, inverted & kind != 0));
         }
     }
     Ok(Some(conditions))
@@ -394,8 +383,8 @@ fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 
 }
 
 fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let inverted = byte_at(info, TCP_INVERT)?;
-    if byte_at(info, TCP_OPTION)? != 0 {
+    let inverted = u8_at(info, TCP_INVERT)?;
+    if u8_at(info, TCP_OPTION)? != 0 {
         return Ok(None);
     }
     let mut conditions = Vec::new();
@@ -403,14 +392,10 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let ports = (u16_at(info, offset)?, u16_at(info, offset + 2)?);
         let negated = inverted & bit != 0;
         if ports != (0, u16::MAX) || negated {
-            conditions.push(Condition::In {
-                field,
-                values: (ports.0.into(), ports.1.into()).into(),
-                negated,
-            });
+            conditions.push(Condition::compare(field, (ports.0.into(), ports.1.into()), negated));
         }
     }
-    let (mask, flags) = (byte_at(info, TCP_OPTION + 1)?, byte_at(info, TCP_OPTION + 2)?);
+    let (mask, flags) = (u8_at(info, TCP_OPTION + 1)?, u8_at(info, TCP_OPTION + 2)?);
     if mask != 0 {
         let negated = inverted & 4 != 0;
         conditions.push(Condition::Masked {
@@ -430,7 +415,7 @@ fn not(negated: bool) -> &'static str {
 
 /// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is inverted.
 fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
-    let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, byte_at(info, 8)? != 0);
+    let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, u8_at(info, 8)? != 0);
     let name = if field == Field::Mark { "mark" } else { "connmark" };
     let shown = match mask {
         u32::MAX => format!("{mark:#x}"),

@@ -10,8 +10,8 @@ use crate::error::{Error, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, commit_fresh, transact};
-use crate::nf_tables::read;
 use crate::nf_tables::step::Step;
+use crate::nf_tables::{read, refusal};
 use crate::rules::table::{Subsystem, Table};
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::{Ruleset, nat_tables};
@@ -113,7 +113,7 @@ fn nf_tables() -> Result<Found, Error> {
         // The kernel has nfnetlink, but no nf_tables (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Ok(Found::default()),
         Err(ReadError::Socket(errno)) => Ok(not_known(errno)),
-        Err(error) => Err(commit::unreadable(Mode::Nft, error)),
+        Err(error) => Err(refusal::unreadable(Mode::Nft, error)),
     }
 }
 

@@ -142,6 +142,11 @@ pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
         .map_err(|_| Malformed)
 }
 
+/// The byte at an offset.
+pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
+    bytes.get(offset).copied().ok_or(Malformed)
+}
+
 /// The number at an offset, in the machine's byte order.
 pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());

@@ -8,7 +8,7 @@ use super::read::{self, Snapshot, back_off};
 use super::refusal;
 use super::step::{self, Step};
 use crate::error::{self, Error};
-use crate::netlink::{CommitError, Generation, ReadError, Socket};
+use crate::netlink::{CommitError, Generation, Socket};
 use crate::rules::table::Table;
 use crate::wanted::mode::Mode;
 
@@ -152,9 +152,4 @@ fn not_known(mode: Mode, errno: Errno) -> Error {
         mode,
         errno: error::Errno::of(errno),
     }
-}
-
-/// The error for rules that can't be read, when the caller only wanted to read.
-pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
-    refusal::unreadable(mode, error)
 }

@@ -569,11 +569,7 @@ impl<'a> Reader<'a> {
                 Condition::In { field, values, negated }
             }
             Some(Loaded::Masked { field, mask }) if equality => match network(*field, value, mask) {
-                Some(interval) => Condition::In {
-                    field: *field,
-                    values: interval.into(),
-                    negated,
-                },
+                Some(interval) => Condition::compare(*field, interval, negated),
                 None => unknown(),
             },
             Some(Loaded::EtherType) if equality => {
@@ -582,19 +578,11 @@ impl<'a> Reader<'a> {
                     [0x86, 0xdd] => nfproto(Family::V6),
                     _ => 0,
                 };
-                Condition::In {
-                    field: Field::Family,
-                    values: number.into(),
-                    negated,
-                }
+                Condition::compare(Field::Family, number, negated)
             }
             Some(&Loaded::Index(field)) if equality => match value.try_into().map(u32::from_ne_bytes) {
                 Ok(index) => match (self.devices)(index) {
-                    Some(name) => Condition::In {
-                        field,
-                        values: interface(&name).into(),
-                        negated,
-                    },
+                    Some(name) => Condition::compare(field, interface(&name), negated),
                     None => unknown(),
                 },
                 Err(_) => unknown(),
@@ -640,11 +628,7 @@ impl<'a> Reader<'a> {
             && let Some((first, _)) = interval(field, bytes, false, first)
             && let Some((_, last)) = interval(field, bytes, false, last)
         {
-            return Condition::In {
-                field,
-                values: (first, last).into(),
-                negated,
-            };
+            return Condition::compare(field, (first, last), negated);
         }
         Condition::Unknown(format!("{}[range]", self.describe(register)))
     }
@@ -687,18 +671,10 @@ impl<'a> Reader<'a> {
         // key.
         let set = set.filter(|set| whole.is_some_and(|(field, _)| field.bits() == set.bits));
         let condition = match (whole, set.and_then(|set| set.elements.as_ref())) {
-            (Some((field, false)), Some(_)) => Condition::In {
-                field,
-                values: Values::Set(name.clone()),
-                negated,
-            },
+            (Some((field, false)), Some(_)) => Condition::compare(field, Values::Set(name.clone()), negated),
             // The set's elements are in the machine's byte order.
             (Some((field, true)), Some(_)) => match set.and_then(|set| set.numbers_of(field)) {
-                Some(numbers) => Condition::In {
-                    field,
-                    values: Values::Listed(numbers.as_slice().to_vec()),
-                    negated,
-                },
+                Some(numbers) => Condition::compare(field, Values::Listed(numbers.as_slice().to_vec()), negated),
                 None => Condition::Unknown(text),
             },
             _ => Condition::Unknown(text),
@@ -730,11 +706,8 @@ impl<'a> Reader<'a> {
             let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
             Some((name, name))
         };
-        Some(Condition::In {
-            field,
-            values: Values::Listed(numbers.map(name).collect::<Option<_>>()?),
-            negated,
-        })
+        let names = Values::Listed(numbers.map(name).collect::<Option<_>>()?);
+        Some(Condition::compare(field, names, negated))
     }
 
     fn verdict(&mut self, verdict: Verdict<'_>) {

@@ -199,11 +199,13 @@ impl Condition {
 
     /// The field is one of these.
     pub fn is(field: Field, values: impl Into<Values>) -> Self {
-        Self::In {
-            field,
-            values: values.into(),
-            negated: false,
-        }
+        Self::compare(field, values, false)
+    }
+
+    /// The field is one of these or, if negated, none of them.
+    pub fn compare(field: Field, values: impl Into<Values>, negated: bool) -> Self {
+        let values = values.into();
+        Self::In { field, values, negated }
     }
 }
 
@@ -434,6 +436,39 @@ mod tests {
             assert_eq!(device(interface(name)).as_deref(), Some(name));
         }
         assert_eq!(device(interface(b"lo\0p")), None);
+    }
+
+    #[test]
+    fn interfaces_that_begin_alike_are_an_interval() {
+        let is_among = |prefix: &[u8], name: &[u8]| {
+            let (first, last) = beginning(prefix);
+            (first..=last).contains(&interface(name))
+        };
+        for (prefix, name, begins_so) in [
+            (&b"eth"[..], &b"eth"[..], true),
+            (b"eth", b"eth0", true),
+            (b"eth", b"eth\xff\xff", true),
+            (b"eth", b"et", false),
+            (b"eth", b"eti", false),
+            (b"", b"eth0", true),
+            (b"", b"", true),
+            (b"0123456789abcdef", b"0123456789abcdef", true),
+            (b"0123456789abcdef", b"0123456789abcdeg", false),
+        ] {
+            assert_eq!(is_among(prefix, name), begins_so, "{}", name.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn only_a_redirection_to_one_port_has_a_port() {
+        for (action, port) in [
+            (Action::Redirect(Some((4143, 4143))), Some(4143)),
+            (Action::Redirect(Some((4143, 4150))), None),
+            (Action::Redirect(None), None),
+            (Action::Accept, None),
+        ] {
+            assert_eq!(rule([], action).redirects_to(), port);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::unlisted;
 use crate::backend::proc_of_thread;
 use crate::error::{Errno, Error, Privilege};
 use crate::found::{Found, Unseen};
-use crate::netlink::message::{Malformed, string, u16_at, u32_at, u64_at};
+use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::family::Family;
 use crate::rules::flags::constant;
@@ -467,7 +467,7 @@ fn extension(bytes: &[u8]) -> Result<Extension<'_>, Malformed> {
     Ok(Extension {
         size,
         name: string(bytes.get(2..31).ok_or(Malformed)?)?,
-        revision: byte(bytes, 31)?,
+        revision: u8_at(bytes, 31)?,
         info: bytes.get(32..size).ok_or(Malformed)?,
     })
 }
@@ -499,7 +499,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     let (action, effects) = match name {
         // The standard target, whose verdict is a place in the table, or below 0.
         b"" => {
-            let goto = byte(entry.bytes, layout.flags)? & layout.goto != 0;
+            let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
             (verdict(u32_at(info, 0)? as i32, goto, entry, heads), Vec::new())
         }
         _ => match xt::read_target(name, revision.into(), info, family)? {
@@ -518,10 +518,6 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
         }),
         handle: 0,
     })
-}
-
-fn byte(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
-    bytes.get(offset).copied().ok_or(Malformed)
 }
 
 /// What a standard target does: minus a verdict minus one, `XT_RETURN`, or where to go on.
@@ -555,7 +551,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     const DESTINATION: u8 = 0x10;
     const FRAGMENT: u8 = 0x20;
     const PROTOCOL: u8 = 0x40;
-    let inverted = byte(entry, layout.invert)?;
+    let inverted = u8_at(entry, layout.invert)?;
     let number = |offset: usize, length: usize| -> Result<u128, Malformed> {
         let bytes = entry.get(offset..offset + length).ok_or(Malformed)?;
         Ok(bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte)))
@@ -573,11 +569,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         }
         let interval = (address & mask, address & mask | field.largest() & !mask);
         conditions.push(match subnet(family, interval) {
-            Some(_) => Condition::In {
-                field,
-                values: interval.into(),
-                negated: inverted & bit != 0,
-            },
+            Some(_) => Condition::compare(field, interval, inverted & bit != 0),
             None => Condition::Unknown(format!("[{field:?} under a mask with holes]")),
         });
     }
@@ -599,26 +591,20 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         let covered = mask.leading_ones() as usize / 8;
         let whole = prefix.iter().take(covered).any(|&byte| byte == 0) || rest == 0;
         let name = interface(prefix.split(|&byte| byte == 0).next().unwrap_or_default());
-        conditions.push(Condition::In {
-            field,
-            values: (name, if whole { name } else { name | rest }).into(),
-            negated: inverted & bit != 0,
-        });
+        let last = if whole { name } else { name | rest };
+        conditions.push(Condition::compare(field, (name, last), inverted & bit != 0));
     }
     let protocol = u16_at(entry, layout.protocol)?;
     let compared = match layout.has_protocol {
-        Some(bit) => byte(entry, layout.flags)? & bit != 0,
+        Some(bit) => u8_at(entry, layout.flags)? & bit != 0,
         None => protocol != 0,
     };
     if compared && protocol != 0 {
-        conditions.push(Condition::In {
-            field: Field::Protocol,
-            values: u128::from(protocol).into(),
-            negated: inverted & PROTOCOL != 0,
-        });
+        let negated = inverted & PROTOCOL != 0;
+        conditions.push(Condition::compare(Field::Protocol, u128::from(protocol), negated));
     }
     if let Some(bit) = layout.fragment
-        && byte(entry, layout.flags)? & bit != 0
+        && u8_at(entry, layout.flags)? & bit != 0
     {
         let negated = inverted & FRAGMENT != 0;
         let text = if negated { "! -f" } else { "-f" }.to_owned();
