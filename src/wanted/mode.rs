@@ -204,6 +204,23 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_has_tables_by_subsystem_family_and_name() {
+        for (table, mode) in [
+            ("ip nat", Some(Mode::Nft)),
+            ("ip6 nat", Some(Mode::Nft)),
+            ("legacy ip nat", Some(Mode::Legacy)),
+            ("legacy ip6 nat", Some(Mode::Legacy)),
+            ("inet proxy-init", Some(Mode::Native)),
+            ("ip proxy-init", None),
+            ("inet nat", None),
+            ("ip filter", None),
+            ("legacy ip filter", None),
+        ] {
+            assert_eq!(Mode::of(&crate::rules::examples::table(table, vec![])), mode, "{table}");
+        }
+    }
+
+    #[test]
     fn each_mode_has_its_iptables() {
         for (mode, commands) in [
             (Mode::Nft, ["iptables-nft", "ip6tables-nft"]),

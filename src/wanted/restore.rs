@@ -119,7 +119,9 @@ mod tests {
             rule([], Action::Jump(Name::from("PROXY_INIT_OUTPUT"))),
         );
         let mut input = Input::new();
+        assert!(input.is_empty());
         input.make_or_flush(ChainName::ProxyInitOutput);
+        assert!(!input.is_empty());
         input.append(ChainName::Output, &jump);
         input.delete(&Name::from("a \\ \"b\""), 2);
         input.delete_chain(ChainName::ProxyInitRedirect);
