@@ -13,7 +13,7 @@ pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
 use self::cause::{UNCHANGED, advice};
 use crate::rules::family::Family;
-use crate::wanted::config::OwnerId;
+use crate::wanted::config::IdRange;
 use crate::wanted::mode::Mode;
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
@@ -105,17 +105,17 @@ pub enum Error {
 
     /// The proxy's user or group does not exist in this user namespace.
     #[error(
-        "{mode} mode: nothing was changed: id {id} is not mapped in this user namespace, so no rule can be about it \
+        "{mode} mode: nothing was changed: id {ids} is not mapped in this user namespace, so no rule can be about it \
          (`{rule}`): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
-         mapped id with --proxy-uid or --proxy-gid"
+         mapped id with --proxy-uid or --proxy-gid (--skip-uid, --skip-gid)"
     )]
     UnmappedOwner {
         /// The mode in use.
         mode: Mode,
         /// The rule, as an iptables command.
         rule: String,
-        /// The id.
-        id: OwnerId,
+        /// The id, or the range, which one line of the map has to have.
+        ids: IdRange,
     },
 
     /// The network namespace belongs to another user namespace.
@@ -740,7 +740,7 @@ mod tests {
             Error::UnmappedOwner {
                 mode,
                 rule: rule.clone(),
-                id: OwnerId::new(2102).unwrap(),
+                ids: "2102".parse().unwrap(),
             },
             Error::Unwritable {
                 mode,

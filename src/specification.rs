@@ -2,12 +2,12 @@
 //!
 //! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags, and
 //! from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init) and
-//! linkerd's page "IPTables Reference". The test below makes random configs and connections, plans the rules, writes
+//! linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from what help says of it. The test below makes random configs and connections, plans the rules, writes
 //! them as each backend does, reads the bytes back, has the connection go through what was read, and compares.
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::wanted::config::{Config, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, IdRange, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 
 /// A connection, seen from the pod.
@@ -29,6 +29,9 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
     let within = |subnets: &[Subnet], address| subnets.iter().any(|subnet| subnet.net().contains(&address));
     let by_proxy = (config.proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
         || (config.proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
+    let among_ids = |ids: &[IdRange], id| ids.iter().any(|range| (range.first()..=range.last()).contains(&id));
+    let exempt =
+        among_ids(&config.ignored_uids, connection.owner.0) || among_ids(&config.ignored_gids, connection.owner.1);
     let (ignored, to) = match connection.direction {
         _ if connection.to.is_ipv6() && !config.ipv6 => return None,
         // "Ports to redirect to proxy, if no port is specified then ALL ports are redirected."
@@ -47,7 +50,7 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
         // "Any traffic coming from this user will be ignored to avoid infinite redirection loops."
         Direction::Outbound => {
             let subnets = within(&config.ignored_outbound_subnets, connection.to.ip());
-            let skipped = by_proxy || connection.within_pod;
+            let skipped = by_proxy || exempt || connection.within_pod;
             (
                 skipped || among(&config.ignored_outbound_ports) || subnets,
                 config.outbound_port,
@@ -113,6 +116,15 @@ mod tests {
         prop::collection::vec(subnet, 0..3)
     }
 
+    fn ids() -> impl Strategy<Value = Vec<IdRange>> {
+        let range = (select(&IDS[..]), select(&IDS[..]), prop::bool::weighted(0.3));
+        let range = range.prop_map(|(one, other, is_range)| {
+            let other = if is_range { other } else { one };
+            IdRange::new(one.min(other), one.max(other)).unwrap()
+        });
+        prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(range, 1..3)]
+    }
+
     prop_compose! {
         fn config()(
             to in (select(&PORTS[..]), select(&PORTS[..])),
@@ -120,6 +132,7 @@ mod tests {
             redirected in prop::collection::vec(select(&PORTS[..]), 0..4),
             ports in (ports(), ports()),
             subnets in (subnets(), subnets()),
+            ids in (ids(), ids()),
             ipv6: bool,
         ) -> Config {
             let port = |number| Port::new(number).unwrap();
@@ -129,6 +142,7 @@ mod tests {
             config.redirected_ports = redirected.into_iter().map(port).collect();
             (config.ignored_inbound_ports, config.ignored_outbound_ports) = ports;
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = subnets;
+            (config.ignored_uids, config.ignored_gids) = ids;
             config.ipv6 = ipv6;
             config
         }

@@ -28,13 +28,20 @@ const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
 /// Replaces the proxy's group.
 const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
 
+/// Replaces the other users whose connections bypass the proxy. linkerd has no such annotation.
+const SKIP_UID: &str = "proxy-init.io/skip-uid";
+/// Replaces the groups, likewise.
+const SKIP_GID: &str = "proxy-init.io/skip-gid";
+
 /// Those that change rules.
-pub(crate) const KEYS: [&str; 5] = [
+pub(crate) const KEYS: [&str; 7] = [
     SKIP_OUTBOUND_PORTS,
     SKIP_INBOUND_PORTS,
     SKIP_SUBNETS,
     PROXY_UID,
     PROXY_GID,
+    SKIP_UID,
+    SKIP_GID,
 ];
 
 /// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
@@ -130,6 +137,12 @@ impl Annotations {
         if let Some(Owner(gid)) = self.read(PROXY_GID, |text| text.trim().parse())? {
             config.proxy_gid = gid;
         }
+        if let Some(ids) = self.read(SKIP_UID, list)? {
+            config.ignored_uids = ids;
+        }
+        if let Some(ids) = self.read(SKIP_GID, list)? {
+            config.ignored_gids = ids;
+        }
         Ok(())
     }
 
@@ -178,6 +191,8 @@ mod tests {
             (SKIP_SUBNETS, " 192.0.2.0/24 , fd00::/8"),
             (PROXY_UID, "7"),
             (PROXY_GID, " 8 "),
+            (SKIP_UID, "0, 1000-1999"),
+            (SKIP_GID, "9"),
             ("config.linkerd.io/proxy-cpu-limit", "not ours"),
         ]);
         let mut all = Annotations::default();
@@ -193,6 +208,8 @@ mod tests {
         want.ignored_inbound_subnets = vec!["192.0.2.0/24".parse().unwrap(), "fd00::/8".parse().unwrap()];
         want.proxy_uid = proxy_init::OwnerId::new(7);
         want.proxy_gid = proxy_init::OwnerId::new(8);
+        want.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
+        want.ignored_gids = vec!["9".parse().unwrap()];
         assert_eq!(changed, want);
     }
 
@@ -219,6 +236,8 @@ mod tests {
             (PROXY_UID, "root", "root"),
             (PROXY_UID, "4294967295", "4294967295"),
             (PROXY_GID, "-x", "-x"),
+            (SKIP_UID, "0,root", "root"),
+            (SKIP_GID, "9-1", "9-1"),
         ] {
             let mut all = Annotations::default();
             all.add(annotations(&[(key, value)]), "namespace shop");

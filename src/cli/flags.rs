@@ -11,7 +11,7 @@ use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::rules::name::Name;
-use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{IdRange, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::flags;
 use crate::wanted::mode::Choice;
 
@@ -27,6 +27,8 @@ pub(super) struct Settings {
     pub(super) outbound_ports_to_ignore: Vec<PortRange>,
     pub(super) inbound_subnets_to_ignore: Vec<Subnet>,
     pub(super) outbound_subnets_to_ignore: Vec<Subnet>,
+    pub(super) skip_uid: Vec<IdRange>,
+    pub(super) skip_gid: Vec<IdRange>,
     pub(super) ipv6: Option<bool>,
     pub(super) iptables_mode: Option<Choice>,
     pub(super) firewall_bin_path: String,
@@ -253,6 +255,26 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
+        ..FLAG
+    },
+    Flag {
+        name: flags::SKIP_UID,
+        placeholder: "UIDS",
+        value: Value::Number(|settings, text| {
+            settings.skip_uid.extend(values::list::<IdRange>(text)?);
+            Ok(())
+        }),
+        help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
+        ..FLAG
+    },
+    Flag {
+        name: flags::SKIP_GID,
+        placeholder: "GIDS",
+        value: Value::Number(|settings, text| {
+            settings.skip_gid.extend(values::list::<IdRange>(text)?);
+            Ok(())
+        }),
+        help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
         ..FLAG
     },
     Flag {

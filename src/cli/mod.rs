@@ -296,6 +296,8 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         ignored_outbound_ports: settings.outbound_ports_to_ignore,
         ignored_inbound_subnets: settings.inbound_subnets_to_ignore,
         ignored_outbound_subnets: settings.outbound_subnets_to_ignore,
+        ignored_uids: settings.skip_uid,
+        ignored_gids: settings.skip_gid,
         ipv6: settings.ipv6.unwrap_or(true),
     };
     match settings.simulate {
@@ -410,6 +412,13 @@ mod tests {
         })
     }
 
+    fn ids() -> impl Strategy<Value = String> {
+        (0..u32::MAX, prop::option::of(any::<u32>())).prop_map(|(first, more)| match more {
+            Some(more) => format!("{first}-{}", first.saturating_add(more).min(u32::MAX - 1)),
+            None => first.to_string(),
+        })
+    }
+
     fn subnet() -> impl Strategy<Value = String> {
         prop_oneof![
             (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip))),
@@ -435,6 +444,8 @@ mod tests {
             list("outbound-ports-to-ignore", range()).boxed(),
             list("subnets-to-ignore", subnet()).boxed(),
             list("outbound-subnets-to-ignore", subnet()).boxed(),
+            list("skip-uid", ids()).boxed(),
+            list("skip-gid", ids()).boxed(),
             maybe("ipv6", prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
             maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed()),
         ];
@@ -493,7 +504,8 @@ mod tests {
     #[test]
     fn each_flag_about_rules_arrives() {
         let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
-                    --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --ipv6=false";
+                    --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --skip-uid 0,1000-1999 \
+                    --skip-gid=7 --ipv6=false";
         let Ok(Command::Install(install, _)) = try_parse(line, None) else {
             panic!("{line}");
         };
@@ -506,6 +518,8 @@ mod tests {
             ignored_outbound_ports: vec!["9".parse().unwrap()],
             ignored_inbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
             ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap()],
+            ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
+            ignored_gids: vec!["7".parse().unwrap()],
             ipv6: false,
             ..Config::new(port(1), port(2))
         };

@@ -20,6 +20,7 @@ use crate::walk::walker::Walk;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
+use crate::wanted::ruleset::Purpose;
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +169,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => one(id.into()),
-            None => Intervals::up_to(field.largest()).without(&proxy_ids(&found.tables, field)),
+            None => Intervals::up_to(field.largest()).without(&exempt_ids(&found.tables, field, |_| true)),
         };
         set = set.with(field, &ids);
     }
@@ -209,8 +210,15 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
 
 /// The users or groups that proxy-init's rules take for the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
+    exempt_ids(tables, wanted, |rule| {
+        !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others())
+    })
+}
+
+/// The users or groups that these rules of proxy-init's exempt.
+fn exempt_ids(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
     let mut ids = Vec::new();
-    for rule in own_rules(tables) {
+    for rule in own_rules(tables).filter(|rule| counts(rule)) {
         if let [
             Condition::In {
                 field,

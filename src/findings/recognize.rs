@@ -12,7 +12,7 @@ use crate::rules::nftables::is_of;
 use crate::rules::rule::{Action, Condition, Field, Rule};
 use crate::rules::subnet::addresses;
 use crate::rules::table::{Table, TableFamily};
-use crate::wanted::config::{Config, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::Purpose;
@@ -57,6 +57,8 @@ struct Recognized {
     ipv6: bool,
     proxy_uid: Option<OwnerId>,
     proxy_gid: Option<OwnerId>,
+    ignored_uids: Vec<IdRange>,
+    ignored_gids: Vec<IdRange>,
     redirected_ports: Vec<Port>,
     inbound: OneWay,
     outbound: OneWay,
@@ -107,6 +109,8 @@ impl Recognized {
             ignored_outbound_subnets: outbound.ignored_subnets(self.ipv6),
             ignored_inbound_ports: inbound.ignored_ports,
             ignored_outbound_ports: outbound.ignored_ports,
+            ignored_uids: self.ignored_uids,
+            ignored_gids: self.ignored_gids,
             ipv6: self.ipv6,
         })
     }
@@ -141,11 +145,15 @@ impl Recognized {
         let Some((field, numbers)) = compared(table, rule) else {
             return;
         };
-        let id = || {
-            let &(number, _) = numbers.as_slice().first()?;
-            OwnerId::new(u32::try_from(number).ok()?)
+        let is_other = Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others());
+        let ids = || {
+            let &(first, last) = numbers.as_slice().first()?;
+            IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)
         };
+        let id = || OwnerId::new(ids()?.first());
         match (field, &rule.action) {
+            (Field::Uid, Action::Return) if is_other => self.ignored_uids.extend(ids()),
+            (Field::Gid, Action::Return) if is_other => self.ignored_gids.extend(ids()),
             (Field::Uid, Action::Return) => self.proxy_uid = id(),
             (Field::Gid, Action::Return) => self.proxy_gid = id(),
             (Field::DestinationPort, Action::Return) => {

@@ -11,6 +11,7 @@ use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::rule::Rule;
 use crate::rules::table::TableFamily;
+use crate::wanted::config::IdRange;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::owner;
 
@@ -179,11 +180,11 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
 /// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace. `shown` is the
 /// rule for people.
 pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
-    let (id, map) = owner(rule)?;
-    (!is_mapped(id.get(), map)).then(|| Error::UnmappedOwner {
+    let (ids, map) = owner(rule)?;
+    (!is_mapped(ids, map)).then(|| Error::UnmappedOwner {
         mode,
         rule: shown.to_string(),
-        id,
+        ids,
     })
 }
 
@@ -196,9 +197,10 @@ pub(crate) fn unwritten(mode: Mode, unwritten: &Unwritten) -> Error {
     }
 }
 
-/// Whether the id is in a user namespace's map. Each line of the map has the first id inside, the first id outside, and
-/// their count (user_namespaces(7)). If the map can't be read, the id counts as mapped.
-fn is_mapped(id: u32, map: &str) -> bool {
+/// Whether the ids are in one line of a user namespace's map: the kernel compares with the ids outside, where those of
+/// several lines are no range. Each line has the first id inside, the first id outside, and their count
+/// (user_namespaces(7)). If the map can't be read, the ids count as mapped.
+fn is_mapped(ids: IdRange, map: &str) -> bool {
     // Most maps have a line of 34 bytes. Without the limit, the file would be asked for its size first, which it doesn't
     // have.
     let mut text = String::with_capacity(64);
@@ -209,7 +211,9 @@ fn is_mapped(id: u32, map: &str) -> bool {
     text.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
         match (numbers.next(), numbers.next(), numbers.next()) {
-            (Some(Ok(first)), _, Some(Ok(count))) => id.checked_sub(first).is_some_and(|offset| offset < count),
+            (Some(Ok(first)), _, Some(Ok(count))) => {
+                first <= ids.first() && ids.last().checked_sub(first).is_some_and(|offset| offset < count)
+            }
             _ => false,
         }
     })
@@ -279,12 +283,23 @@ mod tests {
             "         0       1000          1\n      2000     200000         10\nbroken\n",
         )
         .unwrap();
-        let mapped: Vec<u32> = [0, 1, 1999, 2000, 2009, 2010]
-            .into_iter()
-            .filter(|&id| is_mapped(id, map.to_str().unwrap()))
-            .collect();
+        let mapped: Vec<&str> = [
+            "0",
+            "1",
+            "0-1",
+            "1999",
+            "1999-2000",
+            "2000",
+            "2000-2009",
+            "2009",
+            "2009-2010",
+        ]
+        .into_iter()
+        .filter(|ids| is_mapped(ids.parse().unwrap(), map.to_str().unwrap()))
+        .collect();
         std::fs::remove_file(&map).unwrap();
-        assert_eq!(mapped, [0, 2000, 2009]);
-        assert!(is_mapped(7, "/nonexistent"), "a map that can't be read hides nothing");
+        assert_eq!(mapped, ["0", "2000", "2000-2009", "2009"]);
+        let any = "7".parse().unwrap();
+        assert!(is_mapped(any, "/nonexistent"), "a map that can't be read hides nothing");
     }
 }

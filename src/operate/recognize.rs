@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::rules::name::Name;
     use crate::rules::table::Table;
-    use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+    use crate::wanted::config::{IdRange, OwnerId, Port, PortRange, Subnet};
     use crate::wanted::direction::Direction;
 
     fn port() -> impl Strategy<Value = Port> {
@@ -188,15 +188,21 @@ mod tests {
         ]
     }
 
+    fn ids() -> impl Strategy<Value = IdRange> {
+        (0..u32::MAX, prop_oneof![Just(0), any::<u32>()])
+            .prop_map(|(first, more)| IdRange::new(first, first.saturating_add(more).min(u32::MAX - 1)).unwrap())
+    }
+
     fn any_config() -> impl Strategy<Value = Config> {
         let id = || prop::option::of((1..u32::MAX).prop_map(|id| OwnerId::new(id).unwrap()));
         (
             (port(), port(), id(), id(), any::<bool>()),
             list(port),
             (list(range), list(range), list(subnet), list(subnet)),
+            (list(ids), list(ids)),
         )
             .prop_map(
-                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists)| Config {
+                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists, ids)| Config {
                     inbound_port,
                     outbound_port,
                     proxy_uid: uid,
@@ -206,6 +212,8 @@ mod tests {
                     ignored_outbound_ports: lists.1,
                     ignored_inbound_subnets: lists.2,
                     ignored_outbound_subnets: lists.3,
+                    ignored_uids: ids.0,
+                    ignored_gids: ids.1,
                     ipv6,
                 },
             )

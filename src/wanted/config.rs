@@ -44,6 +44,9 @@ pub enum Invalid {
     /// Not a user or group id.
     #[error("\"{0}\" is not a valid id (1-4294967294; -1 or 0 for none)")]
     OwnerId(String),
+    /// Not a user or group id, nor a range of them.
+    #[error("\"{0}\" is not an id or a range of ids (0-4294967294, such as 1000 or 1000-1999)")]
+    IdRange(String),
     /// Not the name of a mode.
     #[error("\"{0}\" is not a mode (use nft, legacy or native)")]
     Mode(String),
@@ -240,7 +243,58 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// What the rules are to do. Each field is one of linkerd-init's flags; only the proxy's two ports are required.
+/// One user or group id or an inclusive range of them, first ≤ last: 0, which is root, to 2³² − 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdRange {
+    first: u32,
+    last: u32,
+}
+
+impl IdRange {
+    /// The range from `first` to `last`, both included; none if it runs backwards or has 2³² − 1.
+    pub fn new(first: u32, last: u32) -> Option<Self> {
+        (first <= last && last < u32::MAX).then_some(Self { first, last })
+    }
+
+    /// The lowest id.
+    pub fn first(self) -> u32 {
+        self.first
+    }
+
+    /// The highest id.
+    pub fn last(self) -> u32 {
+        self.last
+    }
+
+    /// Both as numbers that rules compare with.
+    pub(crate) fn numbers(self) -> (u128, u128) {
+        (self.first.into(), self.last.into())
+    }
+}
+
+/// `1000`, or `1000-1999`. A range of one id is that id.
+impl fmt::Display for IdRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl FromStr for IdRange {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let id = |text: &str| text.trim().parse().ok().filter(|_| !text.contains('+'));
+        let range = id(first).zip(id(last)).and_then(|(first, last)| Self::new(first, last));
+        range.ok_or_else(|| Invalid::IdRange(text.to_owned()))
+    }
+}
+
+/// What the rules are to do. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
@@ -262,6 +316,10 @@ pub struct Config {
     pub ignored_inbound_subnets: Vec<Subnet>,
     /// Destinations whose outbound connections bypass the proxy.
     pub ignored_outbound_subnets: Vec<Subnet>,
+    /// Other users than the proxy's whose connections bypass the proxy.
+    pub ignored_uids: Vec<IdRange>,
+    /// Groups, likewise.
+    pub ignored_gids: Vec<IdRange>,
     /// Whether IPv6 gets rules too; IPv4 always does.
     pub ipv6: bool,
 }
@@ -286,6 +344,8 @@ impl Config {
             ignored_outbound_ports: Vec::new(),
             ignored_inbound_subnets: Vec::new(),
             ignored_outbound_subnets: Vec::new(),
+            ignored_uids: Vec::new(),
+            ignored_gids: Vec::new(),
             ipv6: true,
         }
     }
@@ -404,6 +464,28 @@ mod tests {
         assert_eq!(OwnerId::new(u32::MAX), None);
         for text in ["0", "4294967295", "-1", "root", ""] {
             assert_eq!(text.parse::<OwnerId>(), Err(Invalid::OwnerId(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn ranges_of_ids_may_have_root_and_run_forwards() {
+        for text in ["0", "1000", "1000-1999", "0-4294967294"] {
+            assert_eq!(text.parse::<IdRange>().unwrap().to_string(), text);
+        }
+        assert_eq!("7-7".parse::<IdRange>().unwrap().to_string(), "7");
+        for text in [
+            "",
+            "-",
+            "-1",
+            "1-",
+            "9-1",
+            "1-2-3",
+            "+1",
+            "root",
+            "4294967295",
+            "0-4294967295",
+        ] {
+            assert_eq!(text.parse::<IdRange>(), Err(Invalid::IdRange(text.to_owned())));
         }
     }
 

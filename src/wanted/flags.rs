@@ -23,6 +23,10 @@ pub const OUTBOUND_PORTS_TO_IGNORE: &str = "outbound-ports-to-ignore";
 pub const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
 /// [`Config::ignored_outbound_subnets`].
 pub const OUTBOUND_SUBNETS_TO_IGNORE: &str = "outbound-subnets-to-ignore";
+/// [`Config::ignored_uids`].
+pub const SKIP_UID: &str = "skip-uid";
+/// [`Config::ignored_gids`].
+pub const SKIP_GID: &str = "skip-gid";
 /// [`Config::ipv6`].
 pub const IPV6: &str = "ipv6";
 /// [`Choice`].
@@ -45,6 +49,8 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
         ignored_outbound_ports,
         ignored_inbound_subnets,
         ignored_outbound_subnets,
+        ignored_uids,
+        ignored_gids,
         ipv6,
     } = config;
     let mut flags = Flags::default();
@@ -61,6 +67,8 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
         ignored_outbound_subnets,
         ToString::to_string,
     );
+    flags.list(SKIP_UID, ignored_uids, ToString::to_string);
+    flags.list(SKIP_GID, ignored_gids, ToString::to_string);
     if !ipv6 {
         // A boolean takes its value after "=" only.
         flags.0.push(format!("--{IPV6}=false"));
@@ -125,13 +133,15 @@ mod tests {
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap()];
         config.ignored_outbound_subnets = vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()];
+        config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
+        config.ignored_gids = vec!["7".parse().unwrap()];
         config.ipv6 = false;
         assert_eq!(
             arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
             "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
              --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
-             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 --ipv6=false \
-             --iptables-mode nft"
+             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 --skip-uid 0,1000-1999 --skip-gid 7 \
+             --ipv6=false --iptables-mode nft"
         );
     }
 

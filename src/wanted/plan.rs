@@ -4,7 +4,7 @@ use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
 use crate::rules::subnet::addresses;
-use crate::wanted::config::{Config, OwnerId, Port, PortRange};
+use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
@@ -40,6 +40,7 @@ fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes
 }
 
+/// Exceptions that linkerd-init doesn't know come after its own ones, and so leave those where they are.
 fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     purposes.extend(config.proxy_uid.map(|_| Purpose::IgnoreUser));
@@ -49,6 +50,8 @@ fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     let destinations = config.ignored_outbound_subnets.iter();
     let destinations = destinations.filter(|subnet| subnet.family() == family);
     purposes.extend(destinations.cloned().map(Purpose::IgnoreSubnet));
+    purposes.extend(config.ignored_uids.iter().copied().map(Purpose::IgnoreUsers));
+    purposes.extend(config.ignored_gids.iter().copied().map(Purpose::IgnoreGroups));
     purposes.push(Purpose::RedirectOutbound);
     purposes
 }
@@ -61,6 +64,7 @@ fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
 fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
     let tcp = || Condition::is(Field::Protocol, TCP);
     let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
+    let owners = |field, ids: IdRange| vec![Condition::is(field, ids.numbers())];
     let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
     let (conditions, action) = match purpose {
         Purpose::IgnorePorts(ports) => {
@@ -82,6 +86,8 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
         }
         Purpose::IgnoreUser => (owner(Field::Uid, config.proxy_uid?), Action::Return),
         Purpose::IgnoreGroup => (owner(Field::Gid, config.proxy_gid?), Action::Return),
+        Purpose::IgnoreUsers(ids) => (owners(Field::Uid, *ids), Action::Return),
+        Purpose::IgnoreGroups(ids) => (owners(Field::Gid, *ids), Action::Return),
         Purpose::IgnoreLoopback => (
             vec![Condition::is(Field::OutInterface, interface(LOOPBACK))],
             Action::Return,
@@ -205,6 +211,8 @@ mod tests {
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
         config.ignored_outbound_subnets = vec!["192.0.2.1/32".parse().unwrap()];
+        config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
+        config.ignored_gids = vec!["7".parse().unwrap()];
         config.ipv6 = false;
         assert_eq!(plan(&config).len(), 1);
         assert_eq!(
@@ -221,6 +229,9 @@ mod tests {
                 "PROXY_INIT_OUTPUT -o lo -m comment --comment proxy-init/ignore-loopback -j RETURN",
                 "PROXY_INIT_OUTPUT -p tcp -m multiport --dports 25 -m comment --comment proxy-init/ignore-port-25 -j RETURN",
                 "PROXY_INIT_OUTPUT -d 192.0.2.1/32 -m comment --comment proxy-init/ignore-subnet-192.0.2.1/32 -j RETURN",
+                "PROXY_INIT_OUTPUT -m owner --uid-owner 0 -m comment --comment proxy-init/ignore-user-id-0 -j RETURN",
+                "PROXY_INIT_OUTPUT -m owner --uid-owner 1000-1999 -m comment --comment proxy-init/ignore-user-id-1000-1999 -j RETURN",
+                "PROXY_INIT_OUTPUT -m owner --gid-owner 7 -m comment --comment proxy-init/ignore-group-id-7 -j RETURN",
                 "PROXY_INIT_OUTPUT -p tcp -m comment --comment proxy-init/redirect-all-outgoing-to-proxy-port -j REDIRECT --to-ports 4140",
                 "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
             ]

@@ -9,7 +9,7 @@ use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::name::Name;
 use crate::rules::rule::{Condition, Field, Rule};
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
-use crate::wanted::config::{OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{IdRange, Port, PortRange, Subnet};
 use crate::wanted::mode::NAT;
 
 /// One family's rules in the nat table, chain by chain.
@@ -140,9 +140,8 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// The user or group that a rule matches, if it is a single one, and the file with the user namespace's map of such ids
-/// (user_namespaces(7)).
-pub(crate) fn owner(rule: &Rule) -> Option<(OwnerId, &'static str)> {
+/// The users or groups that a rule matches, and the file with the user namespace's map of such ids (user_namespaces(7)).
+pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
     rule.conditions.iter().find_map(|condition| {
         let (map, values) = match condition {
             Condition::In {
@@ -157,7 +156,11 @@ pub(crate) fn owner(rule: &Rule) -> Option<(OwnerId, &'static str)> {
             } => ("/proc/self/gid_map", values),
             _ => return None,
         };
-        Some((OwnerId::new(u32::try_from(values.number()?).ok()?)?, map))
+        let &[(first, last)] = values.listed()? else {
+            return None;
+        };
+        let id = |number| u32::try_from(number).ok();
+        Some((IdRange::new(id(first)?, id(last)?)?, map))
     })
 }
 
@@ -172,6 +175,10 @@ pub enum Purpose {
     IgnoreUser,
     /// Connections of the proxy's group bypass the proxy.
     IgnoreGroup,
+    /// Connections of these users bypass the proxy.
+    IgnoreUsers(IdRange),
+    /// Connections of these groups bypass the proxy.
+    IgnoreGroups(IdRange),
     /// Connections within the pod bypass the proxy.
     IgnoreLoopback,
     /// Inbound connections to this port go to the proxy.
@@ -218,6 +225,11 @@ impl Purpose {
         Name::of(comment)
     }
 
+    /// Whether it is about users or groups that are not the proxy's.
+    pub(crate) fn is_about_others(&self) -> bool {
+        matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
+    }
+
     /// The purpose that a rule's comment states.
     pub fn of(rule: &Rule) -> Option<Self> {
         Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
@@ -242,6 +254,10 @@ impl Purpose {
             Multiport::from_iptables(ports).map(Self::IgnorePorts)
         } else if let Some(subnet) = text.strip_prefix("ignore-subnet-") {
             subnet.parse().ok().map(Self::IgnoreSubnet)
+        } else if let Some(ids) = text.strip_prefix("ignore-user-id-") {
+            ids.parse().ok().map(Self::IgnoreUsers)
+        } else if let Some(ids) = text.strip_prefix("ignore-group-id-") {
+            ids.parse().ok().map(Self::IgnoreGroups)
         } else {
             let port = text.strip_prefix("redirect-port-")?.strip_suffix("-to-proxy-port")?;
             port.parse().ok().map(Self::RedirectPort)
@@ -257,6 +273,8 @@ impl fmt::Display for Purpose {
             Self::IgnoreSubnet(subnet) => write!(f, "ignore-subnet-{subnet}"),
             Self::IgnoreUser => f.write_str("ignore-proxy-user-id"),
             Self::IgnoreGroup => f.write_str("ignore-proxy-group-id"),
+            Self::IgnoreUsers(ids) => write!(f, "ignore-user-id-{ids}"),
+            Self::IgnoreGroups(ids) => write!(f, "ignore-group-id-{ids}"),
             Self::IgnoreLoopback => f.write_str("ignore-loopback"),
             Self::RedirectPort(port) => write!(f, "redirect-port-{port}-to-proxy-port"),
             Self::RedirectInbound => f.write_str("redirect-all-incoming-to-proxy-port"),
@@ -431,6 +449,11 @@ mod tests {
             ),
             (Purpose::IgnoreUser, "ignore-proxy-user-id"),
             (Purpose::IgnoreGroup, "ignore-proxy-group-id"),
+            (
+                Purpose::IgnoreUsers("1000-1999".parse().unwrap()),
+                "ignore-user-id-1000-1999",
+            ),
+            (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
             (Purpose::IgnoreLoopback, "ignore-loopback"),
             (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
             (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),

@@ -10,15 +10,19 @@ fn any_flags() -> impl Strategy<Value = Flags> {
     let id = || proptest::option::of(1..u32::MAX - 1);
     let ranges = || proptest::collection::vec((0..=u16::MAX, prop_oneof![Just(0), 0..200u16]), 0..40);
     let subnets = || proptest::collection::vec(prop_oneof![any_v4_subnet(), any_v6_subnet()], 0..5);
+    let range = (0..u32::MAX, prop_oneof![Just(0), 0..5000u32])
+        .prop_map(|(first, more)| (first, first.saturating_add(more).min(u32::MAX - 1)));
+    let ids = || proptest::collection::vec(range.clone(), 0..3);
     (
         (port.clone(), port.clone(), id(), id()),
         proptest::collection::vec(port, 0..4),
         (ranges(), ranges()),
         (subnets(), subnets()),
+        (ids(), ids()),
         prop::bool::weighted(0.8),
     )
         .prop_map(
-            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ipv6)| {
+            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, ipv6)| {
                 let bounds = |ranges: Vec<(u16, u16)>| {
                     ranges
                         .into_iter()
@@ -35,6 +39,8 @@ fn any_flags() -> impl Strategy<Value = Flags> {
                     outbound: bounds(ranges.1),
                     inbound_subnets: subnets.0,
                     outbound_subnets: subnets.1,
+                    skip_uids: ids.0,
+                    skip_gids: ids.1,
                     ipv6,
                 }
             },

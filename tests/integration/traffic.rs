@@ -152,6 +152,32 @@ pub(crate) fn check_mode(mode: &str) {
         );
     }
 
+    let mesh = Mesh::new(&format!(
+        "--iptables-mode {mode} -u 2102 --skip-uid 0,3000-3009 --skip-gid 4000-4009,7"
+    ));
+    for family in [0, 1] {
+        let to = NEIGHBOUR[family];
+        for (uid, gid, is_exempt) in [
+            (0, 0, true),
+            (2999, 1000, false),
+            (3000, 1000, true),
+            (3009, 1000, true),
+            (3010, 1000, false),
+            (1000, 3999, false),
+            (1000, 4000, true),
+            (1000, 4009, true),
+            (1000, 4010, false),
+            (1000, 7, true),
+            (2102, 1000, true),
+        ] {
+            let wanted = match is_exempt {
+                true => direct(to, 80),
+                false => redirected(OUTBOUND, (to, 80)),
+            };
+            assert_eq!(mesh.outbound(Owner { uid, gid }, to, 80), wanted, "of {uid}, {gid}");
+        }
+    }
+
     let mesh = Mesh::new(&format!("--iptables-mode {mode} --ports-to-redirect 8080,9999"));
     for family in [0, 1] {
         let pod = POD[family];

@@ -76,6 +76,10 @@ pub struct Flags {
     pub inbound_subnets: Vec<String>,
     /// `--outbound-subnets-to-ignore`
     pub outbound_subnets: Vec<String>,
+    /// `--skip-uid`, which linkerd-init lacks, each the first and the last id of a range.
+    pub skip_uids: Vec<(u32, u32)>,
+    /// `--skip-gid`, as above.
+    pub skip_gids: Vec<(u32, u32)>,
     /// `--ipv6`
     pub ipv6: bool,
 }
@@ -94,6 +98,8 @@ impl Default for Flags {
             outbound: ports(&[4567, 4568]),
             inbound_subnets: vec![],
             outbound_subnets: vec![],
+            skip_uids: vec![],
+            skip_gids: vec![],
             ipv6: true,
         }
     }
@@ -120,6 +126,8 @@ impl Flags {
             format!("--outbound-ports-to-ignore={}", ranges(&self.outbound)),
             format!("--subnets-to-ignore={}", self.inbound_subnets.join(",")),
             format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
+            format!("--skip-uid={}", ids(&self.skip_uids).join(",")),
+            format!("--skip-gid={}", ids(&self.skip_gids).join(",")),
             format!("--ipv6={}", self.ipv6),
         ];
         // Without ports, the flag is left out: an empty list is refused.
@@ -240,6 +248,17 @@ impl Flags {
                 &format!("ignore-subnet-{subnet}"),
             )
         }));
+        for (ranges, option, what) in [
+            (&self.skip_uids, "--uid-owner", "user"),
+            (&self.skip_gids, "--gid-owner", "group"),
+        ] {
+            rules.extend(ids(ranges).iter().map(|ids| {
+                rule(
+                    &format!("-A PROXY_INIT_OUTPUT -m owner {option} {ids} -j RETURN"),
+                    &format!("ignore-{what}-id-{ids}"),
+                )
+            }));
+        }
         rules.push(rule(
             &format!("-A PROXY_INIT_OUTPUT -p tcp -j REDIRECT --to-port {to}"),
             "redirect-all-outgoing-to-proxy-port",
@@ -292,6 +311,15 @@ fn contains(subnet: &str, address: IpAddr) -> bool {
 /// A rule, and its comment after it.
 fn rule(text: &str, purpose: &str) -> String {
     format!("{text} -m comment --comment proxy-init/{purpose}")
+}
+
+/// Ranges of ids, as flags and iptables write them.
+fn ids(ranges: &[(u32, u32)]) -> Vec<String> {
+    let text = |&(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(text).collect()
 }
 
 /// A rule for each piece of a list of ports.

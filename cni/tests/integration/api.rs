@@ -162,6 +162,8 @@ fn a_pod_with_every_annotation_needs_one_request() {
             ("config.linkerd.io/skip-subnets", "10.0.0.0/8"),
             ("config.linkerd.io/proxy-uid", "3"),
             ("config.linkerd.io/proxy-gid", "4"),
+            ("proxy-init.io/skip-uid", "5"),
+            ("proxy-init.io/skip-gid", "6"),
         ],
         ..MESHED
     });

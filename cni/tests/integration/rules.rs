@@ -73,6 +73,10 @@ struct Case {
     skip_subnets: Option<String>,
     annotated_uid: Option<u32>,
     annotated_gid: Option<u32>,
+    uids: Vec<String>,
+    gids: Vec<String>,
+    skip_uid: Option<String>,
+    skip_gid: Option<String>,
 }
 
 fn any_case() -> impl Strategy<Value = Case> {
@@ -92,8 +96,13 @@ fn any_case() -> impl Strategy<Value = Case> {
             id_text(),
             id_text(),
         ),
+        (list(4), list(4)),
+        (
+            proptest::option::of(any_list(any_range())),
+            proptest::option::of(any_list(any_range())),
+        ),
     )
-        .prop_map(|(numbers, lists, (ipv6, native), annotations)| Case {
+        .prop_map(|(numbers, lists, (ipv6, native), annotations, ids, skip)| Case {
             inbound_port: numbers.0,
             outbound_port: numbers.1,
             uid: numbers.2,
@@ -110,6 +119,10 @@ fn any_case() -> impl Strategy<Value = Case> {
             skip_subnets: annotations.2,
             annotated_uid: annotations.3,
             annotated_gid: annotations.4,
+            uids: ids.0,
+            gids: ids.1,
+            skip_uid: skip.0,
+            skip_gid: skip.1,
         })
 }
 
@@ -133,6 +146,11 @@ impl Case {
                 annotations[format!("config.linkerd.io/{key}")] = value.as_str().into();
             }
         }
+        for (key, value) in [("skip-uid", &self.skip_uid), ("skip-gid", &self.skip_gid)] {
+            if let Some(value) = value {
+                annotations[format!("proxy-init.io/{key}")] = value.as_str().into();
+            }
+        }
         let mut configuration = by_annotations(annotations);
         configuration["linkerd"] = json!({
             "pod-info": "annotations",
@@ -145,6 +163,8 @@ impl Case {
             "outbound-ports-to-ignore": self.outbound,
             "subnets-to-ignore": self.subnets,
             "outbound-subnets-to-ignore": self.outbound_subnets,
+            "skip-uid": self.uids,
+            "skip-gid": self.gids,
             "iptables-mode": self.mode(),
             "ipv6": self.ipv6,
         });
@@ -168,6 +188,8 @@ impl Case {
             format!("--outbound-ports-to-ignore={}", or(&self.skip_outbound, &self.outbound)),
             format!("--subnets-to-ignore={}", or(&self.skip_subnets, &self.subnets)),
             format!("--outbound-subnets-to-ignore={}", self.outbound_subnets.join(",")),
+            format!("--skip-uid={}", or(&self.skip_uid, &self.uids)),
+            format!("--skip-gid={}", or(&self.skip_gid, &self.gids)),
             format!("--iptables-mode={}", self.mode()),
             format!("--ipv6={}", self.ipv6),
         ];

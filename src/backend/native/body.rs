@@ -88,6 +88,23 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
             }
             .write(list);
         }
+        &Values::Interval((first, last)) if first < last && matches!(field, Field::Uid | Field::Gid) => {
+            if host_order {
+                Expression::ToNetworkOrder {
+                    from: register,
+                    to: register,
+                }
+                .write(list);
+            }
+            let length = (field.bits() / 8) as usize;
+            Expression::Range {
+                register,
+                negated: *negated,
+                first: last_bytes(&first.to_be_bytes(), length)?,
+                last: last_bytes(&last.to_be_bytes(), length)?,
+            }
+            .write(list);
+        }
         Values::Interval(_) | Values::Listed(_) => return None,
     }
     Some(())
