@@ -100,9 +100,8 @@ pub(crate) fn kill(kind: &str, folder: &Path) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut lines = BufReader::new(holding.stdout.take().ok_or("no stdout")?).lines();
-    let mut next = || lines.next().and_then(|line| line.ok()).unwrap_or_default();
-    let name = next();
-    let holds = next() == HOLDING;
+    let name = lines.next().ok_or("a run that says nothing")??;
+    let holds = lines.any(|line| line.is_ok_and(|line| line == HOLDING));
     let before = left_behind(&name).len();
     holding.kill()?;
     holding.wait()?;
