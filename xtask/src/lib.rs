@@ -9,6 +9,7 @@ pub mod containerd;
 pub mod handshake;
 pub mod lab;
 pub mod linkerd;
+pub mod page;
 pub mod recording;
 pub mod samples;
 pub mod scenario;

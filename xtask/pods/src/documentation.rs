@@ -7,21 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use xtask::linkerd;
+use xtask::page::{PODS, SHADOW, is_output, plain};
 use xtask::shell::{Result, Run as _, root};
 
 use crate::mesh::{self, Containers};
 use crate::node::Network;
 use crate::pod::{Container, Pod};
 use crate::scenario::{Scenario, World};
-
-/// The pods that the page has, each with the name of its network and its addresses, so that the page can name them, and
-/// whether it is meshed.
-const PODS: [(&str, [&str; 2], bool); 3] = [
-    ("web", ["10.88.7.7", "fd88::707"], true),
-    ("unmeshed", ["10.88.7.8", "fd88::708"], false),
-    // In which another program has added a rule.
-    ("shadowed", ["10.88.7.9", "fd88::709"], true),
-];
 
 /// From the checkout.
 const PAGE: &str = "docs/debugging.md";
@@ -30,7 +22,7 @@ const PAGE: &str = "docs/debugging.md";
 const BEGINNING: &str = "    $ kubectl debug -n emojivoto ";
 const END_OF_KUBECTL: &str = "--";
 
-/// The networks of these pods.
+/// The networks of the page's pods.
 pub(crate) fn networks() -> impl Iterator<Item = Network> {
     PODS.iter().map(|&(name, addresses, _)| Network {
         addresses: Some(addresses),
@@ -120,11 +112,6 @@ fn run(world: &World<'_>, page: &str) -> Result<(String, usize)> {
     Ok((text, commands))
 }
 
-/// Whether a line of the page is a command's output: it goes on to the end of the indented block, or the next command.
-fn is_output(line: &str) -> bool {
-    line.is_empty() || (line.starts_with("    ") && !line.starts_with("    $ "))
-}
-
 /// A pod as the page has it under this name.
 fn start<'a>(world: &World<'a>, name: &str) -> Result<Pod<'a>> {
     let known = PODS.iter().find(|(pod, ..)| *pod == name);
@@ -138,23 +125,8 @@ fn start<'a>(world: &World<'a>, name: &str) -> Result<Pod<'a>> {
     if name == "shadowed" {
         Command::new("nsenter")
             .arg(format!("--net={}", pod.netns.display()))
-            .args("iptables-nft -t nat -I PREROUTING -p tcp --dport 8080 -j ACCEPT".split(' '))
+            .args(SHADOW.split(' '))
             .run()?;
     }
     Ok(pod)
-}
-
-/// A line as it is printed where there is no terminal, at a time that doesn't change.
-fn plain(line: &str) -> String {
-    let mut text = String::new();
-    let mut rest = line.trim_end_matches('\r');
-    while let Some((before, escape)) = rest.split_once("\x1b[") {
-        text += before;
-        rest = escape.split_once('m').map_or("", |(_, after)| after);
-    }
-    text += rest;
-    match text.strip_prefix("time=\"").and_then(|rest| rest.split_once('"')) {
-        Some((_, after)) => format!("time=\"2026-11-21T12:00:00Z\"{after}"),
-        None => text,
-    }
 }
