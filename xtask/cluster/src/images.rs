@@ -7,6 +7,10 @@ use xtask::shell::Result;
 pub(crate) const PROXY_INIT: &str = "registry.example/proxy-init:VERSION";
 /// The Dockerfile's target `legacy`: iptables-legacy beside it.
 pub(crate) const LEGACY: &str = "registry.example/proxy-init:legacy";
+/// The CNI plugin and the node's agent, under the name that deploy/cni has.
+const AGENT: &str = "registry.example/proxy-init-cni:VERSION";
+/// Stands in for linkerd-init: it runs the iptables commands that linkerd-init runs with the chart's flags.
+pub(crate) const LINKERD_INIT: &str = "registry.example/linkerd-init:1";
 /// A client, which by itself only waits.
 pub(crate) const CLIENT: &str = "registry.example/client:1";
 /// Stands in for the proxy: takes connections on its ports, and says where they were sent.
@@ -28,5 +32,7 @@ pub(crate) fn all() -> Result<Vec<Image>> {
         Image::running("peer", &["/peer", "serve", "8080"]).named(APP),
         Image::of_dockerfile("scratch")?.named(PROXY_INIT),
         Image::of_dockerfile("legacy")?.named(LEGACY),
+        Image::running("cni", &[]).named(AGENT),
+        Image::running("linkerd-init", &["/bin/busybox", "sh", "-e", "/commands"]).named(LINKERD_INIT),
     ])
 }

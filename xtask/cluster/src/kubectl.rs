@@ -1,8 +1,9 @@
 //! kubectl, through which scenarios start and see everything, as people do.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use xtask::shell::Result;
@@ -55,19 +56,35 @@ impl Kubectl {
 
     /// Runs a command, however it ends.
     pub(crate) fn output(&self, input: &str, arguments: &[&str]) -> Result<Output> {
-        let mut kubectl = Command::new(&self.program);
-        kubectl
-            .env("KUBECONFIG", self.node.join("keys/admin.conf"))
-            // Where it keeps what the API server can do.
-            .env("HOME", &self.node)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut kubectl = kubectl.spawn().map_err(|error| format!("kubectl: {error}"))?;
+        let mut kubectl = self.start(arguments)?;
         if let Some(mut stdin) = kubectl.stdin.take() {
             stdin.write_all(input.as_bytes())?;
         }
         Ok(kubectl.wait_with_output()?)
+    }
+
+    /// Starts a command, whose stdin is held.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Result<Child> {
+        let mut kubectl = Command::new(&self.program);
+        kubectl
+            .envs(self.environment())
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        kubectl.spawn().map_err(|error| format!("kubectl: {error}").into())
+    }
+
+    /// The variables with which a shell runs this kubectl, for this cluster.
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 3] {
+        let mut path = self.program.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        [
+            ("KUBECONFIG", self.node.join("keys/admin.conf").into()),
+            // Where it keeps what the API server can do.
+            ("HOME", self.node.clone().into()),
+            ("PATH", path),
+        ]
     }
 }

@@ -7,12 +7,15 @@
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, and a function that gets the cluster and a
 //! namespace of Kubernetes' for its pods.
 
+mod cni;
+mod documentation;
 mod images;
 mod init;
 mod keys;
 mod kubectl;
 mod machine;
 mod pod;
+mod rollout;
 mod services;
 mod world;
 
@@ -79,7 +82,10 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
         }
     }
     let world = World::new(&cluster)?;
-    let scenarios = init::scenarios();
+    let mut scenarios = init::scenarios();
+    scenarios.extend(documentation::scenarios(folder));
+    scenarios.extend(cni::scenarios());
+    scenarios.extend(rollout::scenarios());
     let outcome = xtask::scenario::run_all(
         "the cluster's",
         &scenarios,

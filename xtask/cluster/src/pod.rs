@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,23 @@ pub(crate) struct Pod<'a> {
     kubectl: &'a Kubectl,
     pub(crate) namespace: String,
     pub(crate) name: String,
+}
+
+/// A command that goes on in a container.
+#[derive(Debug)]
+pub(crate) struct Started(Child);
+
+impl Started {
+    /// Ends it, and returns what it has printed.
+    pub(crate) fn end(mut self) -> Result<String> {
+        drop(self.0.stdin.take());
+        let output = self.0.wait_with_output()?;
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout)?)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into())
+        }
+    }
 }
 
 /// How an init container ended.
@@ -67,11 +84,18 @@ pub(crate) fn init(image: &str, flags: &[&str]) -> Value {
 
 /// A pod with this init container, a proxy and an application.
 pub(crate) fn meshed(name: &str, init: &Value) -> Value {
+    let mut pod = plain(name);
+    pod["spec"] = specification(&[init]);
+    pod
+}
+
+/// A pod with a proxy and an application, and without an init container.
+pub(crate) fn plain(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"app": name}},
-        "spec": specification(&[init])
+        "spec": specification(&[])
     })
 }
 
@@ -200,6 +224,21 @@ impl<'a> Pod<'a> {
         self.kubectl.run(&[&arguments[..], command].concat())
     }
 
+    /// Starts a command in a container, which goes on until its stdin ends.
+    pub(crate) fn start(&self, container: &str, command: &[&str]) -> Result<Started> {
+        let arguments = [
+            "exec",
+            "--stdin",
+            "--namespace",
+            &self.namespace,
+            &self.name,
+            "--container",
+            container,
+            "--",
+        ];
+        Ok(Started(self.kubectl.start(&[&arguments[..], command].concat())?))
+    }
+
     /// The connections that [`connections::of`] has for this pod.
     pub(crate) fn connections(&self, world: &World<'_>, meshed: bool) -> Result<Vec<Connection>> {
         Ok(connections::of(&self.addresses()?, &world.addresses, meshed))
@@ -232,6 +271,13 @@ impl<'a> Pod<'a> {
         self.try_connections(world, &self.connections(world, meshed)?, [APP, PROXY])
     }
 
+    /// Those of a pod with other rules: `differs` changes what is expected with the chart's.
+    pub(crate) fn try_injected_but(&self, world: &World<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
+        let mut connections = self.connections(world, true)?;
+        connections.iter_mut().for_each(differs);
+        self.try_connections(world, &connections, [APP, PROXY])
+    }
+
     /// Where its network namespace can be opened: the one of the node's that has its address.
     pub(crate) fn netns(&self) -> Result<PathBuf> {
         let address = format!(" {}/", self.addresses()?[0]);
@@ -255,17 +301,19 @@ impl<'a> Pod<'a> {
 
     /// Waits for a warning of this reason.
     pub(crate) fn warned(&self, reason: &str) -> Result<()> {
+        self.has_event(&format!("Warning {reason} "))
+    }
+
+    /// Waits for an event in whose kind, reason and message this is.
+    pub(crate) fn has_event(&self, text: &str) -> Result<()> {
         let begun = Instant::now();
         loop {
             let events = self.events()?;
-            if events
-                .iter()
-                .any(|event| event.starts_with(&format!("Warning {reason} ")))
-            {
+            if events.iter().any(|event| event.contains(text)) {
                 return Ok(());
             }
             if begun.elapsed() > PATIENCE {
-                return Err(format!("{} has no event {reason}: {events:?}", self.name).into());
+                return Err(format!("{} has no event {text}: {events:?}", self.name).into());
             }
             sleep(Duration::from_millis(200));
         }

@@ -34,6 +34,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 const FEATURES: &str =
     "--feature-gates=EphemeralContainers=true,BoundServiceAccountTokenVolume=true,IPv6DualStack=true";
 
+/// The network configuration of all pods, in the folder of these.
+pub(crate) const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
+
 /// The socket of containerd.
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
@@ -43,7 +46,7 @@ impl Cluster {
         let node = Path::new(NODE);
         keys::make(&node.join("keys"))?;
         fs::create_dir_all(node.join("logs"))?;
-        fs::write(Path::new(NETWORKS).join("10-pods.conflist"), network().to_string())?;
+        fs::write(NETWORK, network().to_string())?;
         let socket = Path::new(SOCKET);
         fs::write(
             node.join("containerd.toml"),
@@ -63,8 +66,7 @@ impl Cluster {
         for image in images::all()? {
             image.import(&folder.join("images"), socket, node)?;
         }
-        let api = |path: &str| cluster.kubectl.run(&["get", "--raw", path]);
-        wait_for("the API server", || api("/readyz").is_ok())?;
+        cluster.wait_for_api()?;
         for service in ["kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"] {
             cluster.start_service(service)?;
         }
@@ -75,6 +77,13 @@ impl Cluster {
                 .is_ok_and(|nodes| nodes.contains(" Ready"))
         })?;
         Ok(cluster)
+    }
+
+    /// Waits until the API server answers.
+    pub(crate) fn wait_for_api(&self) -> Result<()> {
+        wait_for("the API server", || {
+            self.kubectl.run(&["get", "--raw", "/readyz"]).is_ok()
+        })
     }
 
     /// Starts one of the programs.

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use xtask::apt;
+use xtask::linkerd;
 use xtask::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::architecture::Architecture;
@@ -78,6 +79,7 @@ fn lay_out() -> Result<PathBuf> {
     }
     image::lay_out(&images, Architecture::here()?)?;
     Origin::here()?.add_iptables_legacy(&images.join("legacy"))?;
+    add_linkerd_init(&images)?;
     let peer = images.join("peer");
     fs::create_dir_all(&peer)?;
     fs::copy(build::of_xtask("peer", Architecture::here()?)?, peer.join("peer"))?;
@@ -91,4 +93,18 @@ fn lay_out() -> Result<PathBuf> {
 fn link(program: &Path, folder: &Path) -> Result<()> {
     let name = program.file_name().ok_or("a program without a name")?;
     Ok(std::os::unix::fs::symlink(program, folder.join(name))?)
+}
+
+/// What stands in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy mode.
+fn add_linkerd_init(images: &Path) -> Result<()> {
+    let folder = images.join("linkerd-init");
+    Origin::here()?.add_iptables_legacy(&folder)?;
+    let busybox = apt::unpack("bookworm", "busybox-static")?;
+    fs::create_dir_all(folder.join("bin"))?;
+    fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
+    let commands: Vec<_> = linkerd::commands("legacy")
+        .iter()
+        .map(|words| words.join(" "))
+        .collect();
+    Ok(fs::write(folder.join("commands"), commands.join("\n"))?)
 }

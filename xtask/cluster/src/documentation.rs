@@ -1,0 +1,206 @@
+//! Pages of docs/ with commands of kubectl's: each is really run, and what it prints has to be what the page says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use xtask::page::{self, PODS, is_output, matches, plain};
+use xtask::shell::{Result, Run as _, root};
+
+use crate::images;
+use crate::machine::NODE;
+use crate::pod::{self, INIT, Pod};
+use crate::world::{Scenario, World};
+
+/// A page, and what makes its pods.
+type Page = (&'static str, fn(&World<'_>, &str) -> Result<()>);
+const PAGES: [Page; 2] = [("docs/debugging.md", debugged), ("docs/rollout.md", rolled_out)];
+
+/// What the pages call the namespace and the registry.
+const NAMESPACE: &str = "emojivoto";
+const REGISTRY: &str = "REGISTRY/";
+
+/// The pages' scenarios; what is really said goes into this folder, for whoever has to bring a page up to date.
+pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
+    PAGES
+        .map(|(page, make_pods)| {
+            let folder = folder.to_owned();
+            Scenario::new(format!("what {page} says"), move |world, namespace| {
+                make_pods(world, namespace)?;
+                let text = fs::read_to_string(root().join(page))?;
+                let (really, commands) = run(world, namespace, &text)?;
+                if commands == 0 {
+                    return Err("the page has no commands of kubectl's".into());
+                }
+                if really == text {
+                    return Ok(format!("all {commands} commands of kubectl's print it"));
+                }
+                let written = folder.join(PathBuf::from(page).file_name().unwrap_or_default());
+                fs::write(&written, &really)?;
+                let mut lines = really.lines().zip(text.lines());
+                let (really, page) = lines.find(|(really, page)| really != page).unwrap_or(("more", "less"));
+                Err(format!(
+                    "{page:?} should be {really:?}; {} is the page as it should be",
+                    written.display()
+                )
+                .into())
+            })
+        })
+        .into()
+}
+
+/// The pods of docs/debugging.md, after the same connections as in `cargo xtask pods`.
+fn debugged(world: &World<'_>, namespace: &str) -> Result<()> {
+    let kubectl = &world.cluster.kubectl;
+    for (name, _, meshed) in PODS {
+        let mut object = pod::meshed(name, &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
+        if !meshed {
+            object["spec"]["initContainers"] = json!([]);
+        }
+        let pod = Pod::create(kubectl, namespace, &object)?;
+        pod.ready()?;
+        pod.try_injected(world, meshed)?;
+        if name == "shadowed" {
+            pod.look(page::SHADOW)?;
+        }
+    }
+    Ok(())
+}
+
+/// Those of docs/rollout.md: one that works, and one that doesn't start.
+fn rolled_out(world: &World<'_>, namespace: &str) -> Result<()> {
+    let kubectl = &world.cluster.kubectl;
+    let web = pod::meshed("web", &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
+    let mut voting = pod::meshed("voting", &web["spec"]["initContainers"][0]);
+    let args = voting["spec"]["initContainers"][0]["args"].as_array_mut();
+    args.ok_or("no arguments")?.push(json!("--inbound-ports-to-ignore=80s"));
+    Pod::create(kubectl, namespace, &web)?.ready()?;
+    let voting = Pod::create(kubectl, namespace, &voting)?;
+    voting.ended(INIT)?;
+    voting.warned("BackOff")
+}
+
+/// The page with what its commands of kubectl's really print, and how many these are. A line of the page that is right stays,
+/// with its `…`.
+fn run(world: &World<'_>, namespace: &str, text: &str) -> Result<(String, usize)> {
+    let names = Names::of(world, namespace)?;
+    let mut really = String::new();
+    let mut lines = text.lines().peekable();
+    let mut commands = 0;
+    while let Some(line) = lines.next() {
+        really += &format!("{line}\n");
+        let Some(first) = line.strip_prefix("    $ kubectl ") else {
+            continue;
+        };
+        let mut command = format!("kubectl {first}");
+        while command.ends_with('\\') {
+            let more = lines.next().ok_or("a command ends with a backslash")?;
+            really += &format!("{more}\n");
+            command = format!("{}{}", command.trim_end_matches('\\'), more.trim_start());
+        }
+        let mut expected = Vec::new();
+        while let Some(line) = lines.next_if(|line| is_output(line)) {
+            expected.push(line);
+        }
+        let blank = expected.iter().rev().take_while(|line| line.is_empty()).count();
+        expected.truncate(expected.len() - blank);
+        let printed = names.to_page(&names.run(world, &names.to_cluster(&command))?);
+        let printed: Vec<_> = printed.lines().map(|line| format!("    {}", plain(line))).collect();
+        let same = printed.len() == expected.len()
+            && printed
+                .iter()
+                .zip(&expected)
+                .all(|(printed, expected)| matches(&words(printed), &words(expected)));
+        for line in if same {
+            expected
+        } else {
+            printed.iter().map(String::as_str).collect()
+        } {
+            really += line.trim_end();
+            really.push('\n');
+        }
+        really += &"\n".repeat(blank);
+        commands += 1;
+    }
+    Ok((really, commands))
+}
+
+/// A line's words: columns are as wide as addresses are long.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What has another name on the pages than here: the page's first, then the one here.
+struct Names {
+    namespace: String,
+    pairs: Vec<(String, String)>,
+}
+
+impl Names {
+    fn of(world: &World<'_>, namespace: &str) -> Result<Self> {
+        let kubectl = &world.cluster.kubectl;
+        let mut pairs = vec![
+            (NAMESPACE.to_owned(), namespace.to_owned()),
+            (REGISTRY.to_owned(), "registry.example/".to_owned()),
+        ];
+        let found = kubectl.json(&["get", "pods", "--namespace", namespace])?;
+        let found = found["items"].as_array().cloned().unwrap_or_default();
+        for (name, addresses, _) in PODS {
+            if found.iter().any(|pod| pod["metadata"]["name"] == name) {
+                let real = Pod::new(kubectl, namespace, name).addresses()?;
+                pairs.extend(
+                    addresses
+                        .iter()
+                        .zip(real)
+                        .map(|(page, real)| (page.to_string(), real.to_string())),
+                );
+            }
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            pairs,
+        })
+    }
+
+    fn to_cluster(&self, text: &str) -> String {
+        let replace = |text: String, (page, here): &(String, String)| text.replace(page, here);
+        self.pairs.iter().fold(text.to_owned(), replace)
+    }
+
+    fn to_page(&self, text: &str) -> String {
+        let replace = |text: String, (page, here): &(String, String)| text.replace(here, page);
+        self.pairs.iter().fold(text.to_owned(), replace)
+    }
+
+    /// What a command line prints at a terminal. What a debug container has written is taken from its log: it may have ended
+    /// before kubectl could attach.
+    fn run(&self, world: &World<'_>, line: &str) -> Result<String> {
+        let home = Path::new(NODE).join(&self.namespace);
+        fs::create_dir_all(&home)?;
+        let root = json!({"securityContext": {"runAsUser": 0, "runAsNonRoot": false}});
+        fs::write(home.join("root.json"), root.to_string())?;
+        let kubectl = &world.cluster.kubectl;
+        let Some(debug) = line.strip_prefix("kubectl debug ") else {
+            let mut shell = Command::new("sh");
+            return shell.args(["-c", line]).envs(kubectl.environment()).read();
+        };
+        let words: Vec<_> = debug.split_whitespace().collect();
+        let name = words.iter().skip_while(|word| **word != "-n").nth(2);
+        let pod = Pod::new(kubectl, &self.namespace, name.ok_or("a command names no pod")?);
+        // -it, from the page, needs a terminal.
+        Command::new("script")
+            .args(["--quiet", "--return", "--command", line, "/dev/null"])
+            .current_dir(&home)
+            .envs(kubectl.environment())
+            .output()?;
+        let debugger = pod.until("has no debug container that ends", |pod| {
+            let last = pod.pointer("/spec/ephemeralContainers")?.as_array()?.last()?;
+            let statuses = pod.pointer("/status/ephemeralContainerStatuses")?.as_array()?;
+            let ended =
+                |status: &&Value| status["name"] == last["name"] && status.pointer("/state/terminated").is_some();
+            Some(statuses.iter().find(ended)?["name"].as_str()?.to_owned())
+        })?;
+        pod.logs(&debugger)
+    }
+}
