@@ -14,7 +14,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
 
 /// The longest configuration that is read: runtimes read some kilobytes.
 const LONGEST: u64 = 1 << 20;
@@ -273,6 +273,34 @@ impl Folder {
         }
     }
 
+    /// Removes a name. If `expected` is given, and the name stands for something else, it stays, and the result is false: somebody
+    /// else was faster. It is looked at where nobody else writes.
+    ///
+    /// # Errors
+    /// As of rename(2), read(2) and unlink(2).
+    pub fn remove_expected(&self, name: &str, expected: Option<&Text>) -> io::Result<bool> {
+        let Some(expected) = expected else {
+            self.remove(name)?;
+            return Ok(true);
+        };
+        let aside = format!(".{name}{UNFINISHED}");
+        match renameat(&self.folder, name, &self.folder, aside.as_str()) {
+            Ok(()) => {}
+            Err(Errno::ENOENT) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        }
+        if matches!(self.read(&aside)?, Some(Content::File(now)) if now == *expected) {
+            self.remove(&aside)?;
+            return Ok(true);
+        }
+        // A link takes nobody's place: if there is a yet newer file, that one counts.
+        match linkat(&self.folder, aside.as_str(), &self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::EEXIST) => self.remove(&aside)?,
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(false)
+    }
+
     /// Removes what an agent that was killed had not finished.
     ///
     /// # Errors
@@ -310,4 +338,29 @@ fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize>
         }
     }
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_wrote_meanwhile_is_not_removed() {
+        let path = std::env::temp_dir().join(format!("linkerd-cni-agent-removes-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        let text = |bytes: &str| Text {
+            bytes: bytes.into(),
+            mode: 0o600,
+        };
+        folder.write("a.conf", &mut &b"newer"[..], 0o600, None).unwrap();
+        assert!(!folder.remove_expected("a.conf", Some(&text("older"))).unwrap());
+        assert_eq!(fs::read(path.join("a.conf")).unwrap(), b"newer");
+        assert!(folder.remove_expected("a.conf", Some(&text("newer"))).unwrap());
+        assert!(folder.remove_expected("a.conf", Some(&text("newer"))).unwrap());
+        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
+        fs::remove_dir_all(path).unwrap();
+    }
 }

@@ -417,8 +417,10 @@ fn apply(net: &Folder, steps: &[Step]) -> Result<Applied, String> {
                     info!("wrote {}", path.display());
                 }
             }
-            Step::Remove { name } => {
-                net.remove(name).map_err(failed)?;
+            Step::Remove { name, before } => {
+                if !net.remove_expected(name, before.as_ref()).map_err(failed)? {
+                    return Ok(Applied::Raced);
+                }
                 info!("removed {}", path.display());
             }
         }

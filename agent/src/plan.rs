@@ -26,6 +26,8 @@ pub enum Step {
     Remove {
         /// Its name.
         name: String,
+        /// What it held when the plan was made.
+        before: Option<Text>,
     },
 }
 
@@ -33,7 +35,7 @@ impl Step {
     /// The file that it changes.
     pub fn name(&self) -> &str {
         match self {
-            Step::Write { name, .. } | Step::Remove { name } => name,
+            Step::Write { name, .. } | Step::Remove { name, .. } => name,
         }
     }
 }
@@ -55,6 +57,13 @@ impl Plan {
             name: name.to_owned(),
             text,
             mode: before.map_or(MODE, |before| before.mode),
+            before: before.cloned(),
+        });
+    }
+
+    fn remove(&mut self, name: &str, before: Option<&Text>) {
+        self.steps.push(Step::Remove {
+            name: name.to_owned(),
             before: before.cloned(),
         });
     }
@@ -180,7 +189,7 @@ fn chain_into(
         mode: file.mode,
         before: before.cloned(),
     });
-    plan.steps.push(Step::Remove { name: name.to_owned() });
+    plan.remove(name, Some(file));
     plan.chained += 1;
     Ok(())
 }
@@ -217,7 +226,7 @@ pub fn remove(
         if let Place::Own(own) = place
             && name == own
         {
-            plan.steps.push(Step::Remove { name: name.clone() });
+            plan.remove(name, None);
             continue;
         }
         let conf = name.strip_suffix("list").unwrap_or(name);
@@ -225,7 +234,7 @@ pub fn remove(
         let here = text(content).ok();
         match (kept, here) {
             // The list that was made of a .conf gives way to it.
-            (Some((kept, conf_text)), Some((_, list)))
+            (Some((kept, conf_text)), Some((list_file, list)))
                 if !folder.contains_key(conf) && is_made_of(list, conf_text, entry) =>
             {
                 plan.steps.push(Step::Write {
@@ -234,13 +243,13 @@ pub fn remove(
                     mode: kept.mode,
                     before: None,
                 });
-                plan.steps.push(Step::Remove { name: name.clone() });
+                plan.remove(name, Some(list_file));
             }
             _ => take_out(&mut plan, name, content),
         }
     }
     for name in hidden.keys() {
-        plan.steps.push(Step::Remove { name: name.clone() });
+        plan.remove(name, None);
     }
     plan
 }
@@ -294,7 +303,7 @@ mod tests {
                     let bytes = text.clone().into_bytes();
                     folder.insert(name.clone(), Content::File(Text { bytes, mode: *mode }));
                 }
-                Step::Remove { name } => drop(folder.remove(name)),
+                Step::Remove { name, .. } => drop(folder.remove(name)),
             }
         }
         folder
