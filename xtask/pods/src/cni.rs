@@ -397,8 +397,16 @@ fn saved(netns: &Path) -> Result<String> {
     Ok(text)
 }
 
+/// All rules in a pod's network namespace.
+pub(crate) fn rules(pod: &Pod<'_>) -> Result<String> {
+    let mut nft = Command::new("nsenter");
+    nft.arg(format!("--net={}", pod.netns.display()))
+        .args(["nft", "list", "ruleset"]);
+    nft.read()
+}
+
 /// Fails unless the pod has the rules that linkerd-init's commands add for these flags.
-fn has_rules(pod: &Pod<'_>, flags: &Flags) -> Result<()> {
+pub(crate) fn has_rules(pod: &Pod<'_>, flags: &Flags) -> Result<()> {
     let other = Namespace::new();
     flags.add_with_iptables(&other, "nft");
     let (rules, expected) = (saved(&pod.netns)?, saved(&other.path())?);
@@ -409,7 +417,7 @@ fn has_rules(pod: &Pod<'_>, flags: &Flags) -> Result<()> {
 }
 
 /// Real connections in both directions, to a stand-in for the proxy or past it.
-fn connects(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Result<()> {
+pub(crate) fn connects(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Result<()> {
     let connections = mesh::connections(world, pod, meshed);
     Containers::start(world, pod)?.try_connections(world, &connections)
 }
@@ -424,10 +432,7 @@ fn in_the_mesh(world: &World<'_>, network: &str, name: &str, annotations: &HashM
 
 fn not_in_the_mesh(world: &World<'_>, network: &str, name: &str) -> Result<String> {
     let pod = start(world, network, NAMESPACE, name, &annotations(&[]))?;
-    let mut nft = Command::new("nsenter");
-    nft.arg(format!("--net={}", pod.netns.display()))
-        .args(["nft", "list", "ruleset"]);
-    let rules = nft.read()?;
+    let rules = rules(&pod)?;
     if !rules.is_empty() {
         return Err(format!("it has rules: {rules}").into());
     }

@@ -6,6 +6,7 @@
 //!
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a function.
 
+mod agent;
 mod cni;
 mod cri;
 mod documentation;
@@ -23,12 +24,18 @@ use nix::mount::{MsFlags, mount};
 use xtask::shell::{Result, Run as _};
 
 use cni::Servers;
-use node::{Node, Setup};
+use node::{Bridge, Node, Setup};
 use pod::{Meta, Pod};
 use scenario::{Images, World};
 
 /// Where the node's files are.
 const NODE: &str = "/run/node";
+
+/// The bridge of its networks.
+const BRIDGE: Bridge = Bridge {
+    name: "cni0",
+    subnets: ["10.88.0.0/16", "fd88::/64"],
+};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -85,6 +92,7 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     let node = Node::start(&Setup {
         folder: NODE.into(),
         cgroup,
+        bridge: &BRIDGE,
         networks: &networks,
         plugins: &[folder.join(cni::PLUGIN)],
         images: images.all(),
@@ -101,6 +109,7 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     let mut scenarios = init::scenarios();
     scenarios.push(documentation::scenario(folder));
     scenarios.extend(cni::scenarios(&servers));
+    scenarios.push(agent::scenario(folder));
     xtask::scenario::run_all(
         "pods'",
         &scenarios,

@@ -21,6 +21,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) folder: PathBuf,
     /// The cgroup that its containers are in.
     pub(crate) cgroup: &'a str,
+    /// The bridge of all networks, which is made.
+    pub(crate) bridge: &'static Bridge,
     /// Each pod is on one of these networks, of which all reach each other.
     pub(crate) networks: &'a [Network],
     /// Besides those of Debian's that every network uses.
@@ -31,11 +33,18 @@ pub(crate) struct Setup<'a> {
     pub(crate) image_folder: &'a Path,
 }
 
+/// A bridge, and the addresses of the pods on it.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    pub(crate) name: &'static str,
+    pub(crate) subnets: [&'static str; 2],
+}
+
 /// A network configuration: a bridge, and what is chained after it.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) name: &'static str,
-    /// The only addresses of IPv4 and IPv6 that it has, in 10.88.0.0/16 and fd88::/64. Else pods get the first free ones there.
+    /// The only addresses of IPv4 and IPv6 that it has, in the bridge's subnets. Else pods get the first free ones there.
     pub(crate) addresses: Option<[&'static str; 2]>,
     /// As in a list of network configurations (the CNI specification's `plugins`).
     pub(crate) chained: Vec<Value>,
@@ -47,14 +56,10 @@ pub(crate) struct Node {
     pub(crate) client: Client,
     pub(crate) cgroup: String,
     folder: PathBuf,
-    pods: AtomicU32,
 }
 
 /// The file in the node's folder that has what containerd says.
 pub(crate) const LOG: &str = "containerd.log";
-
-/// The bridge of all networks.
-const BRIDGE: &str = "cni0";
 
 /// Where Debian's containernetworking-plugins has them.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -80,7 +85,15 @@ impl Node {
         // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own, which the
         // pods' rules would count.
         let mut bridge = Command::new("ip");
-        bridge.args(["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0"]);
+        bridge.args([
+            "link",
+            "add",
+            setup.bridge.name,
+            "type",
+            "bridge",
+            "mcast_snooping",
+            "0",
+        ]);
         bridge.run()?;
         let socket = folder.join("containerd.sock");
         fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
@@ -108,13 +121,13 @@ impl Node {
             client,
             cgroup: setup.cgroup.to_owned(),
             folder,
-            pods: AtomicU32::new(0),
         })
     }
 
-    /// A number that no other pod has.
+    /// A number that no other pod has, of whichever node.
     pub(crate) fn next(&self) -> u32 {
-        self.pods.fetch_add(1, Ordering::Relaxed)
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        NUMBER.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A folder for a pod's logs and volumes.
@@ -141,7 +154,7 @@ default_runtime_name = "{default}"
         let name = network.name;
         let networks = setup.folder.join("networks").join(name);
         fs::create_dir_all(&networks)?;
-        fs::write(networks.join("10.conflist"), network.list(&setup.folder).to_string())?;
+        fs::write(networks.join("10.conflist"), network.list(setup).to_string())?;
         text += &format!(
             r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
 runtime_type = "io.containerd.runc.v2"
@@ -164,7 +177,7 @@ impl Network {
     }
 
     /// All networks share the bridge and its addresses.
-    fn list(&self, folder: &Path) -> Value {
+    fn list(&self, setup: &Setup<'_>) -> Value {
         let range = |family: usize, subnet: &str| match self.addresses {
             Some(addresses) => {
                 json!([{"subnet": subnet, "rangeStart": addresses[family], "rangeEnd": addresses[family]}])
@@ -176,12 +189,12 @@ impl Network {
         let addresses = self.addresses.map_or("addresses", |_| self.name);
         let bridge = json!({
             "type": "bridge",
-            "bridge": BRIDGE,
+            "bridge": setup.bridge.name,
             "isGateway": true,
             "ipam": {
                 "type": "host-local",
-                "dataDir": folder.join(addresses),
-                "ranges": [range(0, "10.88.0.0/16"), range(1, "fd88::/64")],
+                "dataDir": setup.folder.join(addresses),
+                "ranges": [range(0, setup.bridge.subnets[0]), range(1, setup.bridge.subnets[1])],
                 "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
             }
         });

@@ -35,6 +35,9 @@ pub(crate) struct Meta {
 #[derive(Debug)]
 pub(crate) struct Pod<'a> {
     node: &'a Node,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    cgroup: String,
     id: String,
     config: PodSandboxConfig,
     folder: PathBuf,
@@ -97,6 +100,8 @@ impl Ended {
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     node: &'a Node,
+    /// Its pod's.
+    cgroup: String,
     id: String,
     log: PathBuf,
     name: String,
@@ -128,18 +133,21 @@ impl<'a> Pod<'a> {
         let number = node.next();
         let name = format!("{}-{number}", meta.name);
         let folder = node.pod_folder(&name)?;
+        let uid = format!("00000000-0000-4000-8000-{number:012}");
+        // As kubelet names it.
+        let cgroup = format!("{}/pod{uid}", node.cgroup);
         let config = PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: name.clone(),
-                uid: format!("uid-{number}"),
+                uid: uid.clone(),
                 namespace: meta.namespace.clone(),
             }),
-            hostname: name,
+            hostname: name.clone(),
             log_directory: folder.display().to_string(),
             labels: meta.labels.clone(),
             annotations: meta.annotations.clone(),
             linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: format!("/{}", node.cgroup),
+                cgroup_parent: format!("/{cgroup}"),
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: Some(own_processes()),
                     seccomp: Some(runtime_default()),
@@ -152,6 +160,9 @@ impl<'a> Pod<'a> {
         })?;
         let mut pod = Self {
             node,
+            name,
+            uid,
+            cgroup,
             id: made.pod_sandbox_id,
             config,
             folder,
@@ -221,6 +232,7 @@ impl<'a> Pod<'a> {
         })?;
         Ok(Running {
             node: self.node,
+            cgroup: self.cgroup.clone(),
             id: made.container_id,
             log: self.folder.join(log),
             name: container.name.to_owned(),
@@ -352,7 +364,7 @@ impl Running<'_> {
         let hierarchies = fs::read_dir(root).into_iter().flatten().flatten();
         let mut hierarchies = hierarchies.map(|entry| entry.path()).chain([root.to_owned()]);
         let text = hierarchies.find_map(|hierarchy| {
-            let cgroup = hierarchy.join(&self.node.cgroup).join(&self.id);
+            let cgroup = hierarchy.join(&self.cgroup).join(&self.id);
             fs::read_to_string(cgroup.join(file)).ok()
         })?;
         Some(text.trim().to_owned())
