@@ -8,7 +8,7 @@ use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
 use crate::rules::set::Set;
 use crate::rules::set::{Shape, set_elements, set_field};
 use crate::rules::subnet::subnet;
-use crate::rules::table::{Chain, Kind, Policy, Table};
+use crate::rules::table::{Chain, Kind, Table};
 
 /// A rule in nft's language. Its counter is written without numbers.
 pub struct NftRule<'a>(pub &'a Rule);
@@ -268,10 +268,7 @@ fn chain_script(chain: &Chain) -> String {
             Kind::Nat => "nat",
             Kind::Filter => "filter",
         };
-        let policy = match base.policy {
-            Policy::Accept => "accept",
-            Policy::Drop => "drop",
-        };
+        let policy = base.policy;
         let _ = writeln!(
             script,
             "\t\ttype {kind} hook {} priority {}; policy {policy};",
@@ -290,6 +287,7 @@ mod tests {
     use crate::rules::hook::Hook;
     use crate::rules::name::Name;
     use crate::rules::rule::{Counters, interface};
+    use crate::rules::table::Policy;
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::not, examples::ports, examples::rule,
         examples::table, examples::to_port,

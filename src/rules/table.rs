@@ -192,6 +192,16 @@ pub enum Policy {
     Drop,
 }
 
+/// As nft writes it.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Accept => "accept",
+            Policy::Drop => "drop",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
 
-use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, install};
+use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, feed, install};
 
 fn show(namespace: &Namespace) -> Value {
     serde_json::from_str(&install(namespace, "show --output json")).unwrap()
@@ -422,4 +422,55 @@ fn letters_are_bold_only_on_a_terminal() {
         assert!(!on_terminal(environment).contains('\u{1b}'), "{environment}");
     }
     assert!(!install(&namespace, "show").contains('\u{1b}'));
+}
+
+/// One line a chain, however many rules it has, and none for one that drops nothing or that is shown above.
+#[test]
+fn what_can_drop_after_the_rules_is_one_line_a_chain() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let later = || -> Value { show(&namespace)["backends"][0]["later"].clone() };
+    assert_eq!(later(), serde_json::json!([]));
+    assert!(!install(&namespace, "show").contains("can drop"));
+    for family in ["iptables", "ip6tables"] {
+        namespace.sh(&format!("{family}-nft -P INPUT DROP"));
+        namespace.sh(&format!("{family}-nft -A INPUT -i lo -j ACCEPT"));
+        namespace.sh(&format!("{family}-nft -A OUTPUT -j ACCEPT"));
+    }
+    let sets = "set some { type inet_service; }; chain deep { drop; }; chain way { jump deep; };";
+    for (table, hook, rules) in [
+        ("counting", "postrouting priority 0", "counter"),
+        ("deep", "postrouting priority 5", "tcp dport vmap { 1 : jump way }"),
+        ("passing", "forward priority 0", "drop"),
+        ("before", "prerouting priority -150", "drop"),
+    ] {
+        feed(
+            &namespace,
+            "nft -f -",
+            &format!("table inet {table} {{ {sets} chain c {{ type filter hook {hook}; {rules}; }}; }}"),
+        )
+        .success();
+    }
+    let text = install(&namespace, "show");
+    let (_, listed) = text.split_once("\nafter these, and can drop\n").unwrap();
+    let listed: Vec<&str> = listed.lines().take_while(|line| line.contains("(")).collect();
+    assert_eq!(
+        listed,
+        [
+            "filter INPUT (input, priority 0, policy drop)",
+            "inet deep c (postrouting, priority 5, policy accept)"
+        ],
+        "{text}"
+    );
+    assert!(text.contains("\ninet before c (prerouting, priority -150)\n"), "{text}");
+    let later = later();
+    let named = |index: usize| {
+        let chain = &later[index];
+        [&chain["family"], &chain["chain"], &chain["policy"]].map(|value| value.as_str().unwrap().to_owned())
+    };
+    assert_eq!(named(0), ["IPv4", "ip filter INPUT", "drop"]);
+    assert_eq!(named(1), ["IPv6", "ip6 filter INPUT", "drop"]);
+    assert_eq!(named(2), ["inet", "inet deep c", "accept"]);
+    assert_eq!(later[2]["hook"], "postrouting");
+    assert_eq!(later[2]["priority"], 5);
 }

@@ -17,6 +17,7 @@ use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
 use crate::rules::family::Family;
+use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::{self, Action};
 use crate::rules::table::{self, Base, Policy, Subsystem, Table, TableFamily};
@@ -33,9 +34,9 @@ pub struct Shown<'a> {
     pub(crate) backends: Vec<Backend<'a>>,
     /// What could not be seen.
     pub(crate) not_known: Vec<Unseen>,
-    /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
+    /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
 
@@ -49,6 +50,22 @@ pub struct Backend<'a> {
     pub flags: Option<Vec<String>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     pub chains: Vec<Chain<'a>>,
+    /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
+    pub later: Vec<Later>,
+}
+
+/// A base chain that runs after proxy-init's rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Later {
+    /// The family of its table.
+    pub family: TableFamily,
+    /// Its name, after the name of its table.
+    pub name: String,
+    /// The same without the table's family, so that both families' chains have the same.
+    pub title: String,
+    /// Where it is hooked, and its policy.
+    pub base: Base,
 }
 
 /// A chain.
@@ -149,10 +166,17 @@ impl<'a> Shown<'a> {
 
 fn backend(mode: Mode, found: &Found) -> Backend<'_> {
     let mut chains: Vec<Chain<'_>> = Vec::new();
+    let mut slots: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
         let Some(ours) = found.table_of(mode, family) else {
             continue;
         };
+        let on_the_way = Later::HOOKS.iter().flat_map(|&hook| found.chains_at(family, hook));
+        for slot in on_the_way.filter(|slot| !slot.table.is(ours) && can_drop(slot)) {
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+        }
         for direction in Direction::ALL {
             let mut way = Way {
                 ours,
@@ -169,11 +193,83 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
             }
         }
     }
+    slots.sort_by_key(|slot| {
+        let place = Later::HOOKS.iter().position(|hook| *hook == slot.base.hook);
+        (place, slot.order())
+    });
+    let later = slots.into_iter().map(|slot| Later {
+        family: slot.table.family,
+        name: format!("{} {}", slot.table, slot.chain.name),
+        title: title(slot.table, slot.chain),
+        base: slot.base,
+    });
+    let is_shown = |later: &Later| {
+        let mut shown = chains.iter();
+        shown.any(|chain| chain.family == later.family && chain.name == later.name)
+    };
     Backend {
         mode,
         flags: exact_flags(mode, found),
+        later: later.filter(|later| !is_shown(later)).collect(),
         chains,
     }
+}
+
+impl Later {
+    /// The hooks that redirected connections and their replies pass, in the order in which they are told.
+    const HOOKS: [Hook; 6] = [
+        Hook::Ingress,
+        Hook::Prerouting,
+        Hook::Input,
+        Hook::Output,
+        Hook::Postrouting,
+        Hook::Egress,
+    ];
+}
+
+/// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
+fn can_drop(slot: &Slot<'_>) -> bool {
+    let table = slot.table;
+    let mut chains = vec![slot.chain];
+    let mut next = 0;
+    while let Some(chain) = chains.get(next).copied() {
+        next += 1;
+        for action in chain.rules.iter().flat_map(|rule| outcomes(table, &rule.action)) {
+            match action {
+                Action::Drop | Action::Unknown(_) => return true,
+                Action::Jump(target) | Action::Goto(target) => {
+                    let target = table.chain(target);
+                    let is_new = |target: &&table::Chain| chains.iter().all(|known| known.name != target.name);
+                    chains.extend(target.filter(is_new));
+                }
+                _ => {}
+            }
+        }
+    }
+    slot.base.policy == Policy::Drop
+}
+
+/// What a rule with this action may do: what it says, or what its verdict map does.
+fn outcomes<'a>(table: &'a Table, action: &'a Action) -> Vec<&'a Action> {
+    match action {
+        Action::Map(_, map) => {
+            let verdicts = table.set(map).into_iter().flat_map(|map| &map.verdicts);
+            verdicts.map(|(_, action)| action).collect()
+        }
+        action => vec![action],
+    }
+}
+
+/// A chain's name, after that of its table without the family where each family may have one of that name.
+fn title(table: &Table, chain: &table::Chain) -> String {
+    if !matches!(table.family, TableFamily::Ip(_)) {
+        return format!("{table} {}", chain.name);
+    }
+    let legacy = match table.subsystem {
+        Subsystem::Legacy => "legacy ",
+        Subsystem::NfTables => "",
+    };
+    format!("{legacy}{} {}", table.name, chain.name)
 }
 
 /// The ports to which proxy-init's rules redirect.
@@ -252,15 +348,10 @@ impl<'a> Way<'a> {
     fn name(&self, table: &Table, chain: &table::Chain, with_family: bool) -> String {
         if table.is(self.ours) {
             chain.name.to_string()
-        } else if with_family || !matches!(table.family, TableFamily::Ip(_)) {
+        } else if with_family {
             format!("{table} {}", chain.name)
         } else {
-            let legacy = if table.subsystem == Subsystem::Legacy {
-                "legacy "
-            } else {
-                ""
-            };
-            format!("{legacy}{} {}", table.name, chain.name)
+            title(table, chain)
         }
     }
 
@@ -295,18 +386,13 @@ impl<'a> Way<'a> {
         self.chains.push(shown);
         let upto = jump.map_or(chain.rules.len(), |jump| jump + 1);
         for rule in chain.rules.iter().take(upto) {
-            let mut targets: Vec<&Name> = match &rule.action {
-                Action::Jump(target) | Action::Goto(target) => vec![target],
-                Action::Map(_, map) => {
-                    let verdicts = table.set(map).into_iter().flat_map(|map| &map.verdicts);
-                    let targets = verdicts.filter_map(|(_, action)| match action {
-                        Action::Jump(target) | Action::Goto(target) => Some(target),
-                        _ => None,
-                    });
-                    targets.collect()
-                }
-                _ => vec![],
-            };
+            let targets = outcomes(table, &rule.action)
+                .into_iter()
+                .filter_map(|action| match action {
+                    Action::Jump(target) | Action::Goto(target) => Some(target),
+                    _ => None,
+                });
+            let mut targets: Vec<&Name> = targets.collect();
             targets.dedup();
             for target in targets.into_iter().filter_map(|name| table.chain(name)) {
                 self.add(table, target, depth + 1, None);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Backend, Chain, Effect, Rule, Shown};
+use super::{Backend, Chain, Effect, Later, Rule, Shown};
 use crate::operate::json::{object, strings};
 use crate::operate::words::wrapped;
 use crate::rules::family::Family;
-use crate::rules::table::TableFamily;
+use crate::rules::table::{Base, TableFamily};
 use crate::wanted::direction::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
@@ -67,17 +67,32 @@ fn backend(backend: &Backend<'_>) -> Value {
         ("mode", backend.mode.to_string().into()),
         ("flags", backend.flags.clone().into()),
         ("chains", backend.chains.iter().map(chain).collect()),
+        ("later", backend.later.iter().map(later).collect()),
     ];
     object(value)
 }
 
-fn chain(chain: &Chain<'_>) -> Value {
-    let family = match chain.family {
+fn later(later: &Later) -> Value {
+    let value = vec![
+        ("family", family(later.family).into()),
+        ("chain", later.name.as_str().into()),
+        ("hook", later.base.hook.to_string().into()),
+        ("priority", later.base.priority.into()),
+        ("policy", later.base.policy.to_string().into()),
+    ];
+    object(value)
+}
+
+fn family(family: TableFamily) -> String {
+    match family {
         TableFamily::Ip(family) => family.to_string(),
         other => other.to_string(),
-    };
+    }
+}
+
+fn chain(chain: &Chain<'_>) -> Value {
     let mut value = vec![
-        ("family", family.into()),
+        ("family", family(chain.family).into()),
         ("chain", chain.name.as_str().into()),
         ("rules", chain.rules.iter().map(rule).collect()),
     ];
@@ -204,6 +219,21 @@ impl Backend<'_> {
         for direction in Direction::ALL {
             lines.push(Line::text(Letters::Bold, direction.to_string()));
             self.add_lines(direction, &used, &mut lines);
+        }
+        if !self.later.is_empty() {
+            lines.push(Line::text(Letters::Bold, "after these, and can drop".to_owned()));
+            let mut told: Vec<String> = Vec::new();
+            for Later { title, base, .. } in &self.later {
+                let Base {
+                    hook, priority, policy, ..
+                } = base;
+                let line = format!("{title} ({hook}, priority {priority}, policy {policy})");
+                // Those of both families are one line.
+                if !told.contains(&line) {
+                    told.push(line);
+                }
+            }
+            lines.extend(told.into_iter().map(|line| Line::text(Letters::Plain, line)));
         }
         if let Some(flags) = &self.flags {
             lines.push(Line::text(Letters::Bold, "flags that install exactly this".to_owned()));
