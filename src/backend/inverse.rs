@@ -8,7 +8,7 @@ use crate::rules::examples::random;
 use crate::rules::family::Family;
 use crate::rules::flags::{State, ct_state};
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, Rule, TCP, Values, interface};
+use crate::rules::rule::{Action, Condition, Counters, Field, Nat, Rule, TCP, Values, interface};
 use crate::rules::set::Set;
 
 /// The sets of native mode's table.
@@ -34,6 +34,10 @@ fn field() -> impl Strategy<Value = Field> {
         Field::Gid,
         Field::InInterface,
         Field::OutInterface,
+        Field::State,
+        Field::Mark,
+        Field::ConnectionMark,
+        Field::TcpFlags,
     ])
 }
 
@@ -92,7 +96,7 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Untrack,
             Action::Continue(None),
             Action::Continue(Some("log".to_owned())),
-            Action::Nat(crate::rules::rule::Nat::somewhere("dnat to 10.0.0.1")),
+            Action::Nat(Nat::somewhere("dnat to 10.0.0.1")),
             Action::Map(Field::DestinationPort, Name::from("ports")),
             Action::Unknown("queue".to_owned()),
         ]),

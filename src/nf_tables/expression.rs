@@ -64,6 +64,8 @@ pub(crate) enum Expression<'a> {
     /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat`: each with the first and the last.
     Nat {
         is_destination: bool,
+        /// One of `NFPROTO_*`, as libc has them; of other packets it does nothing.
+        family: i32,
         address: (Option<u32>, Option<u32>),
         port: (Option<u32>, Option<u32>),
     },
@@ -372,6 +374,7 @@ impl<'a> Expression<'a> {
                 let range = |first, last| Ok((optional(first)?, optional(last)?));
                 Self::Nat {
                     is_destination: number(NFTA_NAT_TYPE)? as i32 == libc::NFT_NAT_DNAT,
+                    family: number(NFTA_NAT_FAMILY)? as i32,
                     address: range(NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX)?,
                     port: range(NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX)?,
                 }

@@ -16,7 +16,7 @@ use crate::rules::family::Family;
 use crate::rules::flags::{State, ct_state, of_states, tracked};
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::nftables::{field_name, masked, nfproto};
+use crate::rules::nftables::{field_name, is_of, masked, nfproto};
 use crate::rules::rule::{
     Action, Bits, Condition, Effect, Field, LOOPBACK, Nat, Rule, Values, interface, without_verdict,
 };
@@ -341,9 +341,15 @@ impl<'a> Reader<'a> {
             }
             Expression::Nat {
                 is_destination,
+                family,
                 address,
                 port,
             } => {
+                // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
+                let of = Family::ALL.into_iter().find(|&of| nfproto(of) == family as u128);
+                if let (None, Some(of)) = (self.family, of) {
+                    self.condition(is_of(of));
+                }
                 let nat = self.nat(is_destination, address, port);
                 self.decide(Action::Nat(nat));
             }

@@ -119,6 +119,7 @@ pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
 
 /// `enum nft_nat_attributes`
 pub(crate) const NFTA_NAT_TYPE: u16 = 1;
+pub(crate) const NFTA_NAT_FAMILY: u16 = 2;
 pub(crate) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 pub(crate) const NFTA_NAT_REG_ADDR_MAX: u16 = 4;
 pub(crate) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;

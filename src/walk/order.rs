@@ -41,11 +41,11 @@ impl Found {
             .iter()
             .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
         let mut rules = tables.flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
-        rules.any(needs_tracking)
+        rules.any(|rule| needs_tracking(rule, family))
     }
 }
 
-fn needs_tracking(rule: &Rule) -> bool {
+fn needs_tracking(rule: &Rule, family: Family) -> bool {
     let is_of_connection = |field: Field| matches!(field, Field::State | Field::ConnectionMark);
     let is_named = |text: &str| {
         ["[ct", "conn", "CONN", "CT", "SYNPROXY", "[synproxy", "[flow", "helper"]
@@ -62,7 +62,11 @@ fn needs_tracking(rule: &Rule) -> bool {
         Effect::Untrack => false,
     };
     let action = match &rule.action {
-        Action::Redirect(_) | Action::Nat(_) => true,
+        Action::Redirect(_) => true,
+        // It asks for that of its addresses' family.
+        Action::Nat(nat) => nat
+            .address
+            .is_none_or(|address| address.is_ipv4() == (family == Family::V4)),
         Action::Map(field, _) => is_of_connection(*field),
         Action::Continue(Some(text)) | Action::Unknown(text) => is_named(text),
         _ => false,

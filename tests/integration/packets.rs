@@ -466,6 +466,12 @@ fn where_nothing_is_tracked_no_nat_chain_is_asked() {
     probe(&of_output, v6(OUTBOUND), Bypass);
     let of_prerouting = pod(&drops("prerouting", "meta l4proto tcp drop"), &[]);
     probe(&of_prerouting, v6(INBOUND), Bypass);
+    // Nor does a rule that translates, if it is for the other family: it takes none of this one's connections.
+    let of_the_other = pod(
+        &drops("output", "oifname eth0 meta l4proto tcp dnat ip to 10.77.0.1:9999"),
+        &[],
+    );
+    probe(&of_the_other, v6(OUTBOUND), Bypass);
     // One rule that asks for a state is enough.
     let tracking = chain("forward", 0, "ct state new accept").replace(" t ", " u ");
     let of_output = pod(&drops("output", "counter drop"), &[&tracking]);

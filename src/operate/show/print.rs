@@ -393,7 +393,7 @@ mod tests {
     use crate::backend::all;
     use crate::found::{self, Found};
     use crate::rules::name::Name;
-    use crate::rules::rule::{self, Action, Condition, Counters, Field};
+    use crate::rules::rule::{self, Action, Condition, Counters, Field, Nat};
     use crate::rules::table::Subsystem;
     use crate::wanted::config::{Config, OwnerId};
     use crate::wanted::mode::Mode;
@@ -520,7 +520,7 @@ PROXY_INIT_REDIRECT
         let dnat = foreign(
             Field::DestinationPort,
             81,
-            Action::Nat(crate::rules::rule::Nat::somewhere("DNAT to 192.0.2.1")),
+            Action::Nat(Nat::somewhere("DNAT to 192.0.2.1")),
         );
         rules_of(&mut found, "PREROUTING").insert(0, accept.clone());
         rules_of(&mut found, "PREROUTING").push(dnat.clone());
