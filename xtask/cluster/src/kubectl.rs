@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use xtask::shell::Result;
+use xtask::shell::{Result, root};
+
+use crate::images;
 
 /// kubectl as the cluster's administrator.
 #[derive(Debug)]
@@ -75,9 +77,11 @@ impl Kubectl {
         kubectl.spawn().map_err(|error| format!("kubectl: {error}").into())
     }
 
-    /// The variables with which a shell runs this kubectl, for this cluster.
-    pub(crate) fn environment(&self) -> [(&'static str, OsString); 3] {
+    /// The variables with which a shell runs this kubectl and its plugin, for this cluster.
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 4] {
         let mut path = self.program.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
+        path.push(":");
+        path.push(root().join("deploy/kubectl"));
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         [
@@ -85,6 +89,7 @@ impl Kubectl {
             // Where it keeps what the API server can do.
             ("HOME", self.node.clone().into()),
             ("PATH", path),
+            ("PROXY_INIT_IMAGE", images::PROXY_INIT.into()),
         ]
     }
 }

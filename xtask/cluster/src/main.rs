@@ -14,6 +14,7 @@ mod init;
 mod keys;
 mod kubectl;
 mod machine;
+mod plugin;
 mod pod;
 mod rollout;
 mod services;
@@ -85,6 +86,7 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     let mut scenarios = init::scenarios();
     scenarios.extend(documentation::scenarios(folder));
     scenarios.extend(cni::scenarios());
+    scenarios.extend(plugin::scenarios());
     scenarios.extend(rollout::scenarios());
     let outcome = xtask::scenario::run_all(
         "the cluster's",
