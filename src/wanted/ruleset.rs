@@ -354,6 +354,8 @@ impl fmt::Display for Multiport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::examples::rule;
+    use crate::rules::rule::{Action, Values};
 
     fn ranges(list: &str) -> Vec<PortRange> {
         list.split(',').map(|item| item.parse().unwrap()).collect()
@@ -432,6 +434,43 @@ mod tests {
         }
         assert_eq!(ChainName::from_name(b"INPUT"), None);
         assert_eq!(ChainName::from_name(b"prerouting"), None);
+    }
+
+    #[test]
+    fn a_rules_owner_is_a_single_user_or_group() {
+        let owner_in = |field, values: Values| owner(&rule([Condition::is(field, values)], Action::Return));
+        let id = OwnerId::new(2102).unwrap();
+        for (field, values, found) in [
+            (Field::Uid, 2102.into(), Some((id, "/proc/self/uid_map"))),
+            (Field::Gid, 2102.into(), Some((id, "/proc/self/gid_map"))),
+            (Field::Uid, (2102, 2103).into(), None),
+            (Field::DestinationPort, 2102.into(), None),
+        ] {
+            assert_eq!(owner_in(field, values), found, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn a_comments_list_is_between_its_other_words() {
+        for (comment, parts) in [
+            (
+                "proxy-init/ignore-port-25,80:90",
+                Some(("proxy-init/ignore-port-", "25,80:90", "")),
+            ),
+            (
+                "proxy-init/ignore-subnet-fd00::/8",
+                Some(("proxy-init/ignore-subnet-", "fd00::/8", "")),
+            ),
+            (
+                "proxy-init/redirect-port-80-to-proxy-port",
+                Some(("proxy-init/redirect-port-", "80", "-to-proxy-port")),
+            ),
+            ("proxy-init/redirect-port-80", None),
+            ("proxy-init/ignore-loopback", None),
+            ("other/ignore-port-25", None),
+        ] {
+            assert_eq!(Purpose::list(comment), parts, "{comment}");
+        }
     }
 
     /// The comments of linkerd-init's rules.
