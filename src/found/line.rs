@@ -75,7 +75,7 @@ impl fmt::Display for Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, rule, table, to_port};
+    use crate::rules::examples::{chain, commented, rule, table, to_port};
     use crate::rules::rule::Action;
 
     #[test]
@@ -99,6 +99,45 @@ mod tests {
             for (other, line) in lines.iter().enumerate() {
                 assert_eq!(one == line, index == other);
             }
+        }
+    }
+
+    #[test]
+    fn jumps_of_other_programs_are_told_from_our_own() {
+        let to = |chain: &str| Action::Jump(Name::from(chain));
+        let ours = commented(
+            "proxy-init/install-proxy-init-output",
+            rule([], to("PROXY_INIT_OUTPUT")),
+        );
+        let chains = || {
+            vec![
+                chain(
+                    "OUTPUT",
+                    vec![
+                        ours.clone(),
+                        rule([], to("MINE")),
+                        rule([to_port(80)], to("PROXY_INIT_OUTPUT")),
+                    ],
+                ),
+                chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
+                // Within proxy-init's own.
+                chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
+            ]
+        };
+        for (name, foreign) in [
+            (
+                "ip nat",
+                &[
+                    "-A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT",
+                    "-A MINE -g PROXY_INIT_REDIRECT",
+                ][..],
+            ),
+            ("ip mine", &[]),
+            ("ip filter", &[]),
+        ] {
+            let table = table(name, chains());
+            let lines: Vec<_> = table.foreign_jumps().map(|line| line.to_string()).collect();
+            assert_eq!(lines, foreign, "{name}");
         }
     }
 
