@@ -179,6 +179,8 @@ mod tests {
                     })
                     .collect();
                 config.ignored_outbound_subnets = config.ignored_inbound_subnets.clone();
+                config.redirected_outbound_ports = config.ignored_inbound_ports.clone();
+                config.redirected_outbound_subnets = config.ignored_inbound_subnets.clone();
                 config.ignored_uids = crate::IdRange::new(id / 2, id).into_iter().collect();
                 config.ignored_gids = config.ignored_uids.clone();
                 config

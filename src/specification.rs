@@ -51,8 +51,11 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
         Direction::Outbound => {
             let subnets = within(&config.ignored_outbound_subnets, connection.to.ip());
             let skipped = by_proxy || exempt || connection.within_pod;
+            let (ports, destinations) = (&config.redirected_outbound_ports, &config.redirected_outbound_subnets);
+            let chosen = (ports.is_empty() || among(ports))
+                && (destinations.is_empty() || within(destinations, connection.to.ip()));
             (
-                skipped || among(&config.ignored_outbound_ports) || subnets,
+                skipped || !chosen || among(&config.ignored_outbound_ports) || subnets,
                 config.outbound_port,
             )
         }
@@ -133,6 +136,7 @@ mod tests {
             ports in (ports(), ports()),
             subnets in (subnets(), subnets()),
             ids in (ids(), ids()),
+            chosen in (prop::option::of(ports()), prop::option::of(subnets())),
             ipv6: bool,
         ) -> Config {
             let port = |number| Port::new(number).unwrap();
@@ -143,6 +147,8 @@ mod tests {
             (config.ignored_inbound_ports, config.ignored_outbound_ports) = ports;
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = subnets;
             (config.ignored_uids, config.ignored_gids) = ids;
+            config.redirected_outbound_ports = chosen.0.unwrap_or_default();
+            config.redirected_outbound_subnets = chosen.1.unwrap_or_default();
             config.ipv6 = ipv6;
             config
         }

@@ -28,13 +28,17 @@ const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
 /// Replaces the proxy's group.
 const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
 
-/// Replaces the other users whose connections bypass the proxy. linkerd has no such annotation.
+/// Replaces the only outbound ports that are redirected. linkerd has no annotation of this kind.
+const OUTBOUND_PORTS_TO_REDIRECT: &str = "proxy-init.io/outbound-ports-to-redirect";
+/// Replaces the only destinations that are redirected.
+const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "proxy-init.io/outbound-subnets-to-redirect";
+/// Replaces the other users whose connections bypass the proxy.
 const SKIP_UID: &str = "proxy-init.io/skip-uid";
 /// Replaces the groups, likewise.
 const SKIP_GID: &str = "proxy-init.io/skip-gid";
 
 /// Those that change rules.
-pub(crate) const KEYS: [&str; 7] = [
+pub(crate) const KEYS: [&str; 9] = [
     SKIP_OUTBOUND_PORTS,
     SKIP_INBOUND_PORTS,
     SKIP_SUBNETS,
@@ -42,6 +46,8 @@ pub(crate) const KEYS: [&str; 7] = [
     PROXY_GID,
     SKIP_UID,
     SKIP_GID,
+    OUTBOUND_PORTS_TO_REDIRECT,
+    OUTBOUND_SUBNETS_TO_REDIRECT,
 ];
 
 /// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
@@ -143,6 +149,12 @@ impl Annotations {
         if let Some(ids) = self.read(SKIP_GID, list)? {
             config.ignored_gids = ids;
         }
+        if let Some(ports) = self.read(OUTBOUND_PORTS_TO_REDIRECT, list)? {
+            config.redirected_outbound_ports = ports;
+        }
+        if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, list)? {
+            config.redirected_outbound_subnets = subnets;
+        }
         Ok(())
     }
 
@@ -193,6 +205,8 @@ mod tests {
             (PROXY_GID, " 8 "),
             (SKIP_UID, "0, 1000-1999"),
             (SKIP_GID, "9"),
+            (OUTBOUND_PORTS_TO_REDIRECT, "80, 8000-8100"),
+            (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0/8"),
             ("config.linkerd.io/proxy-cpu-limit", "not ours"),
         ]);
         let mut all = Annotations::default();
@@ -210,6 +224,8 @@ mod tests {
         want.proxy_gid = proxy_init::OwnerId::new(8);
         want.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
         want.ignored_gids = vec!["9".parse().unwrap()];
+        want.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
+        want.redirected_outbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
         assert_eq!(changed, want);
     }
 
@@ -238,6 +254,8 @@ mod tests {
             (PROXY_GID, "-x", "-x"),
             (SKIP_UID, "0,root", "root"),
             (SKIP_GID, "9-1", "9-1"),
+            (OUTBOUND_PORTS_TO_REDIRECT, "80,x", "\"x\""),
+            (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0", "CIDR"),
         ] {
             let mut all = Annotations::default();
             all.add(annotations(&[(key, value)]), "namespace shop");

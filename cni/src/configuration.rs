@@ -57,6 +57,8 @@ struct Linkerd {
     outbound_ports_to_ignore: Option<Vec<Text<PortRange>>>,
     subnets_to_ignore: Option<Vec<Text<Subnet>>>,
     outbound_subnets_to_ignore: Option<Vec<Text<Subnet>>>,
+    outbound_ports_to_redirect: Option<Vec<Text<PortRange>>>,
+    outbound_subnets_to_redirect: Option<Vec<Text<Subnet>>>,
     skip_uid: Option<Vec<Text<IdRange>>>,
     skip_gid: Option<Vec<Text<IdRange>>>,
     simulate: Option<bool>,
@@ -223,6 +225,8 @@ impl Configuration {
         config.ignored_outbound_ports = flat(linkerd.outbound_ports_to_ignore.as_deref().unwrap_or_default());
         config.ignored_inbound_subnets = flat(linkerd.subnets_to_ignore.as_deref().unwrap_or_default());
         config.ignored_outbound_subnets = flat(linkerd.outbound_subnets_to_ignore.as_deref().unwrap_or_default());
+        config.redirected_outbound_ports = flat(linkerd.outbound_ports_to_redirect.as_deref().unwrap_or_default());
+        config.redirected_outbound_subnets = flat(linkerd.outbound_subnets_to_redirect.as_deref().unwrap_or_default());
         config.ignored_uids = flat(linkerd.skip_uid.as_deref().unwrap_or_default());
         config.ignored_gids = flat(linkerd.skip_gid.as_deref().unwrap_or_default());
         config.ipv6 = linkerd.ipv6.unwrap_or_default();

@@ -27,6 +27,8 @@ pub(super) struct Settings {
     pub(super) outbound_ports_to_ignore: Vec<PortRange>,
     pub(super) inbound_subnets_to_ignore: Vec<Subnet>,
     pub(super) outbound_subnets_to_ignore: Vec<Subnet>,
+    pub(super) outbound_ports_to_redirect: Vec<PortRange>,
+    pub(super) outbound_subnets_to_redirect: Vec<Subnet>,
     pub(super) skip_uid: Vec<IdRange>,
     pub(super) skip_gid: Vec<IdRange>,
     pub(super) ipv6: Option<bool>,
@@ -204,7 +206,9 @@ pub(super) const FLAGS: &[Flag] = &[
         short: Some('r'),
         placeholder: "PORTS",
         value: Value::Number(|settings, text| {
-            settings.ports_to_redirect.extend(values::ports_to_redirect(text)?);
+            settings
+                .ports_to_redirect
+                .extend(values::to_redirect::<Port>(text, "port")?);
             Ok(())
         }),
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
@@ -255,6 +259,29 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTBOUND_PORTS_TO_REDIRECT,
+        placeholder: "PORTS",
+        value: Value::Number(|settings, text| {
+            let ports = values::to_redirect(text, "port")?;
+            settings.outbound_ports_to_redirect.extend::<Vec<PortRange>>(ports);
+            Ok(())
+        }),
+        help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTBOUND_SUBNETS_TO_REDIRECT,
+        placeholder: "SUBNETS",
+        value: Value::Number(|settings, text| {
+            let subnets = values::to_redirect(text, "subnet")?;
+            settings.outbound_subnets_to_redirect.extend::<Vec<Subnet>>(subnets);
+            Ok(())
+        }),
+        help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8, and, with\n\
+               --outbound-ports-to-redirect, only to those ports of them [default: all]",
         ..FLAG
     },
     Flag {

@@ -26,7 +26,7 @@ use crate::operate::validate::Validate;
 use crate::rules::family::Family;
 use crate::wanted::config::{Config, Port};
 use crate::wanted::direction::Direction;
-use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTGOING_PROXY_PORT};
+use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
 use crate::wanted::mode::{Choice, Mode};
 
 /// What the command line asks for.
@@ -296,10 +296,19 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         ignored_outbound_ports: settings.outbound_ports_to_ignore,
         ignored_inbound_subnets: settings.inbound_subnets_to_ignore,
         ignored_outbound_subnets: settings.outbound_subnets_to_ignore,
+        redirected_outbound_ports: settings.outbound_ports_to_redirect,
+        redirected_outbound_subnets: settings.outbound_subnets_to_redirect,
         ignored_uids: settings.skip_uid,
         ignored_gids: settings.skip_gid,
         ipv6: settings.ipv6.unwrap_or(true),
     };
+    let chosen = &config.redirected_outbound_subnets;
+    if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {
+        return Err(format!(
+            "--{OUTBOUND_SUBNETS_TO_REDIRECT} names IPv6 subnets only: with --ipv6=false there are no rules for IPv6, so no \
+             outbound connection would be redirected"
+        ));
+    }
     match settings.simulate {
         Some(Simulate::Only(_)) if choice == Choice::Mode(Mode::Native) => {
             return Err("--simulate: native mode has one table for both families: write --simulate alone".to_owned());
@@ -419,9 +428,13 @@ mod tests {
         })
     }
 
+    fn v4_subnet() -> impl Strategy<Value = String> {
+        (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)))
+    }
+
     fn subnet() -> impl Strategy<Value = String> {
         prop_oneof![
-            (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip))),
+            v4_subnet(),
             (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip))),
         ]
     }
@@ -444,6 +457,9 @@ mod tests {
             list("outbound-ports-to-ignore", range()).boxed(),
             list("subnets-to-ignore", subnet()).boxed(),
             list("outbound-subnets-to-ignore", subnet()).boxed(),
+            list("outbound-ports-to-redirect", range()).boxed(),
+            // With IPv6 subnets alone, and without rules for IPv6, the flags are refused.
+            list("outbound-subnets-to-redirect", v4_subnet()).boxed(),
             list("skip-uid", ids()).boxed(),
             list("skip-gid", ids()).boxed(),
             maybe("ipv6", prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
@@ -505,7 +521,7 @@ mod tests {
     fn each_flag_about_rules_arrives() {
         let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
                     --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --skip-uid 0,1000-1999 \
-                    --skip-gid=7 --ipv6=false";
+                    --skip-gid=7 --outbound-ports-to-redirect 80,90-99 --outbound-subnets-to-redirect 11.0.0.0/8 --ipv6=false";
         let Ok(Command::Install(install, _)) = try_parse(line, None) else {
             panic!("{line}");
         };
@@ -518,6 +534,8 @@ mod tests {
             ignored_outbound_ports: vec!["9".parse().unwrap()],
             ignored_inbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
             ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap()],
+            redirected_outbound_ports: vec!["80".parse().unwrap(), "90-99".parse().unwrap()],
+            redirected_outbound_subnets: vec!["11.0.0.0/8".parse().unwrap()],
             ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
             ignored_gids: vec!["7".parse().unwrap()],
             ipv6: false,

@@ -76,15 +76,15 @@ pub(super) fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, Stri
         .collect()
 }
 
-/// A list that has at least one item: an empty list would mean all ports, not none.
-pub(super) fn ports_to_redirect(text: &str) -> Result<Vec<Port>, String> {
-    let ports = list(text)?;
-    if ports.is_empty() {
+/// A list that has at least one item, a `what`: an empty list would mean all of them, not none.
+pub(super) fn to_redirect<T: FromStr<Err = Invalid>>(text: &str, what: &str) -> Result<Vec<T>, String> {
+    let items = list(text)?;
+    if items.is_empty() {
         return Err(format!(
-            "\"{text}\" names no port: name at least one, or leave the flag out to redirect all ports"
+            "\"{text}\" names no {what}: name at least one, or leave the flag out to redirect all {what}s"
         ));
     }
-    Ok(ports)
+    Ok(items)
 }
 
 /// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front, and perhaps with underscores
@@ -500,13 +500,13 @@ mod tests {
 
     #[test]
     fn blanks_and_empty_items_of_a_list_do_not_count() {
-        assert_eq!(list::<Port>(" 80 , ,443,"), ports_to_redirect("80,443"));
-        assert_eq!(list::<Port>(r#""80"," 443","""#), ports_to_redirect("80,443"));
+        assert_eq!(list::<Port>(" 80 , ,443,"), to_redirect::<Port>("80,443", "port"));
+        assert_eq!(list::<Port>(r#""80"," 443","""#), to_redirect::<Port>("80,443", "port"));
         for text in [r#""80,443""#, r#""80"#, r#"80""#, r#""80"""#, "\""] {
             assert!(list::<Port>(text).is_err(), "{text}");
         }
         assert_eq!(list::<Port>(" , "), Ok(vec![]));
-        assert!(ports_to_redirect(" , ").is_err() && ports_to_redirect("").is_err());
+        assert!(to_redirect::<Port>(" , ", "port").is_err() && to_redirect::<Port>("", "port").is_err());
         assert!(list::<Port>("80 443").is_err());
     }
 }

@@ -9,7 +9,7 @@ use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::rule::{Action, Condition, Field, Rule};
+use crate::rules::rule::{Action, Condition, Field, Rule, TCP};
 use crate::rules::subnet::addresses;
 use crate::rules::table::{Table, TableFamily};
 use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange, Subnet};
@@ -60,6 +60,8 @@ struct Recognized {
     ignored_uids: Vec<IdRange>,
     ignored_gids: Vec<IdRange>,
     redirected_ports: Vec<Port>,
+    redirected_outbound_ports: Vec<PortRange>,
+    redirected_outbound_subnets: Subnets,
     inbound: OneWay,
     outbound: OneWay,
 }
@@ -69,28 +71,32 @@ struct Recognized {
 struct OneWay {
     proxy: Option<Port>,
     ignored_ports: Vec<PortRange>,
-    /// Of IPv4's rules.
-    v4_subnets: Vec<Subnet>,
-    /// Of IPv6's rules.
-    v6_subnets: Vec<Subnet>,
+    ignored_subnets: Subnets,
 }
 
-impl OneWay {
-    fn subnets(&mut self, family: Family) -> &mut Vec<Subnet> {
+/// The subnets that each family's rules name.
+#[derive(Default)]
+struct Subnets {
+    v4: Vec<Subnet>,
+    v6: Vec<Subnet>,
+}
+
+impl Subnets {
+    fn of(&mut self, family: Family) -> &mut Vec<Subnet> {
         match family {
-            Family::V4 => &mut self.v4_subnets,
-            Family::V6 => &mut self.v6_subnets,
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
         }
     }
 
     /// The list of which both families' rules are; subnets of all addresses may be in those of the other family.
-    fn ignored_subnets(&self, ipv6: bool) -> Vec<Subnet> {
-        if !ipv6 || self.v4_subnets == self.v6_subnets {
-            return self.v4_subnets.clone();
+    fn list(&self, ipv6: bool) -> Vec<Subnet> {
+        if !ipv6 || self.v4 == self.v6 {
+            return self.v4.clone();
         }
         let own = |family: Family| move |subnet: &&Subnet| subnet.family() == family;
-        let v4 = self.v4_subnets.iter().filter(own(Family::V4));
-        let v6 = self.v6_subnets.iter().filter(own(Family::V6));
+        let v4 = self.v4.iter().filter(own(Family::V4));
+        let v6 = self.v6.iter().filter(own(Family::V6));
         v4.chain(v6).cloned().collect()
     }
 }
@@ -105,8 +111,10 @@ impl Recognized {
             proxy_uid: self.proxy_uid,
             proxy_gid: self.proxy_gid,
             redirected_ports: self.redirected_ports,
-            ignored_inbound_subnets: inbound.ignored_subnets(self.ipv6),
-            ignored_outbound_subnets: outbound.ignored_subnets(self.ipv6),
+            redirected_outbound_ports: self.redirected_outbound_ports,
+            redirected_outbound_subnets: self.redirected_outbound_subnets.list(self.ipv6),
+            ignored_inbound_subnets: inbound.ignored_subnets.list(self.ipv6),
+            ignored_outbound_subnets: outbound.ignored_subnets.list(self.ipv6),
             ignored_inbound_ports: inbound.ignored_ports,
             ignored_outbound_ports: outbound.ignored_ports,
             ignored_uids: self.ignored_uids,
@@ -122,7 +130,15 @@ impl Recognized {
             let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
             // Of a rule with another condition, it isn't known for which connections it is.
             let is_plain = |condition: &Condition| matches!(condition, Condition::In { negated: false, .. });
+            let is_unlisted = |rule: &&Rule| Purpose::of(rule) == Some(Purpose::IgnoreUnlistedPorts);
+            if let Some(rule) = rules.iter().find(is_unlisted).filter(|_| is_first) {
+                self.add_listed_ports(table, rule);
+            }
             for rule in rules.iter().filter(|rule| rule.conditions.iter().all(is_plain)) {
+                // The lists of subnets may leave one family without such a rule.
+                if let Some(port) = rule.redirects_to().and_then(Port::new) {
+                    self.one_way(direction).proxy.get_or_insert(port);
+                }
                 self.add_subnets(direction, table, rule);
                 if is_first {
                     self.add_ports_and_owners(direction, table, rule);
@@ -139,9 +155,6 @@ impl Recognized {
     }
 
     fn add_ports_and_owners(&mut self, direction: Direction, table: &Table, rule: &Rule) {
-        if let Some(port) = rule.redirects_to().and_then(Port::new) {
-            self.one_way(direction).proxy.get_or_insert(port);
-        }
         let Some((field, numbers)) = compared(table, rule) else {
             return;
         };
@@ -178,26 +191,56 @@ impl Recognized {
         }
     }
 
-    fn add_subnets(&mut self, direction: Direction, table: &Table, rule: &Rule) {
-        if rule.action != Action::Return {
-            return;
+    /// Takes the ports to redirect from the rule that exempts all others.
+    fn add_listed_ports(&mut self, table: &Table, rule: &Rule) {
+        for condition in &rule.conditions {
+            if let Condition::In {
+                field: Field::DestinationPort,
+                values,
+                negated: true,
+            } = condition
+            {
+                let port = |number| u16::try_from(number).ok();
+                let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
+                let numbers = table.numbers(values).unwrap_or_default();
+                self.redirected_outbound_ports.extend(numbers.iter().filter_map(range));
+            }
         }
+    }
+
+    fn subnets(&mut self, direction: Direction, rule: &Rule, family: Family) -> &mut Vec<Subnet> {
+        match rule.action {
+            Action::Return => self.one_way(direction).ignored_subnets.of(family),
+            _ => self.redirected_outbound_subnets.of(family),
+        }
+    }
+
+    fn add_subnets(&mut self, direction: Direction, table: &Table, rule: &Rule) {
         let written = named::<Subnet>(rule);
+        let conditions: Vec<_> = match rule.action {
+            Action::Return => rule.conditions.iter().collect(),
+            // Without a subnet it is the rule that redirects all.
+            Action::Redirect(_) if direction == Direction::Outbound && is_for_subnets(rule) => {
+                let is_tcp = |condition: &&Condition| **condition == Condition::is(Field::Protocol, TCP);
+                rule.conditions.iter().filter(|condition| !is_tcp(condition)).collect()
+            }
+            _ => return,
+        };
         // Every address of a family needs no condition.
-        let of_all = match (rule.conditions.as_slice(), table.family) {
+        let of_all = match (conditions.as_slice(), table.family) {
             ([], TableFamily::Ip(family)) => Some(family),
-            ([one], _) => Family::ALL.into_iter().find(|&family| *one == is_of(family)),
+            ([one], _) => Family::ALL.into_iter().find(|&family| **one == is_of(family)),
             _ => None,
         };
         if let Some(family) = of_all {
-            let subnets = self.one_way(direction).subnets(family);
+            let subnets = self.subnets(direction, rule, family);
             if !written.is_empty() && written.iter().all(Subnet::is_of_all) {
                 subnets.extend(written);
             } else {
                 subnets.extend(all(family).parse::<Subnet>());
             }
         } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
-            let subnets = self.one_way(direction).subnets(family);
+            let subnets = self.subnets(direction, rule, family);
             let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
             let have_conditions = !written.iter().any(Subnet::is_of_all);
             if have_conditions && is_all(&numbers, intervals) {
@@ -252,6 +295,20 @@ fn native(table: &Table) -> Recognized {
     };
     recognized.add(table, true);
     recognized
+}
+
+/// Whether the comment of a rule that redirects says that it is for some subnets, or its conditions do.
+fn is_for_subnets(rule: &Rule) -> bool {
+    let is_address = |condition: &Condition| {
+        matches!(
+            condition,
+            Condition::In {
+                field: Field::Destination(_),
+                ..
+            }
+        )
+    };
+    rule.conditions.iter().any(is_address) || !named::<Subnet>(rule).is_empty()
 }
 
 /// Whether these intervals are all numbers of a set.

@@ -142,6 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::family::Family;
     use crate::rules::name::Name;
     use crate::rules::table::Table;
     use crate::wanted::config::{IdRange, OwnerId, Port, PortRange, Subnet};
@@ -200,21 +201,28 @@ mod tests {
             list(port),
             (list(range), list(range), list(subnet), list(subnet)),
             (list(ids), list(ids)),
+            (list(range), list(subnet)),
         )
             .prop_map(
-                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists, ids)| Config {
-                    inbound_port,
-                    outbound_port,
-                    proxy_uid: uid,
-                    proxy_gid: gid,
-                    redirected_ports,
-                    ignored_inbound_ports: lists.0,
-                    ignored_outbound_ports: lists.1,
-                    ignored_inbound_subnets: lists.2,
-                    ignored_outbound_subnets: lists.3,
-                    ignored_uids: ids.0,
-                    ignored_gids: ids.1,
-                    ipv6,
+                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists, ids, mut chosen)| {
+                    // Subnets of IPv6 alone, without rules for it, would redirect nothing.
+                    chosen.1.retain(|subnet| ipv6 || subnet.family() == Family::V4);
+                    Config {
+                        inbound_port,
+                        outbound_port,
+                        proxy_uid: uid,
+                        proxy_gid: gid,
+                        redirected_ports,
+                        ignored_inbound_ports: lists.0,
+                        ignored_outbound_ports: lists.1,
+                        ignored_inbound_subnets: lists.2,
+                        ignored_outbound_subnets: lists.3,
+                        redirected_outbound_ports: chosen.0,
+                        redirected_outbound_subnets: chosen.1,
+                        ignored_uids: ids.0,
+                        ignored_gids: ids.1,
+                        ipv6,
+                    }
                 },
             )
     }

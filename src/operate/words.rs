@@ -261,6 +261,8 @@ pub(super) fn purpose(rule: &Rule) -> String {
         Some(Purpose::IgnoreGroups(_)) => "ignored groups",
         Some(Purpose::IgnoreLoopback) => "within the pod",
         Some(Purpose::RedirectPort(_)) => "chosen port",
+        Some(Purpose::RedirectSubnet(_)) => "chosen subnet",
+        Some(Purpose::IgnoreUnlistedPorts) => "no chosen port",
         Some(Purpose::RedirectInbound | Purpose::RedirectOutbound) => "all the rest",
         Some(Purpose::LookAtInbound | Purpose::LookAtOutbound) => "entry",
         // Native mode's comments list more than one item.
@@ -268,6 +270,7 @@ pub(super) fn purpose(rule: &Rule) -> String {
             Some(text) if text.starts_with("ignore-port-") => "ignored ports",
             Some(text) if text.starts_with("ignore-subnet-") => "ignored subnets",
             Some(text) if text.starts_with("redirect-port-") => "chosen ports",
+            Some(text) if text.starts_with("redirect-subnet-") => "chosen subnets",
             _ => return comment,
         },
     };

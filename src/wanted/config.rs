@@ -316,6 +316,10 @@ pub struct Config {
     pub ignored_inbound_subnets: Vec<Subnet>,
     /// Destinations whose outbound connections bypass the proxy.
     pub ignored_outbound_subnets: Vec<Subnet>,
+    /// The only outbound ports to redirect; if empty, all are.
+    pub redirected_outbound_ports: Vec<PortRange>,
+    /// The only destinations to redirect; if empty, all are.
+    pub redirected_outbound_subnets: Vec<Subnet>,
     /// Other users than the proxy's whose connections bypass the proxy.
     pub ignored_uids: Vec<IdRange>,
     /// Groups, likewise.
@@ -344,6 +348,8 @@ impl Config {
             ignored_outbound_ports: Vec::new(),
             ignored_inbound_subnets: Vec::new(),
             ignored_outbound_subnets: Vec::new(),
+            redirected_outbound_ports: Vec::new(),
+            redirected_outbound_subnets: Vec::new(),
             ignored_uids: Vec::new(),
             ignored_gids: Vec::new(),
             ipv6: true,

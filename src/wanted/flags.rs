@@ -23,6 +23,10 @@ pub const OUTBOUND_PORTS_TO_IGNORE: &str = "outbound-ports-to-ignore";
 pub const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
 /// [`Config::ignored_outbound_subnets`].
 pub const OUTBOUND_SUBNETS_TO_IGNORE: &str = "outbound-subnets-to-ignore";
+/// [`Config::redirected_outbound_ports`].
+pub const OUTBOUND_PORTS_TO_REDIRECT: &str = "outbound-ports-to-redirect";
+/// [`Config::redirected_outbound_subnets`].
+pub const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
 /// [`Config::ignored_uids`].
 pub const SKIP_UID: &str = "skip-uid";
 /// [`Config::ignored_gids`].
@@ -49,6 +53,8 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
         ignored_outbound_ports,
         ignored_inbound_subnets,
         ignored_outbound_subnets,
+        redirected_outbound_ports,
+        redirected_outbound_subnets,
         ignored_uids,
         ignored_gids,
         ipv6,
@@ -65,6 +71,12 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
     flags.list(
         OUTBOUND_SUBNETS_TO_IGNORE,
         ignored_outbound_subnets,
+        ToString::to_string,
+    );
+    flags.list(OUTBOUND_PORTS_TO_REDIRECT, redirected_outbound_ports, range);
+    flags.list(
+        OUTBOUND_SUBNETS_TO_REDIRECT,
+        redirected_outbound_subnets,
         ToString::to_string,
     );
     flags.list(SKIP_UID, ignored_uids, ToString::to_string);
@@ -133,6 +145,8 @@ mod tests {
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap()];
         config.ignored_outbound_subnets = vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()];
+        config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
+        config.redirected_outbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
         config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
         config.ignored_gids = vec!["7".parse().unwrap()];
         config.ipv6 = false;
@@ -140,7 +154,8 @@ mod tests {
             arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
             "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
              --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
-             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 --skip-uid 0,1000-1999 --skip-gid 7 \
+             --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 \
+             --outbound-ports-to-redirect 80,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8 --skip-uid 0,1000-1999 --skip-gid 7 \
              --ipv6=false --iptables-mode nft"
         );
     }

@@ -4,7 +4,7 @@ use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
 use crate::rules::subnet::addresses;
-use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange};
+use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
@@ -40,7 +40,9 @@ fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes
 }
 
-/// Exceptions that linkerd-init doesn't know come after its own ones, and so leave those where they are.
+/// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports to
+/// redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for each of
+/// them in the place of the one that redirects all.
 fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     purposes.extend(config.proxy_uid.map(|_| Purpose::IgnoreUser));
@@ -52,7 +54,15 @@ fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes.extend(destinations.cloned().map(Purpose::IgnoreSubnet));
     purposes.extend(config.ignored_uids.iter().copied().map(Purpose::IgnoreUsers));
     purposes.extend(config.ignored_gids.iter().copied().map(Purpose::IgnoreGroups));
-    purposes.push(Purpose::RedirectOutbound);
+    if !config.redirected_outbound_ports.is_empty() {
+        purposes.push(Purpose::IgnoreUnlistedPorts);
+    }
+    if config.redirected_outbound_subnets.is_empty() {
+        purposes.push(Purpose::RedirectOutbound);
+    }
+    let destinations = config.redirected_outbound_subnets.iter();
+    let destinations = destinations.filter(|subnet| subnet.family() == family);
+    purposes.extend(destinations.cloned().map(Purpose::RedirectSubnet));
     purposes
 }
 
@@ -66,24 +76,29 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
     let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
     let owners = |field, ids: IdRange| vec![Condition::is(field, ids.numbers())];
     let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
+    let ports = |ports: &Multiport, negated| Condition::In {
+        field: Field::DestinationPort,
+        values: Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect()),
+        negated,
+    };
+    let within = |subnet: &Subnet| {
+        let side = match chain {
+            ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(family),
+            ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(family),
+        };
+        // A subnet of all addresses needs no condition; iptables leaves it out too.
+        let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
+        net.map(|net| Condition::is(side, addresses(net))).into_iter()
+    };
     let (conditions, action) = match purpose {
-        Purpose::IgnorePorts(ports) => {
-            let ports = Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect());
-            (
-                vec![tcp(), Condition::is(Field::DestinationPort, ports)],
-                Action::Return,
-            )
+        Purpose::IgnorePorts(listed) => (vec![tcp(), ports(listed, false)], Action::Return),
+        Purpose::IgnoreUnlistedPorts => {
+            let listed = Multiport::pieces(&config.redirected_outbound_ports);
+            let unlisted = listed.iter().map(|listed| ports(listed, true));
+            ([tcp()].into_iter().chain(unlisted).collect(), Action::Return)
         }
-        Purpose::IgnoreSubnet(subnet) => {
-            let side = match chain {
-                ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(family),
-                ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(family),
-            };
-            // A subnet of all addresses needs no condition; iptables leaves it out too.
-            let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
-            let conditions = net.map(|net| Condition::is(side, addresses(net)));
-            (conditions.into_iter().collect(), Action::Return)
-        }
+        Purpose::IgnoreSubnet(subnet) => (within(subnet).collect(), Action::Return),
+        Purpose::RedirectSubnet(subnet) => (within(subnet).chain([tcp()]).collect(), redirect(config.outbound_port)),
         Purpose::IgnoreUser => (owner(Field::Uid, config.proxy_uid?), Action::Return),
         Purpose::IgnoreGroup => (owner(Field::Gid, config.proxy_gid?), Action::Return),
         Purpose::IgnoreUsers(ids) => (owners(Field::Uid, *ids), Action::Return),
@@ -137,6 +152,27 @@ mod tests {
                 .collect();
             assert_eq!(subnets, [comment]);
         }
+    }
+
+    #[test]
+    fn only_listed_subnets_are_redirected() {
+        let port = |number| Port::new(number).unwrap();
+        let mut config = Config::new(port(4143), port(4140));
+        config.redirected_outbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
+        let redirections = |ruleset: &Ruleset| -> Vec<String> {
+            let rules = ruleset.rules_of(ChainName::ProxyInitOutput);
+            let rules = rules.map(|rule| IptablesRule(rule).to_string());
+            rules.filter(|rule| rule.contains("-j REDIRECT")).collect()
+        };
+        let [v4, v6] = plan(&config).try_into().unwrap();
+        assert_eq!(
+            redirections(&v4),
+            [
+                "-d 10.0.0.0/8 -p tcp -m comment --comment \"proxy-init/redirect-subnet-10.1.2.3/8-to-proxy-port\" -j REDIRECT --to-ports 4140",
+                "-p tcp -m comment --comment \"proxy-init/redirect-subnet-0.0.0.0/0-to-proxy-port\" -j REDIRECT --to-ports 4140",
+            ]
+        );
+        assert_eq!(redirections(&v6), [""; 0]);
     }
 
     fn subnets_in(ruleset: &Ruleset) -> Vec<String> {
@@ -211,6 +247,7 @@ mod tests {
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
         config.ignored_outbound_subnets = vec!["192.0.2.1/32".parse().unwrap()];
+        config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
         config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
         config.ignored_gids = vec!["7".parse().unwrap()];
         config.ipv6 = false;
@@ -232,6 +269,7 @@ mod tests {
                 "PROXY_INIT_OUTPUT -m owner --uid-owner 0 -m comment --comment proxy-init/ignore-user-id-0 -j RETURN",
                 "PROXY_INIT_OUTPUT -m owner --uid-owner 1000-1999 -m comment --comment proxy-init/ignore-user-id-1000-1999 -j RETURN",
                 "PROXY_INIT_OUTPUT -m owner --gid-owner 7 -m comment --comment proxy-init/ignore-group-id-7 -j RETURN",
+                "PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 80,8000:8100 -m comment --comment proxy-init/ignore-unlisted-ports -j RETURN",
                 "PROXY_INIT_OUTPUT -p tcp -m comment --comment proxy-init/redirect-all-outgoing-to-proxy-port -j REDIRECT --to-ports 4140",
                 "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
             ]

@@ -175,6 +175,10 @@ pub enum Purpose {
     IgnoreUser,
     /// Connections of the proxy's group bypass the proxy.
     IgnoreGroup,
+    /// Outbound connections to other ports than those listed bypass the proxy.
+    IgnoreUnlistedPorts,
+    /// Outbound connections to this subnet go to the proxy.
+    RedirectSubnet(Subnet),
     /// Connections of these users bypass the proxy.
     IgnoreUsers(IdRange),
     /// Connections of these groups bypass the proxy.
@@ -197,12 +201,13 @@ impl Purpose {
     /// What every comment begins with.
     pub const PREFIX: &'static str = "proxy-init/";
 
-    /// What a comment lists, ports or a subnet, with the text before and after; none if it lists nothing.
+    /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
         [
             ("ignore-port-", ""),
             ("ignore-subnet-", ""),
             ("redirect-port-", "-to-proxy-port"),
+            ("redirect-subnet-", "-to-proxy-port"),
         ]
         .into_iter()
         .find_map(|(before, after)| {
@@ -242,6 +247,7 @@ impl Purpose {
             Self::IgnoreUser,
             Self::IgnoreGroup,
             Self::IgnoreLoopback,
+            Self::IgnoreUnlistedPorts,
             Self::RedirectInbound,
             Self::RedirectOutbound,
             Self::LookAtInbound,
@@ -258,6 +264,9 @@ impl Purpose {
             ids.parse().ok().map(Self::IgnoreUsers)
         } else if let Some(ids) = text.strip_prefix("ignore-group-id-") {
             ids.parse().ok().map(Self::IgnoreGroups)
+        } else if let Some(subnet) = text.strip_prefix("redirect-subnet-") {
+            let subnet = subnet.strip_suffix("-to-proxy-port")?;
+            subnet.parse().ok().map(Self::RedirectSubnet)
         } else {
             let port = text.strip_prefix("redirect-port-")?.strip_suffix("-to-proxy-port")?;
             port.parse().ok().map(Self::RedirectPort)
@@ -273,6 +282,8 @@ impl fmt::Display for Purpose {
             Self::IgnoreSubnet(subnet) => write!(f, "ignore-subnet-{subnet}"),
             Self::IgnoreUser => f.write_str("ignore-proxy-user-id"),
             Self::IgnoreGroup => f.write_str("ignore-proxy-group-id"),
+            Self::IgnoreUnlistedPorts => f.write_str("ignore-unlisted-ports"),
+            Self::RedirectSubnet(subnet) => write!(f, "redirect-subnet-{subnet}-to-proxy-port"),
             Self::IgnoreUsers(ids) => write!(f, "ignore-user-id-{ids}"),
             Self::IgnoreGroups(ids) => write!(f, "ignore-group-id-{ids}"),
             Self::IgnoreLoopback => f.write_str("ignore-loopback"),
@@ -493,6 +504,11 @@ mod tests {
                 "ignore-user-id-1000-1999",
             ),
             (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
+            (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
+            (
+                Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()),
+                "redirect-subnet-10.1.2.3/8-to-proxy-port",
+            ),
             (Purpose::IgnoreLoopback, "ignore-loopback"),
             (Purpose::RedirectPort(port), "redirect-port-80-to-proxy-port"),
             (Purpose::RedirectInbound, "redirect-all-incoming-to-proxy-port"),

@@ -66,7 +66,8 @@ pub fn warnings(config: &Config) -> Vec<Warning> {
             .any(|&family| config.ignored_sources(family).any(|it| it == subnet))
     };
     let unused = inbound.iter().filter(|subnet| !is_used(subnet));
-    let unused = unused.chain(outbound.iter().filter(|subnet| !families.contains(&subnet.family())));
+    let outbound = outbound.iter().chain(&config.redirected_outbound_subnets);
+    let unused = unused.chain(outbound.filter(|subnet| !families.contains(&subnet.family())));
     warnings.extend(unused.cloned().map(Warning::NoRulesFor));
     warnings
 }

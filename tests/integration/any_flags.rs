@@ -19,10 +19,11 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         (ranges(), ranges()),
         (subnets(), subnets()),
         (ids(), ids()),
+        (proptest::option::of(ranges()), proptest::option::of(subnets())),
         prop::bool::weighted(0.8),
     )
         .prop_map(
-            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, ipv6)| {
+            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, chosen, ipv6)| {
                 let bounds = |ranges: Vec<(u16, u16)>| {
                     ranges
                         .into_iter()
@@ -39,6 +40,14 @@ fn any_flags() -> impl Strategy<Value = Flags> {
                     outbound: bounds(ranges.1),
                     inbound_subnets: subnets.0,
                     outbound_subnets: subnets.1,
+                    outbound_chosen: bounds(chosen.0.unwrap_or_default()),
+                    // Subnets of IPv6 alone, without rules for it, are refused.
+                    chosen_subnets: chosen
+                        .1
+                        .unwrap_or_default()
+                        .into_iter()
+                        .filter(|it| ipv6 || !it.contains(':'))
+                        .collect(),
                     skip_uids: ids.0,
                     skip_gids: ids.1,
                     ipv6,

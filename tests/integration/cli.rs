@@ -49,6 +49,14 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
             &["subnets-to-ignore", "10.0.0.0/33 is not a valid CIDR address"],
         ),
         (
+            "-p 4143 -o 4140 --outbound-subnets-to-redirect fd00::/8 --ipv6=false",
+            &["--outbound-subnets-to-redirect names IPv6 subnets only"],
+        ),
+        (
+            "-p 4143 -o 4140 --outbound-ports-to-redirect ,",
+            &["--outbound-ports-to-redirect \",\" names no port"],
+        ),
+        (
             "-p 4143 -o 4140 --outbound-subnets-to-ignore 0.0.0.0",
             &["0.0.0.0 is not a valid CIDR address"],
         ),

@@ -178,6 +178,40 @@ pub(crate) fn check_mode(mode: &str) {
         }
     }
 
+    // More ports than one match of multiport's holds.
+    let ports =
+        "--outbound-ports-to-redirect 80,1000-1999,2001,2003,2005,2007,2009,2011,2013,2015,2017,2019,2021,2023,443";
+    let subnets = "--outbound-subnets-to-redirect 10.77.0.0/24,fd77::/64";
+    for flags in [ports.to_owned(), subnets.to_owned(), format!("{ports} {subnets}")] {
+        let mesh = Mesh::new(&format!("--iptables-mode {mode} -u 2102 {flags}"));
+        for family in [0, 1] {
+            for (to, is_in_subnet) in [(NEIGHBOUR[family], true), (DISTANT[family], false)] {
+                for (port, is_listed) in [(80, true), (443, true), (8090, false)] {
+                    let is_chosen =
+                        (is_listed || !flags.contains("ports")) && (is_in_subnet || !flags.contains("subnets"));
+                    let wanted = match is_chosen {
+                        true => redirected(OUTBOUND, (to, port)),
+                        false => direct(to, port),
+                    };
+                    assert_eq!(mesh.outbound(APP, to, port), wanted, "{flags}: to {to} {port}");
+                    assert_eq!(mesh.outbound(PROXY, to, port), direct(to, port), "{flags}: the proxy");
+                }
+            }
+        }
+    }
+    let mesh = Mesh::new(&format!(
+        "--iptables-mode {mode} --outbound-subnets-to-redirect 0.0.0.0/0"
+    ));
+    assert_eq!(
+        mesh.outbound(APP, NEIGHBOUR[0], 80),
+        redirected(OUTBOUND, (NEIGHBOUR[0], 80))
+    );
+    assert_eq!(
+        mesh.outbound(APP, NEIGHBOUR[1], 80),
+        direct(NEIGHBOUR[1], 80),
+        "IPv6 isn't listed"
+    );
+
     let mesh = Mesh::new(&format!("--iptables-mode {mode} --ports-to-redirect 8080,9999"));
     for family in [0, 1] {
         let pod = POD[family];

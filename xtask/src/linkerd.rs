@@ -76,6 +76,10 @@ pub struct Flags {
     pub inbound_subnets: Vec<String>,
     /// `--outbound-subnets-to-ignore`
     pub outbound_subnets: Vec<String>,
+    /// `--outbound-ports-to-redirect`, which linkerd-init lacks, as `inbound`.
+    pub outbound_chosen: Vec<(u16, u16)>,
+    /// `--outbound-subnets-to-redirect`, which it lacks too.
+    pub chosen_subnets: Vec<String>,
     /// `--skip-uid`, which linkerd-init lacks, each the first and the last id of a range.
     pub skip_uids: Vec<(u32, u32)>,
     /// `--skip-gid`, as above.
@@ -98,6 +102,8 @@ impl Default for Flags {
             outbound: ports(&[4567, 4568]),
             inbound_subnets: vec![],
             outbound_subnets: vec![],
+            outbound_chosen: vec![],
+            chosen_subnets: vec![],
             skip_uids: vec![],
             skip_gids: vec![],
             ipv6: true,
@@ -132,6 +138,12 @@ impl Flags {
         ];
         // Without ports, the flag is left out: an empty list is refused.
         arguments.extend((!ports.is_empty()).then(|| format!("--ports-to-redirect={}", ports.join(","))));
+        for (flag, list) in [
+            ("outbound-ports-to-redirect", ranges(&self.outbound_chosen)),
+            ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
+        ] {
+            arguments.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
+        }
         arguments.extend(self.uid.map(|uid| format!("--proxy-uid={uid}")));
         arguments.extend(self.gid.map(|gid| format!("--proxy-gid={gid}")));
         arguments.join(" ")
@@ -196,7 +208,7 @@ impl Flags {
             inbound.clone_from(&self.inbound_subnets);
         }
         let mut rules = self.inbound_rules(&inbound);
-        rules.extend(self.outbound_rules(&of_family(&self.outbound_subnets)));
+        rules.extend(self.outbound_rules(&of_family(&self.outbound_subnets), &of_family(&self.chosen_subnets)));
         rules
     }
 
@@ -229,7 +241,7 @@ impl Flags {
         rules
     }
 
-    fn outbound_rules(&self, subnets: &[String]) -> Vec<String> {
+    fn outbound_rules(&self, subnets: &[String], chosen: &[String]) -> Vec<String> {
         let to = self.outbound_port;
         let mut rules = vec!["-N PROXY_INIT_OUTPUT".to_owned()];
         for (id, option, what) in [(self.uid, "--uid-owner", "user"), (self.gid, "--gid-owner", "group")] {
@@ -259,10 +271,27 @@ impl Flags {
                 )
             }));
         }
-        rules.push(rule(
-            &format!("-A PROXY_INIT_OUTPUT -p tcp -j REDIRECT --to-port {to}"),
-            "redirect-all-outgoing-to-proxy-port",
-        ));
+        if !self.outbound_chosen.is_empty() {
+            let pieces = pieces(&self.outbound_chosen);
+            let pieces = pieces.iter().map(|piece| format!("-m multiport ! --dports {piece}"));
+            let unlisted = pieces.collect::<Vec<_>>().join(" ");
+            rules.push(rule(
+                &format!("-A PROXY_INIT_OUTPUT -p tcp {unlisted} -j RETURN"),
+                "ignore-unlisted-ports",
+            ));
+        }
+        if self.chosen_subnets.is_empty() {
+            rules.push(rule(
+                &format!("-A PROXY_INIT_OUTPUT -p tcp -j REDIRECT --to-port {to}"),
+                "redirect-all-outgoing-to-proxy-port",
+            ));
+        }
+        rules.extend(chosen.iter().map(|subnet| {
+            rule(
+                &format!("-A PROXY_INIT_OUTPUT -p tcp -d {subnet} -j REDIRECT --to-port {to}"),
+                &format!("redirect-subnet-{subnet}-to-proxy-port"),
+            )
+        }));
         rules.push(rule("-A OUTPUT -j PROXY_INIT_OUTPUT", "install-proxy-init-output"));
         rules
     }

@@ -164,6 +164,8 @@ fn a_pod_with_every_annotation_needs_one_request() {
             ("config.linkerd.io/proxy-gid", "4"),
             ("proxy-init.io/skip-uid", "5"),
             ("proxy-init.io/skip-gid", "6"),
+            ("proxy-init.io/outbound-ports-to-redirect", "7"),
+            ("proxy-init.io/outbound-subnets-to-redirect", "10.0.0.0/8"),
         ],
         ..MESHED
     });

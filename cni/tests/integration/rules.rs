@@ -77,6 +77,9 @@ struct Case {
     gids: Vec<String>,
     skip_uid: Option<String>,
     skip_gid: Option<String>,
+    chosen_ports: Vec<String>,
+    chosen_subnets: Vec<String>,
+    annotated_ports: Option<String>,
 }
 
 fn any_case() -> impl Strategy<Value = Case> {
@@ -97,33 +100,39 @@ fn any_case() -> impl Strategy<Value = Case> {
             id_text(),
         ),
         (list(4), list(4)),
+        (list(20), subnets(), proptest::option::of(any_range())),
         (
             proptest::option::of(any_list(any_range())),
             proptest::option::of(any_list(any_range())),
         ),
     )
-        .prop_map(|(numbers, lists, (ipv6, native), annotations, ids, skip)| Case {
-            inbound_port: numbers.0,
-            outbound_port: numbers.1,
-            uid: numbers.2,
-            gid: numbers.3,
-            redirect: numbers.4,
-            inbound: lists.0,
-            outbound: lists.1,
-            subnets: lists.2,
-            outbound_subnets: lists.3,
-            ipv6,
-            native,
-            skip_outbound: annotations.0,
-            skip_inbound: annotations.1,
-            skip_subnets: annotations.2,
-            annotated_uid: annotations.3,
-            annotated_gid: annotations.4,
-            uids: ids.0,
-            gids: ids.1,
-            skip_uid: skip.0,
-            skip_gid: skip.1,
-        })
+        .prop_map(
+            |(numbers, lists, (ipv6, native), annotations, ids, chosen, skip)| Case {
+                inbound_port: numbers.0,
+                outbound_port: numbers.1,
+                uid: numbers.2,
+                gid: numbers.3,
+                redirect: numbers.4,
+                inbound: lists.0,
+                outbound: lists.1,
+                subnets: lists.2,
+                outbound_subnets: lists.3,
+                ipv6,
+                native,
+                skip_outbound: annotations.0,
+                skip_inbound: annotations.1,
+                skip_subnets: annotations.2,
+                annotated_uid: annotations.3,
+                annotated_gid: annotations.4,
+                uids: ids.0,
+                gids: ids.1,
+                skip_uid: skip.0,
+                skip_gid: skip.1,
+                chosen_ports: chosen.0,
+                chosen_subnets: chosen.1.into_iter().filter(|it| ipv6 || !it.contains(':')).collect(),
+                annotated_ports: chosen.2,
+            },
+        )
 }
 
 impl Case {
@@ -146,7 +155,11 @@ impl Case {
                 annotations[format!("config.linkerd.io/{key}")] = value.as_str().into();
             }
         }
-        for (key, value) in [("skip-uid", &self.skip_uid), ("skip-gid", &self.skip_gid)] {
+        for (key, value) in [
+            ("skip-uid", &self.skip_uid),
+            ("skip-gid", &self.skip_gid),
+            ("outbound-ports-to-redirect", &self.annotated_ports),
+        ] {
             if let Some(value) = value {
                 annotations[format!("proxy-init.io/{key}")] = value.as_str().into();
             }
@@ -163,6 +176,8 @@ impl Case {
             "outbound-ports-to-ignore": self.outbound,
             "subnets-to-ignore": self.subnets,
             "outbound-subnets-to-ignore": self.outbound_subnets,
+            "outbound-ports-to-redirect": self.chosen_ports,
+            "outbound-subnets-to-redirect": self.chosen_subnets,
             "skip-uid": self.uids,
             "skip-gid": self.gids,
             "iptables-mode": self.mode(),
@@ -193,6 +208,15 @@ impl Case {
             format!("--iptables-mode={}", self.mode()),
             format!("--ipv6={}", self.ipv6),
         ];
+        for (flag, list) in [
+            (
+                "outbound-ports-to-redirect",
+                or(&self.annotated_ports, &self.chosen_ports),
+            ),
+            ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
+        ] {
+            flags.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
+        }
         flags.extend(self.redirect.iter().map(|port| format!("--ports-to-redirect={port}")));
         flags
     }

@@ -165,12 +165,15 @@ impl Merged<'_> {
 
     /// The ports or subnets that the rule is for, as its set has them, as far as there is room.
     fn listed(&self, sets: &[Set], room: usize) -> String {
-        let Some(Condition::In {
-            field,
-            values: Values::Set(name),
-            ..
-        }) = self.conditions.last()
-        else {
+        let set = self.conditions.iter().rev().find_map(|condition| match condition {
+            Condition::In {
+                field,
+                values: Values::Set(name),
+                ..
+            } => Some((field, name)),
+            _ => None,
+        });
+        let Some((field, name)) = set else {
             return lists::all(self.family).to_owned();
         };
         let set = sets.iter().find(|set| set.name == *name);
@@ -255,31 +258,43 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
     let mut conditions = Vec::new();
     for condition in &rule.conditions {
         let listed = match condition {
-            Condition::In {
-                field,
-                values,
-                negated: false,
-            } => values.listed().map(|list| (*field, list)),
+            Condition::In { field, values, negated } => values.listed().map(|list| (*field, list, *negated)),
             _ => None,
         };
+        let is_redirected = matches!(rule.action, Action::Redirect(_));
         match listed {
-            Some((Field::DestinationPort, list)) => {
-                let set = match rule.action {
-                    Action::Redirect(_) => "redirected-ports",
-                    _ => &format!("{direction}-ports"),
+            // All of the rule's pieces of the list are one set.
+            Some((Field::DestinationPort, list, true)) => {
+                let mut in_set = sets.add("redirected-outbound-ports", Field::DestinationPort, list);
+                if let Condition::In { negated, .. } = &mut in_set {
+                    *negated = true;
+                }
+                if !conditions.contains(&in_set) {
+                    conditions.push(in_set);
+                }
+            }
+            Some((Field::DestinationPort, list, false)) => {
+                let set = match is_redirected {
+                    true => "redirected-ports",
+                    false => &format!("{direction}-ports"),
                 };
                 conditions.push(sets.add(set, Field::DestinationPort, list));
             }
-            Some((field @ (Field::Source(_) | Field::Destination(_)), list)) => {
+            Some((field @ (Field::Source(_) | Field::Destination(_)), list, false)) => {
+                let which = if is_redirected { "redirected" } else { direction };
                 conditions.push(is_of(family));
-                conditions.push(sets.add(&format!("{direction}-subnets-{of_family}"), field, list));
+                conditions.push(sets.add(&format!("{which}-subnets-{of_family}"), field, list));
             }
             _ => conditions.push(condition.clone()),
         }
     }
-    // An exception for every address has no condition, but is for its own family only.
-    if conditions.is_empty() && rule.action == Action::Return {
-        conditions.push(is_of(family));
+    // A rule for every address has no condition, but is for its own family only.
+    let is_for_all = match Purpose::of(rule) {
+        Some(Purpose::RedirectSubnet(subnet)) => subnet.is_of_all(),
+        _ => conditions.is_empty() && rule.action == Action::Return,
+    };
+    if is_for_all {
+        conditions.insert(0, is_of(family));
     }
     conditions
 }
