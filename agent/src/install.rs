@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
@@ -97,7 +98,19 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     keeper.leave(removes.is_some())
 }
 
-/// Waits for SIGTERM or SIGINT.
+/// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed would be
+/// lost (signal-hook-registry calls what was there before), and the first process of a container gets none that it has no handler
+/// for (pid_namespaces(7)). Kubelet would wait for half a minute.
+pub fn hold_signals() {
+    // These are valid signals, which is all that can be wrong.
+    let _ = signals().thread_block();
+}
+
+fn signals() -> SigSet {
+    [Signal::SIGTERM, Signal::SIGINT].into_iter().collect()
+}
+
+/// Waits for SIGTERM or SIGINT, also for one that was held back.
 ///
 /// # Errors
 /// As of sigaction(2).
@@ -105,6 +118,7 @@ pub fn stopped() -> Result<impl Future<Output = ()>, String> {
     let failed = |error| format!("signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    signals().thread_unblock().map_err(|errno| failed(errno.into()))?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|name| Path::new(&name).ends_with("sh")) {
         return hook::run(arguments);
     }
+    install::hold_signals();
     let settings = match Settings::read(env::args_os(), &|name| env::var_os(name)) {
         Ok(settings) => settings,
         Err(error) => {

@@ -145,7 +145,8 @@ impl Node {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd-cni-agent"));
+        let program = std::env::var_os("LINKERD_CNI_AGENT");
+        let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_linkerd-cni-agent").into()));
         command
             .arg0("/usr/bin/linkerd2-cni-install")
             .args(arguments)
@@ -188,9 +189,15 @@ pub(crate) fn types(text: &str) -> Option<Vec<String>> {
 /// If it isn't soon.
 #[track_caller]
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
+    until_within(SOON, what, is_so)
+}
+
+/// The same, for what may take longer.
+#[track_caller]
+pub(crate) fn until_within(limit: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < SOON, "it never came to pass that {what}");
+        assert!(start.elapsed() < limit, "it never came to pass that {what}");
         sleep(Duration::from_millis(5));
     }
     start.elapsed()
@@ -208,9 +215,18 @@ impl Agent {
     }
 
     /// Waits for it to end, and returns what it said.
+    ///
+    /// # Panics
+    /// If it doesn't.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
-        let status = self.process.wait().unwrap();
-        (status, fs::read_to_string(&self.log).unwrap())
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return (status, fs::read_to_string(&self.log).unwrap());
+            }
+            assert!(start.elapsed() < 4 * SOON, "the agent doesn't end");
+            sleep(Duration::from_millis(5));
+        }
     }
 
     /// Ends it as kubelet does.
