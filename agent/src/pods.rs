@@ -31,6 +31,8 @@ const PROC: &str = "/proc";
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After how long a pod that couldn't be healed is tried again, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// How much of the time between looks at a pod one may be early: one part in so many.
+const SOON: u32 = 10;
 /// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
 const LONGEST_NOTE: usize = 1024;
 /// The reason of upstream's event.
@@ -189,10 +191,12 @@ impl Watcher<'_> {
     /// Looks at each pod that is due, one after another.
     async fn round(&mut self) {
         let start = Instant::now();
+        // Those that are due soon are looked at too: what a round costs besides pods is a look at all processes.
+        let soon = start + self.settings.verify_every.unwrap_or_default() / SOON;
         let due: Vec<Uid> = self
             .pods
             .iter()
-            .filter(|(_, pod)| pod.due <= start)
+            .filter(|(_, pod)| pod.due <= soon)
             .map(|(uid, _)| uid.clone())
             .collect();
         // One look at all processes for all pods.

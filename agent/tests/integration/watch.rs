@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use xtask::lab::Namespace;
 
 use crate::cluster::{Cluster, Sandbox};
-use crate::node::{Agent, CALICO, Node, until};
+use crate::node::{Agent, CALICO, Node, until, until_within};
 
 /// A pod's, which no other test has: they run side by side, and each agent sees the processes of all.
 fn uid() -> String {
@@ -275,5 +275,38 @@ fn off_is_off() {
     until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
     assert!(!rules(&network).contains("PROXY_INIT"));
     assert_eq!(watched.cluster.deletions(), []);
+    watched.agent.terminate();
+}
+
+/// As many as kubelet allows on a node. What it costs is printed: docs/node.md has the figures of the program in the image, which
+/// LINKERD_CNI_AGENT names; a debug build takes more.
+#[test]
+fn a_full_node_costs_little() {
+    const PODS: usize = 110;
+    const SECONDS: u32 = 5;
+    let watched = Watched::start("linkerd-cni-agent", &["--verify-every", "1"]);
+    let mut pods = Vec::new();
+    for number in 0..PODS {
+        let (network, uid) = (Namespace::new(), uid());
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(&network);
+        watched.cluster.pod(&format!("web-{number}"), &uid, running());
+        pods.push((network, sandbox));
+    }
+    let all = PODS.to_string();
+    until_within(Duration::from_secs(60), "all are healed", || {
+        watched
+            .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
+            .as_ref()
+            == Some(&all)
+    });
+    let before = watched.agent.processor_time();
+    std::thread::sleep(Duration::from_secs(SECONDS.into()));
+    // Each pod was looked at about once a second.
+    let each = (watched.agent.processor_time() - before) / SECONDS;
+    let memory = watched.agent.memory();
+    println!("{PODS} pods: {each:?} of processor time for a look at all of them, {memory} KiB at most");
+    assert!(each < Duration::from_millis(600), "{each:?}");
+    assert!(memory < 48 << 10, "{memory} KiB");
     watched.agent.terminate();
 }
