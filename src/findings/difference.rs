@@ -314,7 +314,7 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
 fn leftovers(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &table.chains {
-        let is_ours = ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
+        let is_ours = ChainName::own(&chain.name).is_some();
         for line in Line::all(table, chain).filter(|line| is_ours || line.rule.leads_to(table).is_some()) {
             let line = line.to_string();
             findings.push(finding(table, &chain.name.to_string(), Problem::Unexpected(line)));
@@ -530,7 +530,7 @@ fn shadows(
         let (table, name) = (at.table(), &at.chain().name);
         let is_ours = table.is(expected);
         // proxy-init's rules in another mode are reported separately.
-        if !is_ours && ChainName::from_name(name.as_bytes()).is_some_and(ChainName::is_ours) {
+        if !is_ours && ChainName::own(name).is_some() {
             return None;
         }
         let by = || match at {

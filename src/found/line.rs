@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::rules::name::Name;
 use crate::rules::nftables::NftRule;
 use crate::rules::rule::Rule;
 use crate::rules::table::{Chain, Table};
@@ -48,12 +47,11 @@ impl Table {
     /// The rules that lead to a chain of proxy-init's and aren't proxy-init's own jumps to it, in nat tables as xtables
     /// has them. Those within proxy-init's chains don't count.
     pub fn foreign_jumps(&self) -> impl Iterator<Item = Line<'_>> {
-        let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
         let is_nat = self.is_xtables() && self.name == *NAT;
         let chains = self
             .chains
             .iter()
-            .filter(move |chain| is_nat && ours(&chain.name).is_none());
+            .filter(move |chain| is_nat && ChainName::own(&chain.name).is_none());
         let lines = chains.flat_map(move |chain| Line::all(self, chain));
         lines.filter(|line| {
             let goal = line.rule.leads_to(self);
@@ -76,6 +74,7 @@ impl fmt::Display for Line<'_> {
 mod tests {
     use super::*;
     use crate::rules::examples::{chain, commented, rule, table, to_port};
+    use crate::rules::name::Name;
     use crate::rules::rule::Action;
 
     #[test]

@@ -17,7 +17,7 @@ impl Found {
 
     /// Whether proxy-init's rules in this mode were found.
     pub fn holds(&self, mode: Mode) -> bool {
-        let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
+        let is_ours = |chain: &Chain| ChainName::own(&chain.name).is_some();
         match mode {
             Mode::Native => self.table_of(mode, Family::V4).is_some(),
             Mode::Nft | Mode::Legacy => self
@@ -72,11 +72,10 @@ impl Rule {
 
     /// Which of proxy-init's chains it leads to, by a jump, a goto or an entry of a verdict map; none if to none.
     pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
-        let ours = |name: &Name| ChainName::from_name(name.as_bytes()).filter(|chain| chain.is_ours());
         match &self.action {
-            Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+            Action::Jump(chain) | Action::Goto(chain) => ChainName::own(chain),
             Action::Map(_, map) => table.set(map)?.verdicts.iter().find_map(|(_, action)| match action {
-                Action::Jump(chain) | Action::Goto(chain) => ours(chain),
+                Action::Jump(chain) | Action::Goto(chain) => ChainName::own(chain),
                 _ => None,
             }),
             _ => None,

@@ -88,6 +88,11 @@ impl ChainName {
         Self::ALL.into_iter().find(|chain| chain.as_str().as_bytes() == name)
     }
 
+    /// proxy-init's own chain with this name, if it is one.
+    pub(crate) fn own(name: &Name) -> Option<Self> {
+        Self::from_name(name.as_bytes()).filter(|chain| chain.is_ours())
+    }
+
     /// Where the chain is hooked, if it is a base chain.
     pub fn hook(self) -> Option<Hook> {
         match self {

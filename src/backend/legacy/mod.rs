@@ -374,7 +374,7 @@ fn remove_input(table: Option<&Table>) -> Input {
     let Some(table) = table else {
         return input;
     };
-    let ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).filter(|chain| chain.is_ours());
+    let ours = |chain: &Chain| ChainName::own(&chain.name);
     let held: Vec<ChainName> = table.chains.iter().filter_map(ours).collect();
     // Without their rules first: they may jump to one another.
     held.iter().for_each(|&chain| input.make_or_flush(chain));

@@ -160,7 +160,6 @@ fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>
         return;
     };
     let id = nat(family);
-    let is_ours = |chain: &Chain| ChainName::from_name(chain.name.as_bytes()).is_some_and(ChainName::is_ours);
     let ours: Vec<ChainName> = ChainName::ALL
         .into_iter()
         .filter(|name| name.is_ours() && table.chains.iter().any(|chain| chain.name == *name.as_str()))
@@ -169,7 +168,11 @@ fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>
         return;
     }
     let mut emptied = Vec::new();
-    for chain in table.chains.iter().filter(|chain| !is_ours(chain)) {
+    for chain in table
+        .chains
+        .iter()
+        .filter(|chain| ChainName::own(&chain.name).is_none())
+    {
         let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| rule.leads_to(table).is_some());
         steps.extend(
             jumps
