@@ -40,7 +40,7 @@ pub(crate) fn programs(folder: &Path) -> Result<Vec<PathBuf>> {
     let begun = Instant::now();
     eprintln!(
         "xtask: building Kubernetes {VERSION}, once: it downloads 115 MB of Debian's source and compiler, takes 8 minutes of \
-         processor time and 4 GB of disk, of which 0.4 GB stay"
+         processor time and 3 GB of disk, of which 0.9 GB stay"
     );
     let work = folder.join("work");
     if work.exists() {
