@@ -453,13 +453,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rules_owner_is_a_single_user_or_group() {
+    fn a_rules_owners_are_users_or_groups() {
         let owner_in = |field, values: Values| owner(&rule([Condition::is(field, values)], Action::Return));
-        let id = OwnerId::new(2102).unwrap();
+        let ids = |first, last| IdRange::new(first, last).unwrap();
         for (field, values, found) in [
-            (Field::Uid, 2102.into(), Some((id, "/proc/self/uid_map"))),
-            (Field::Gid, 2102.into(), Some((id, "/proc/self/gid_map"))),
-            (Field::Uid, (2102, 2103).into(), None),
+            (Field::Uid, 2102.into(), Some((ids(2102, 2102), "/proc/self/uid_map"))),
+            (Field::Gid, 2102.into(), Some((ids(2102, 2102), "/proc/self/gid_map"))),
+            (
+                Field::Uid,
+                (2102, 2103).into(),
+                Some((ids(2102, 2103), "/proc/self/uid_map")),
+            ),
+            (Field::Uid, Values::Listed(vec![(1, 1), (3, 3)]), None),
             (Field::DestinationPort, 2102.into(), None),
         ] {
             assert_eq!(owner_in(field, values), found, "{field:?}");
