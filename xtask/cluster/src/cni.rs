@@ -56,12 +56,12 @@ fn try_all(world: &World<'_>, namespace: &str, folder: &str, before: &[u8]) -> R
     install(kubectl, folder)?;
     // Meshed, unmeshed, and with annotations of the pod's own.
     let meshed = start(world, namespace, &injected("meshed"))?;
-    meshed.try_injected(world, true)?;
+    meshed.try_injected(&world.neighbour, true)?;
     unmeshed(world, namespace, "unmeshed")?;
     let mut skipping = injected("skipping");
     skipping["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": "8080"});
     let skipping = start(world, namespace, &skipping)?;
-    skipping.try_injected_but(world, |connection: &mut Connection| {
+    skipping.try_injected_but(&world.neighbour, |connection: &mut Connection| {
         // In place of the configuration's own: the proxy's port for metrics, and what the application serves.
         if connection.client == Client::Neighbour && connection.to.port() != 4191 {
             connection.port = Some(if connection.to.port() == 8080 { 8080 } else { 4143 });
@@ -72,13 +72,13 @@ fn try_all(world: &World<'_>, namespace: &str, folder: &str, before: &[u8]) -> R
     meshed.warned("LinkerdCNIDrifted")?;
     // The agent is replaced, as in an update: pods that start then get their rules.
     kubectl.run(&["rollout", "restart", "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
-    start(world, namespace, &injected("during-update"))?.try_injected(world, true)?;
+    start(world, namespace, &injected("during-update"))?.try_injected(&world.neighbour, true)?;
     rolled(kubectl)?;
     // The API server is killed, and comes back.
     world.cluster.kill_service("kube-apiserver")?;
     world.cluster.start_service("kube-apiserver")?;
     world.cluster.wait_for_api()?;
-    start(world, namespace, &injected("after-the-api-server"))?.try_injected(world, true)?;
+    start(world, namespace, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)?;
     // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
     uninstall(kubectl, folder, before)?;
     let mut raced = injected("raced");
@@ -91,7 +91,7 @@ fn try_all(world: &World<'_>, namespace: &str, folder: &str, before: &[u8]) -> R
     install(kubectl, folder)?;
     raced.ready()?;
     raced.has_event("LinkerdCNIRepaired")?;
-    raced.try_injected(world, true)?;
+    raced.try_injected(&world.neighbour, true)?;
     uninstall(kubectl, folder, before)?;
     unmeshed(world, namespace, "afterwards")?;
     Ok(
@@ -173,7 +173,11 @@ fn unmeshed(world: &World<'_>, namespace: &str, name: &str) -> Result<()> {
     let mut object = pod::plain(name);
     object["spec"]["containers"][0]["name"] = json!("other");
     let pod = start(world, namespace, &object)?;
-    pod.try_connections(world, &pod.connections(world, false)?, ["app", "other"])
+    pod.try_connections(
+        &world.neighbour,
+        &pod.connections(&world.neighbour, false)?,
+        ["app", "other"],
+    )
 }
 
 /// A pod as the injector makes it where `cniEnabled` is set, but for the validator.

@@ -60,7 +60,7 @@ fn debugged(world: &World<'_>, namespace: &str) -> Result<()> {
         }
         let pod = Pod::create(kubectl, namespace, &object)?;
         pod.ready()?;
-        pod.try_injected(world, meshed)?;
+        pod.try_injected(&world.neighbour, meshed)?;
         if name == "shadowed" {
             pod.look(page::SHADOW)?;
         }

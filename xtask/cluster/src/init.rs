@@ -102,14 +102,14 @@ fn as_deployed(world: &World<'_>, namespace: &str) -> Result<String> {
     let applied = kubectl.run(&["apply", "--namespace", namespace, "--filename", &file.to_string_lossy()])?;
     let pod = Pod::new(kubectl, namespace, "meshed");
     pod.ready()?;
-    let mut connections = pod.connections(world, true)?;
+    let mut connections = pod.connections(&world.neighbour, true)?;
     // It ignores fewer ports than the chart.
     for connection in &mut connections {
         if connection.to.port() == 4567 {
             connection.port = Some(4140);
         }
     }
-    pod.try_connections(world, &connections, ["app", "proxy"])?;
+    pod.try_connections(&world.neighbour, &connections, ["app", "proxy"])?;
     let log = pod.logs("proxy-init")?;
     no_warnings(&pod)?;
     Ok(format!("{}; {}", applied.trim(), last_line(&log)))
@@ -126,7 +126,7 @@ fn in_mode(world: &World<'_>, namespace: &str, image: &str, mode: &str, comes_to
     if !last.contains(&format!("in {comes_to} mode")) {
         return Err(last.into());
     }
-    pod.try_injected(world, true)?;
+    pod.try_injected(&world.neighbour, true)?;
     no_warnings(&pod)?;
     Ok(last)
 }
@@ -173,7 +173,7 @@ fn close_wait(world: &World<'_>, namespace: &str) -> Result<String> {
     add_flags(&mut object["spec"], &["--timeout-close-wait-secs", "300"]);
     let pod = Pod::create(&world.cluster.kubectl, namespace, &object)?;
     installed(&pod)?;
-    pod.try_injected(world, true)?;
+    pod.try_injected(&world.neighbour, true)?;
     let setting = "cat /proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
     let pods = pod.look(setting)?;
     let nodes = Command::new("sh").args(["-c", setting]).read()?;
@@ -239,7 +239,7 @@ fn again(world: &World<'_>, namespace: &str) -> Result<String> {
     if !last.contains("were installed already; nothing was changed") {
         return Err(last.into());
     }
-    pod.try_injected(world, true)?;
+    pod.try_injected(&world.neighbour, true)?;
     Ok(last)
 }
 

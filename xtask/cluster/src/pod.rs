@@ -15,7 +15,6 @@ use xtask::shell::{Result, Run as _};
 use crate::images;
 use crate::kubectl::Kubectl;
 use crate::services::PATIENCE;
-use crate::world::World;
 
 /// The init container that installs rules, and those that run on.
 pub(crate) const INIT: &str = "linkerd-init";
@@ -28,6 +27,13 @@ pub(crate) struct Pod<'a> {
     kubectl: &'a Kubectl,
     pub(crate) namespace: String,
     pub(crate) name: String,
+}
+
+/// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
+#[derive(Debug)]
+pub(crate) struct Neighbour<'a> {
+    pub(crate) pod: Pod<'a>,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// A command that goes on in a container.
@@ -240,14 +246,14 @@ impl<'a> Pod<'a> {
     }
 
     /// The connections that [`connections::of`] has for this pod.
-    pub(crate) fn connections(&self, world: &World<'_>, meshed: bool) -> Result<Vec<Connection>> {
-        Ok(connections::of(&self.addresses()?, &world.addresses, meshed))
+    pub(crate) fn connections(&self, neighbour: &Neighbour<'_>, meshed: bool) -> Result<Vec<Connection>> {
+        Ok(connections::of(&self.addresses()?, &neighbour.addresses, meshed))
     }
 
     /// Really makes these connections, from the neighbour and from these containers, its application's and its proxy's.
     pub(crate) fn try_connections(
         &self,
-        world: &World<'_>,
+        neighbour: &Neighbour<'_>,
         connections: &[Connection],
         [app, proxy]: [&str; 2],
     ) -> Result<()> {
@@ -255,7 +261,7 @@ impl<'a> Pod<'a> {
             let (command, expected) = client.command(connections);
             let command: Vec<_> = command.iter().map(String::as_str).collect();
             let seen = match client {
-                Client::Neighbour => world.neighbour.exec("client", &command)?,
+                Client::Neighbour => neighbour.pod.exec("client", &command)?,
                 Client::App => self.exec(app, &command)?,
                 Client::Proxy => self.exec(proxy, &command)?,
             };
@@ -267,15 +273,15 @@ impl<'a> Pod<'a> {
     }
 
     /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of containers.
-    pub(crate) fn try_injected(&self, world: &World<'_>, meshed: bool) -> Result<()> {
-        self.try_connections(world, &self.connections(world, meshed)?, [APP, PROXY])
+    pub(crate) fn try_injected(&self, neighbour: &Neighbour<'_>, meshed: bool) -> Result<()> {
+        self.try_connections(neighbour, &self.connections(neighbour, meshed)?, [APP, PROXY])
     }
 
     /// Those of a pod with other rules: `differs` changes what is expected with the chart's.
-    pub(crate) fn try_injected_but(&self, world: &World<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
-        let mut connections = self.connections(world, true)?;
+    pub(crate) fn try_injected_but(&self, neighbour: &Neighbour<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
+        let mut connections = self.connections(neighbour, true)?;
         connections.iter_mut().for_each(differs);
-        self.try_connections(world, &connections, [APP, PROXY])
+        self.try_connections(neighbour, &connections, [APP, PROXY])
     }
 
     /// Where its network namespace can be opened: the one of the node's that has its address.

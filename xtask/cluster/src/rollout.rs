@@ -43,6 +43,7 @@ fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
         .ok_or("a service without an address")?;
     let load = world
         .neighbour
+        .pod
         .start("client", &["/peer", "load", &format!("{address}:8080")])?;
     for (init, image) in [(&ours, images::PROXY_INIT), (&linkerd, images::LINKERD_INIT)] {
         kubectl.run_with(
@@ -89,7 +90,7 @@ fn check(world: &World<'_>, namespace: &str, image: &str) -> Result<()> {
             return Err(format!("a pod that has not {image}: {pod}").into());
         }
         let name = pod.pointer("/metadata/name").and_then(Value::as_str);
-        Pod::new(kubectl, namespace, name.ok_or("a pod without a name")?).try_injected(world, true)?;
+        Pod::new(kubectl, namespace, name.ok_or("a pod without a name")?).try_injected(&world.neighbour, true)?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! What scenarios are, and what they share.
 
-use std::net::IpAddr;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -10,7 +9,7 @@ use serde_json::json;
 use xtask::shell::Result;
 
 use crate::images;
-use crate::pod::Pod;
+use crate::pod::{Neighbour, Pod};
 use crate::services::{Cluster, PATIENCE};
 
 /// One thing that is tried, in a namespace of its own.
@@ -45,10 +44,7 @@ impl Scenario {
 /// What all scenarios have.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster,
-    /// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
-    pub(crate) neighbour: Pod<'a>,
-    /// Its addresses.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) neighbour: Neighbour<'a>,
     namespaces: AtomicU32,
     /// Held by those that may run side by side, or by one that may not.
     turn: RwLock<()>,
@@ -69,8 +65,10 @@ impl<'a> World<'a> {
         neighbour.ready()?;
         Ok(Self {
             cluster,
-            addresses: neighbour.addresses()?,
-            neighbour,
+            neighbour: Neighbour {
+                addresses: neighbour.addresses()?,
+                pod: neighbour,
+            },
             namespaces: AtomicU32::new(0),
             turn: RwLock::default(),
         })
