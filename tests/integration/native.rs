@@ -383,7 +383,7 @@ fn drift_is_reported() {
         ),
         (
             "nft add rule inet proxy-init PROXY_INIT_OUTPUT ct mark 7 accept",
-            "unexpected\n  + [ct] [cmp] accept",
+            "unexpected\n  + ct mark 7 accept",
         ),
         (
             "nft insert rule inet proxy-init PROXY_INIT_OUTPUT tcp dport != 80 return",
