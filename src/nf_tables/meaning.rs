@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
 use super::number::{as_address, bits_of, interval, network};
+use super::register::{Loaded, Registers};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be64};
@@ -55,69 +56,16 @@ pub(crate) fn read(
     Ok(reader.finish())
 }
 
-/// What is in a register.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Loaded {
-    /// A field, or the first bytes of an address.
-    Field {
-        field: Field,
-        bytes: usize,
-        host_order: bool,
-    },
-    /// An address under a mask.
-    Masked { field: Field, mask: Vec<u8> },
-    /// conntrack's state of the connection, under a mask.
-    State(u32),
-    /// Its status of it, under a mask.
-    Status(u32),
-    /// Which way the packet goes, as conntrack knows it.
-    Direction,
-    /// Some bits of a field.
-    Bits(Bits),
-    /// The protocol that the network device's header names.
-    EtherType,
-    /// The number of a device, whose name is this field.
-    Index(Field),
-    /// A constant of the rule.
-    Value(Vec<u8>),
-    /// Something that isn't understood; the text says how it was loaded.
-    Other(String),
-}
-
-impl Loaded {
-    /// How many 4-byte registers it fills; at most as many, where that isn't known.
-    fn slots(&self) -> u32 {
-        let bytes = match self {
-            Self::Field { bytes, .. } => *bytes,
-            Self::Masked { mask, .. } => mask.len(),
-            Self::Value(value) => value.len(),
-            Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
-            Self::Other(_) => 16,
-        };
-        bytes.div_ceil(4) as u32
-    }
-}
-
 struct Reader<'a> {
     sets: &'a [Set],
     devices: Devices<'a>,
     /// The family of all packets that get as far as the current expression, if it is known.
     family: Option<Family>,
-    /// What registers hold, by the [`slot`] of each.
-    registers: Vec<(u32, Loaded)>,
+    registers: Registers,
     rule: Rule,
     /// The expression, if any, that changes the packet and so perhaps where it goes.
     changes: Option<String>,
     decided: bool,
-}
-
-/// Where a register begins, counted in units of 4 bytes: the 16-byte registers 1 to 4 overlap the 4-byte registers 8 to
-/// 23 (`enum nft_registers` in linux/netfilter/nf_tables.h).
-fn slot(register: u32) -> u32 {
-    match register {
-        1..=4 => (register - 1) * 4,
-        other => other.saturating_sub(8),
-    }
 }
 
 impl<'a> Reader<'a> {
@@ -129,7 +77,7 @@ impl<'a> Reader<'a> {
                 TableFamily::Ip(family) => Some(family),
                 TableFamily::Inet | TableFamily::Netdev => None,
             },
-            registers: Vec::new(),
+            registers: Registers::default(),
             rule: Rule {
                 conditions: Vec::new(),
                 effects: Vec::new(),
@@ -162,37 +110,7 @@ impl<'a> Reader<'a> {
             Some(change) if !matches!(loaded, Loaded::Value(_)) => Loaded::Other(change.clone()),
             _ => loaded,
         };
-        let first = slot(register);
-        // The kernel has no such registers; a garbled message may name them.
-        let after = |first: u32, loaded: &Loaded| first.saturating_add(loaded.slots());
-        let end = after(first, &loaded);
-        self.registers
-            .retain(|(other, before)| *other >= end || after(*other, before) <= first);
-        self.registers.push((first, loaded));
-    }
-
-    fn loaded(&self, register: u32) -> Option<&Loaded> {
-        let slot = slot(register);
-        self.registers
-            .iter()
-            .find(|(other, _)| *other == slot)
-            .map(|(_, loaded)| loaded)
-    }
-
-    /// How the content of a register was loaded, for the text of something that isn't understood.
-    fn describe(&self, register: u32) -> String {
-        match self.loaded(register) {
-            Some(Loaded::Other(text)) => format!("{text} "),
-            Some(Loaded::State(_) | Loaded::Status(_) | Loaded::Direction) => "[ct] ".to_owned(),
-            Some(Loaded::Index(_)) => "[meta] ".to_owned(),
-            Some(Loaded::Field { field, .. } | Loaded::Bits(Bits { field, .. })) => match field {
-                Field::Mark | Field::Uid | Field::Gid => "[meta] ".to_owned(),
-                Field::ConnectionMark => "[ct] ".to_owned(),
-                _ => "[payload] ".to_owned(),
-            },
-            Some(Loaded::Masked { .. } | Loaded::EtherType) => "[payload] ".to_owned(),
-            Some(Loaded::Value(_)) | None => String::new(),
-        }
+        self.registers.load(register, loaded);
     }
 
     fn unknown(&mut self, text: impl Into<String>) {
@@ -271,7 +189,8 @@ impl<'a> Reader<'a> {
             }
             Expression::ToNetworkOrder { from, to } => {
                 let mut loaded = self
-                    .loaded(from)
+                    .registers
+                    .get(from)
                     .cloned()
                     .unwrap_or(Loaded::Other("[byteorder]".to_owned()));
                 if let Loaded::Field { host_order, .. } = &mut loaded {
@@ -373,7 +292,7 @@ impl<'a> Reader<'a> {
     }
 
     fn set_mark(&mut self, field: Field, register: u32) {
-        let to = match self.loaded(register) {
+        let to = match self.registers.get(register) {
             Some(Loaded::Value(value)) => value.first_chunk().map(|number| {
                 let number = u32::from_ne_bytes(*number);
                 Bits::constant(field, number.into())
@@ -399,7 +318,7 @@ impl<'a> Reader<'a> {
     /// What `dnat to` or `snat to` say.
     fn nat(&self, is_destination: bool, address: (Option<u32>, Option<u32>), port: (Option<u32>, Option<u32>)) -> Nat {
         let verb = if is_destination { "dnat" } else { "snat" };
-        let value = |register: Option<u32>| match self.loaded(register?) {
+        let value = |register: Option<u32>| match self.registers.get(register?) {
             Some(Loaded::Value(value)) => Some(value.clone()),
             _ => None,
         };
@@ -474,7 +393,7 @@ impl<'a> Reader<'a> {
 
     fn mask(&self, from: u32, mask: &[u8], xor: &[u8]) -> Loaded {
         let plain = xor.iter().all(|&byte| byte == 0);
-        match (self.loaded(from), mask.first_chunk()) {
+        match (self.registers.get(from), mask.first_chunk()) {
             (
                 Some(&Loaded::Field {
                     field: field @ (Field::Source(_) | Field::Destination(_)),
@@ -505,7 +424,7 @@ impl<'a> Reader<'a> {
             ) if let (Some(mask), Some(xor)) = (bits_of(field, mask), bits_of(field, xor)) => {
                 Loaded::Bits(Bits { field, mask, xor })
             }
-            _ => Loaded::Other(format!("{}[bitwise]", self.describe(from))),
+            _ => Loaded::Other(format!("{}[bitwise]", self.registers.describe(from))),
         }
     }
 
@@ -544,10 +463,10 @@ impl<'a> Reader<'a> {
     }
 
     fn compare(&self, operation: i32, register: u32, value: &[u8]) -> Condition {
-        let unknown = || Condition::Unknown(format!("{}[cmp]", self.describe(register)));
+        let unknown = || Condition::Unknown(format!("{}[cmp]", self.registers.describe(register)));
         let negated = operation == libc::NFT_CMP_NEQ;
         let equality = negated || operation == libc::NFT_CMP_EQ;
-        match self.loaded(register) {
+        match self.registers.get(register) {
             Some(&Loaded::Field {
                 field,
                 bytes,
@@ -630,20 +549,20 @@ impl<'a> Reader<'a> {
             field,
             bytes,
             host_order: false,
-        }) = self.loaded(register)
+        }) = self.registers.get(register)
             && let Some((first, _)) = interval(field, bytes, false, first)
             && let Some((_, last)) = interval(field, bytes, false, last)
         {
             return Condition::compare(field, (first, last), negated);
         }
-        Condition::Unknown(format!("{}[range]", self.describe(register)))
+        Condition::Unknown(format!("{}[range]", self.registers.describe(register)))
     }
 
     fn look_up(&mut self, register: u32, name: &[u8], to: Option<u32>, negated: bool) {
         let name = Name::from(name);
         let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
-        let text = format!("{}[lookup]", self.describe(register));
-        if let Some(Loaded::State(u32::MAX)) = self.loaded(register) {
+        let text = format!("{}[lookup]", self.registers.describe(register));
+        if let Some(Loaded::State(u32::MAX)) = self.registers.get(register) {
             let set = self.sets.iter().find(|set| set.name == name);
             let states = set.and_then(|set| set.numbers_of(Field::State));
             return match (verdict, to, states) {
@@ -659,12 +578,12 @@ impl<'a> Reader<'a> {
                 (false, ..) => self.unknown(text),
             };
         }
-        if let (Some(&Loaded::Index(field)), None) = (self.loaded(register), to) {
+        if let (Some(&Loaded::Index(field)), None) = (self.registers.get(register), to) {
             let condition = self.devices_in(&name, field, negated);
             self.rule.conditions.push(condition.unwrap_or(Condition::Unknown(text)));
             return;
         }
-        let whole = match self.loaded(register) {
+        let whole = match self.registers.get(register) {
             Some(&Loaded::Field {
                 field,
                 bytes,
@@ -723,7 +642,7 @@ impl<'a> Reader<'a> {
     }
 
     fn redirect(&self, first: Option<u32>, last: Option<u32>) -> Action {
-        let port = |register| match self.loaded(register) {
+        let port = |register| match self.registers.get(register) {
             Some(Loaded::Value(value)) => value.first_chunk().copied().map(u16::from_be_bytes),
             _ => None,
         };

@@ -10,6 +10,7 @@ pub(crate) mod meaning;
 mod number;
 pub(crate) mod read;
 pub(crate) mod refusal;
+mod register;
 #[cfg(test)]
 pub(crate) mod replay;
 pub(crate) mod rule;
