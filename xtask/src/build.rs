@@ -89,11 +89,14 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     };
     let compiler = c_libraries::compiler(target.architecture);
     // nftnl-sys doesn't tell rustc that libnftnl needs libmnl, and a static linker takes what it needs in order: so once
-    // more, last.
+    // more, last. rustc leaves the linker looking for shared libraries; the system's libmnl.so would make a program dynamic that
+    // has no loader, and ends with SIGSEGV.
     // Paths from the checkout, where rustc links: flags are part of what cargo and rustc make names of, and so of the bytes.
     let flags = format!(
-        "-C target-feature=+crt-static {} -C link-arg=-lmnl -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld {} {flags}",
+        "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
+         -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld {} {flags}",
         placed(package),
+        libraries.folder.display(),
         remapped_paths()?
     );
     // An explicit target: else the flags would hit build scripts and procedural macros too.
@@ -128,9 +131,8 @@ fn with_musl(libraries: &Libraries, source: &Path) -> String {
     // What is in the checkout, cargo names from there.
     let source = source.strip_prefix(root()).unwrap_or(source);
     format!(
-        "-C link-self-contained=no -C link-arg=-specs={} -L native={} --remap-path-prefix={}=/rust",
+        "-C link-self-contained=no -C link-arg=-specs={} --remap-path-prefix={}=/rust",
         libraries.specs().display(),
-        libraries.folder.display(),
         source.display()
     )
 }
