@@ -1,5 +1,7 @@
 //! `kubectl proxy-init`, as people type it: kubectl finds the script of deploy/kubectl by its name.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 use xtask::shell::Result;
 
@@ -39,7 +41,11 @@ fn asked(world: &World<'_>, namespace: &str) -> Result<String> {
     if verified["in_place"] != true {
         return Err(verified.to_string().into());
     }
-    let explained = ask(0, "explain web inbound --to 10.0.0.1:4190")?;
+    let address = *pod.addresses()?.first().ok_or("a pod without an address")?;
+    let explained = ask(
+        0,
+        &format!("explain web inbound --to {}", SocketAddr::new(address, 4190)),
+    )?;
     if !explained.starts_with("bypasses the proxy") {
         return Err(explained.into());
     }
