@@ -218,23 +218,18 @@ impl<'a> Pod<'a> {
 
     /// Runs a command in a container, as its user.
     pub(crate) fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
-        let arguments = [
-            "exec",
-            "--namespace",
-            &self.namespace,
-            &self.name,
-            "--container",
-            container,
-            "--",
-        ];
-        self.kubectl.run(&[&arguments[..], command].concat())
+        self.kubectl.run(&self.in_container(&["exec"], container, command))
     }
 
     /// Starts a command in a container, which goes on until its stdin ends.
     pub(crate) fn start(&self, container: &str, command: &[&str]) -> Result<Started> {
-        let arguments = [
-            "exec",
-            "--stdin",
+        let arguments = self.in_container(&["exec", "--stdin"], container, command);
+        Ok(Started(self.kubectl.start(&arguments)?))
+    }
+
+    /// kubectl's arguments for a command in a container.
+    fn in_container<'c>(&'c self, exec: &[&'c str], container: &'c str, command: &[&'c str]) -> Vec<&'c str> {
+        let of_pod = [
             "--namespace",
             &self.namespace,
             &self.name,
@@ -242,7 +237,7 @@ impl<'a> Pod<'a> {
             container,
             "--",
         ];
-        Ok(Started(self.kubectl.start(&[&arguments[..], command].concat())?))
+        [exec, &of_pod, command].concat()
     }
 
     /// The connections that [`connections::of`] has for this pod.
