@@ -149,22 +149,21 @@ impl Membership {
         record(&self.file, self.number)
     }
 
-    /// Runs `work` if this agent owns the folder and is the only one; none joins meanwhile. Otherwise hands the folder over
-    /// to the others, and the result is none.
+    /// Runs `work` if this agent is the only one; none joins meanwhile. Otherwise leaves the folder to the others, and the
+    /// result is none.
     ///
     /// # Errors
     /// As of fcntl(2).
     pub fn leave<T>(self, work: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let _door = door(&self.file)?;
-        if self.role()? != Role::Owner {
-            return Ok(None);
+        // Where the owner has just gone, this agent need not have noticed yet. Locks of the same open file don't count.
+        if !is_locked(&self.file, FIRST, 0)? {
+            return Ok(Some(work()));
         }
-        // Locks of the same open file don't count.
-        if is_locked(&self.file, FIRST, 0)? {
+        if self.role()? == Role::Owner {
             record(&self.file, 0)?;
-            return Ok(None);
         }
-        Ok(Some(work()))
+        Ok(None)
     }
 }
 
@@ -226,6 +225,22 @@ mod tests {
         let third = Membership::join(&folder).unwrap();
         drop(third);
         assert_eq!(first.role().unwrap(), Role::Nobody);
+    }
+
+    #[test]
+    fn of_two_that_leave_one_after_the_other_the_second_is_the_last() {
+        for hands_over in [false, true] {
+            let (_path, folder) = Temporary::new("two");
+            let first = Membership::join(&folder).unwrap();
+            let second = Membership::join(&folder).unwrap();
+            if hands_over {
+                assert_eq!(second.leave(|| panic!("it is not alone")).unwrap(), None::<()>);
+            } else {
+                drop(second);
+            }
+            // Before it has looked again.
+            assert_eq!(first.leave(|| 1).unwrap(), Some(1));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Leaving the node, and two agents on one.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -28,23 +28,31 @@ pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
         let watcher = scope.spawn(|| {
             let mut looks = 0;
             while !over.load(Ordering::Relaxed) {
-                // What is seen first is what is removed last, and the other way round: twice.
                 let there = || node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists();
-                let named = || {
+                // Each file that names the program, with what tells it from another of its name.
+                let named = || -> Vec<_> {
                     ["10-calico.conflist", "99-bridge.conflist"]
                         .iter()
-                        .any(|name| fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni")))
+                        .filter(|name| {
+                            fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni"))
+                        })
+                        .filter_map(|name| fs::metadata(node.net(name)).ok())
+                        .map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
+                        .collect()
                 };
+                // A file that is there before and afterwards was there all the while.
                 let before = named();
-                let is_there = there();
-                assert!(
-                    is_there || !before || !named(),
-                    "the configuration names a program that isn't there"
-                );
+                if !there() {
+                    let after = named();
+                    assert!(
+                        !before.iter().any(|file| after.contains(file)),
+                        "the configuration names a program that isn't there"
+                    );
+                }
                 looks += 1;
                 sleep(Duration::from_micros(100));
             }
-            assert!(looks > 100);
+            assert!(looks > 0);
         });
         let ends = Over(&over);
         work();
@@ -110,7 +118,7 @@ fn a_file_of_its_own_survives_a_reboot_and_follows_the_main_one() {
     // The network's own program hasn't come up yet.
     fs::remove_file(node.net("10-calico.conflist")).unwrap();
     let agent = node.agent(&["--own-file", "00-linkerd-cni.conflist"]);
-    sleep(Duration::from_millis(500));
+    until("the next agent is ready", || agent.says("ready: "));
     assert_eq!(
         node.types("00-linkerd-cni.conflist").unwrap(),
         ["calico", "linkerd-cni"]
@@ -160,7 +168,7 @@ fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
     let older = node.agent(&[]);
     node.until_installed("10-calico.conflist");
     let newer = node.agent(&[]);
-    sleep(Duration::from_millis(300));
+    until("the newer one is ready", || newer.says("ready: "));
     newer.signal(Signal::SIGKILL);
     newer.wait();
     node.write("10-calico.conflist", CALICO);
@@ -168,6 +176,31 @@ fn when_the_newer_agent_is_killed_the_older_one_takes_over() {
         node.types("10-calico.conflist").is_some_and(|it| it.len() == 2)
     });
     assert!(older.terminate().contains("this one takes over"));
+}
+
+#[test]
+fn the_last_agent_takes_everything_along_before_it_has_noticed_that_it_is_the_last() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL].repeat(3) {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let before = node.tree();
+        watched(&node, || {
+            let older = node.agent(&["--on-exit", "remove"]);
+            until("the older one is ready", || older.says("ready: "));
+            let owner = node.agent(&["--on-exit", "keep"]);
+            until("the owner is ready", || owner.says("ready: "));
+            // The older one sees that it owns nothing.
+            sleep(Duration::from_millis(200));
+            // It learns at the same moment that the owner is gone and that it is to leave.
+            older.signal(Signal::SIGSTOP);
+            owner.signal(signal);
+            owner.wait();
+            older.signal(Signal::SIGTERM);
+            older.signal(Signal::SIGCONT);
+            older.wait();
+        });
+        assert_eq!(node.tree(), before, "{signal}");
+    }
 }
 
 #[test]
@@ -183,10 +216,9 @@ fn whether_it_is_an_update_or_the_end_is_what_the_api_server_says() {
         node.write("10-calico.conflist", CALICO);
         let before = node.tree();
         let cluster = Cluster::start(&node);
-        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &[]);
+        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--log-level", "debug"]);
         node.until_installed("10-calico.conflist");
-        // It has asked by then whether it may.
-        sleep(Duration::from_millis(500));
+        until("it knows that it may ask", || agent.says("the API server answers"));
         match case {
             "set gone" => cluster.remove_daemon_set(),
             "namespace going" => cluster.add(
