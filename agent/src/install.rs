@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::admin::Told;
 use crate::api::Server;
@@ -71,7 +71,10 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
             last.tell(&state, keeper.counts, ready, told);
             tokio::select! {
                 () = &mut stopped => break,
-                () = &mut answered, if !was_allowed => was_allowed = true,
+                () = &mut answered, if !was_allowed => {
+                    was_allowed = true;
+                    debug!("the API server answers what it will be asked when the agent ends");
+                }
                 changed = timeout(again, watch.changed()) => {
                     if let Ok(Err(error)) = changed {
                         warn!("inotify: {error}");

@@ -1,9 +1,9 @@
 //! What the tests share: a run of the program, a scratch folder, and what iptables reads afterwards.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -313,11 +313,16 @@ impl Folder {
         self.script(command, &script.replace("REAL", real.to_str().unwrap()));
     }
 
-    /// A shell script of this name.
+    /// A shell script of this name. Another process writes it: what a program has open for writing is open for a moment in
+    /// each process that another of its threads starts, and until then the script can't be executed (ETXTBSY).
     pub(crate) fn script(&self, name: &str, text: &str) {
-        let path = self.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        let mut install = Command::new("install");
+        install.args(["-m", "755", "/dev/stdin"]).arg(self.join(name));
+        let mut install = install.stdin(Stdio::piped()).spawn().unwrap();
+        let mut input = install.stdin.take().unwrap();
+        input.write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
+        drop(input);
+        assert!(install.wait().unwrap().success());
     }
 }
 

@@ -1,6 +1,7 @@
 //! Folders that stand for a node's, and agents that run on them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ pub(crate) const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni",
     "iptables-mode": "nft"}}"#;
 pub(crate) const KUBECONFIG: &str = "ZZZ-linkerd-cni-kubeconfig";
 
-/// How long anything may take that is to happen at once. A second, but that others use the machine too.
-const SOON: Duration = Duration::from_secs(5);
+/// How long a test waits for what is to happen at once, before it fails: others use the machine too.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A node: its folders in a folder that is gone afterwards, and a network of its own.
 pub(crate) struct Node {
@@ -104,6 +105,16 @@ impl Node {
         }
         tree.sort();
         tree
+    }
+
+    /// Writes into the program where it is, as soon as nobody is executing it: until then that is ETXTBSY.
+    pub(crate) fn overwrite_program(&self, text: &str) {
+        until("nobody is executing the program", || {
+            match fs::write(self.bin("linkerd-cni"), text) {
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
+                written => written.is_ok() || panic!("{written:?}"),
+            }
+        });
     }
 
     /// As another program writes it: in one step.
@@ -224,9 +235,14 @@ impl Agent {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return (status, fs::read_to_string(&self.log).unwrap());
             }
-            assert!(start.elapsed() < 4 * SOON, "the agent doesn't end");
+            assert!(start.elapsed() < SOON, "the agent doesn't end");
             sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether it has said so by now.
+    pub(crate) fn says(&self, words: &str) -> bool {
+        fs::read_to_string(&self.log).is_ok_and(|said| said.contains(words))
     }
 
     /// Ends it as kubelet does.

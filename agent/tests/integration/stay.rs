@@ -79,7 +79,7 @@ fn whatever_others_change_is_answered_within_a_second() {
     }));
     fs::remove_file(node.bin("linkerd-cni")).unwrap();
     took(until("the program is back", is_installed));
-    fs::write(node.bin("linkerd-cni"), "something else").unwrap();
+    node.overwrite_program("something else");
     took(until("the program is ours", is_installed));
     fs::set_permissions(node.bin("linkerd-cni"), fs::Permissions::from_mode(0o600)).unwrap();
     took(until("the program can be executed", || {
@@ -167,7 +167,9 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
             }
             rewrites
         });
-        sleep(Duration::from_secs(3));
+        until("the agent gives up", || agent.says("again and again"));
+        // And it stays so.
+        sleep(Duration::from_secs(1));
         over.store(true, Ordering::Relaxed);
         other.join().unwrap()
     });
@@ -186,7 +188,7 @@ fn idle_it_takes_no_processor_time() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
     let agent = node.agent(&[]);
-    node.until_installed("10-calico.conflist");
+    until("it is ready", || agent.says("ready: "));
     sleep(Duration::from_secs(1));
     let before = agent.processor_time();
     // A runtime reads the files, and that is no change.
@@ -237,9 +239,10 @@ fn links_are_not_followed_out_of_the_folders() {
     // A link in the place of the file by which agents share the folder is an error, and nothing is written through it.
     symlink(outside.join("lock"), node.net(".linkerd-cni-agent")).unwrap();
     let agent = node.agent(&[]);
-    sleep(Duration::from_millis(500));
-    let said = agent.terminate();
-    assert!(said.contains(".linkerd-cni-agent cannot be locked"), "{said}");
+    until("it says what is wrong", || {
+        agent.says(".linkerd-cni-agent cannot be locked")
+    });
+    agent.terminate();
     assert_eq!(fs::read_to_string(outside.join("lock")).unwrap(), CALICO);
 }
 

@@ -294,7 +294,7 @@ fn a_full_node_costs_little() {
         pods.push((network, sandbox));
     }
     let all = PODS.to_string();
-    until_within(Duration::from_secs(60), "all are healed", || {
+    until_within(Duration::from_secs(600), "all are healed", || {
         watched
             .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
             .as_ref()
@@ -306,7 +306,7 @@ fn a_full_node_costs_little() {
     let each = (watched.agent.processor_time() - before) / SECONDS;
     let memory = watched.agent.memory();
     println!("{PODS} pods: {each:?} of processor time for a look at all of them, {memory} KiB at most");
-    assert!(each < Duration::from_millis(600), "{each:?}");
+    assert!(each < Duration::from_secs(2), "{each:?}");
     assert!(memory < 48 << 10, "{memory} KiB");
     watched.agent.terminate();
 }
