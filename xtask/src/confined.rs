@@ -5,10 +5,10 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use xtask::shell::Result;
+use xtask::wait;
 
 /// How long the kernel may take to end what was killed, and cgroups to become empty.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,14 +73,13 @@ impl Run {
 /// process of its own, so that it does so however that one ends.
 pub(crate) fn sweep(name: &str) -> Result<()> {
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    let begun = Instant::now();
-    while !cgroups(name).is_empty() && begun.elapsed() < PATIENCE {
+    wait::until(PATIENCE, || {
         for cgroup in cgroups(name) {
             // Fails while processes in there are still ending.
             let _ = remove_cgroup(&cgroup);
         }
-        sleep(Duration::from_millis(20));
-    }
+        cgroups(name).is_empty().then_some(())
+    });
     Ok(())
 }
 
@@ -109,14 +108,8 @@ pub(crate) fn kill(kind: &str, folder: &Path) -> Result<()> {
         return Err("the run that was to be killed did not start".into());
     }
     let begun = Instant::now();
-    let mut left = left_behind(&name);
-    while !left.is_empty() && begun.elapsed() < PATIENCE {
-        sleep(Duration::from_millis(20));
-        left = left_behind(&name);
-    }
-    if !left.is_empty() {
-        return Err(format!("left behind after kill -9: {}", left.join(", ")).into());
-    }
+    let is_gone = || left_behind(&name).is_empty().then_some(());
+    wait::until(PATIENCE, is_gone).ok_or_else(|| format!("left after kill -9: {}", left_behind(&name).join(", ")))?;
     println!(
         "ok     killed with kill -9: of {before} processes and cgroups nothing is left after {:.1} s",
         begun.elapsed().as_secs_f64()

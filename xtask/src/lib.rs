@@ -14,3 +14,4 @@ pub mod recording;
 pub mod samples;
 pub mod scenario;
 pub mod shell;
+pub mod wait;

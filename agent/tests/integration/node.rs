@@ -7,12 +7,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xtask::lab::Namespace;
+use xtask::wait;
 
 use crate::cluster::Cluster;
 
@@ -207,10 +207,8 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
 #[track_caller]
 pub(crate) fn until_within(limit: Duration, what: &str, is_so: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < limit, "it never came to pass that {what}");
-        sleep(Duration::from_millis(5));
-    }
+    let is_so = wait::until(limit, || is_so().then_some(()));
+    assert!(is_so.is_some(), "it never came to pass that {what}");
     start.elapsed()
 }
 
@@ -230,14 +228,8 @@ impl Agent {
     /// # Panics
     /// If it doesn't.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return (status, fs::read_to_string(&self.log).unwrap());
-            }
-            assert!(start.elapsed() < SOON, "the agent doesn't end");
-            sleep(Duration::from_millis(5));
-        }
+        let status = wait::until(SOON, || self.process.try_wait().unwrap()).expect("the agent doesn't end");
+        (status, fs::read_to_string(&self.log).unwrap())
     }
 
     /// Whether it has said so by now.

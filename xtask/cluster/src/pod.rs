@@ -4,13 +4,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use xtask::connections::{self, Client, Connection};
 use xtask::linkerd;
 use xtask::shell::{Result, Run as _};
+use xtask::wait;
 
 use crate::images;
 use crate::kubectl::Kubectl;
@@ -166,16 +165,9 @@ impl<'a> Pod<'a> {
 
     /// Waits until something is so of the pod, or fails with what `kubectl describe` says of it.
     pub(crate) fn until<T>(&self, what: &str, is_so: impl Fn(&Value) -> Option<T>) -> Result<T> {
-        let begun = Instant::now();
-        loop {
-            if let Some(found) = is_so(&self.object()?) {
-                return Ok(found);
-            }
-            if begun.elapsed() > PATIENCE {
-                return Err(format!("{} {what}\n{}", self.name, self.describe()?).into());
-            }
-            sleep(Duration::from_millis(200));
-        }
+        let look = || self.object().map(|object| is_so(&object)).transpose();
+        let too_late = || Err(format!("{} {what}\n{}", self.name, self.describe()?).into());
+        wait::until(PATIENCE, look).unwrap_or_else(too_late)
     }
 
     /// Waits until all its containers are ready.
@@ -307,17 +299,9 @@ impl<'a> Pod<'a> {
 
     /// Waits for an event in whose kind, reason and message this is.
     pub(crate) fn has_event(&self, text: &str) -> Result<()> {
-        let begun = Instant::now();
-        loop {
-            let events = self.events()?;
-            if events.iter().any(|event| event.contains(text)) {
-                return Ok(());
-            }
-            if begun.elapsed() > PATIENCE {
-                return Err(format!("{} has no event {text}: {events:?}", self.name).into());
-            }
-            sleep(Duration::from_millis(200));
-        }
+        let is_there = |events: Vec<String>| events.iter().any(|event| event.contains(text)).then_some(());
+        let too_late = || Err(format!("{} has no event {text}: {:?}", self.name, self.events()?).into());
+        wait::until(PATIENCE, || self.events().map(is_there).transpose()).unwrap_or_else(too_late)
     }
 
     /// The kinds, reasons and messages of its events, oldest first.

@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use xtask::apt;
 use xtask::containerd;
 use xtask::shell::{Result, Run as _};
+use xtask::wait;
 
 use crate::images;
 use crate::keys;
@@ -277,12 +277,6 @@ fn network() -> serde_json::Value {
 
 /// Waits until it is so.
 fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
-    let begun = Instant::now();
-    while !is_so() {
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("{what} is not ready").into());
-        }
-        sleep(Duration::from_millis(100));
-    }
-    Ok(())
+    let answer = wait::until(PATIENCE, || is_so().then_some(()));
+    answer.ok_or_else(|| format!("{what} is not ready").into())
 }

@@ -2,11 +2,10 @@
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use serde_json::json;
 use xtask::shell::Result;
+use xtask::wait;
 
 use crate::images;
 use crate::pod::{Neighbour, Pod};
@@ -95,21 +94,17 @@ impl<'a> World<'a> {
 
 /// Waits for the service account of a namespace's pods, without which there are none.
 fn wait_for_account(cluster: &Cluster, namespace: &str) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let account = cluster.kubectl.run(&[
+    let secrets = || {
+        cluster.kubectl.run(&[
             "get",
             "serviceaccount",
             "default",
             "--namespace",
             namespace,
             "--output=jsonpath={.secrets}",
-        ]);
-        match account {
-            Ok(secrets) if !secrets.is_empty() => return Ok(()),
-            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
-            _ if begun.elapsed() > PATIENCE => return Err(format!("{namespace} gets no service account").into()),
-            _ => sleep(Duration::from_millis(100)),
-        }
-    }
+        ])
+    };
+    let is_there = || secrets().is_ok_and(|secrets| !secrets.is_empty()).then_some(());
+    let too_late = || format!("{namespace} gets no service account: {:?}", secrets()).into();
+    wait::until(PATIENCE, is_there).ok_or_else(too_late)
 }

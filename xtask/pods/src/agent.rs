@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api_double::{ApiServer, Pod as Object};
 use nix::sys::signal::{Signal, kill};
@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use xtask::linkerd;
 use xtask::shell::Result;
+use xtask::wait;
 
 use crate::cni::{connects, has_rules, rules};
 use crate::mesh;
@@ -141,14 +142,8 @@ impl Host<'_> {
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
-    let begun = Instant::now();
-    while !is_so() {
-        if begun.elapsed() > SOON {
-            return Err(format!("it never came to pass that {what}").into());
-        }
-        sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let answer = wait::until(SOON, || is_so().then_some(()));
+    answer.ok_or_else(|| format!("it never came to pass that {what}").into())
 }
 
 /// Every file in the node's folders that isn't a link to a plugin of Debian's.

@@ -16,6 +16,7 @@ use xtask::lab::Namespace;
 use xtask::linkerd::{self, Flags};
 use xtask::scenario::each;
 use xtask::shell::{Result, Run as _};
+use xtask::wait;
 
 use crate::mesh::{self, Containers};
 use crate::node::Network;
@@ -464,16 +465,12 @@ fn vanishing(world: &World<'_>, server: &ApiServer) -> Result<String> {
             let made = start(world, "waiting", NAMESPACE, "vanishing", &HashMap::new());
             made.map(|_| ()).map_err(|error| error.to_string())
         });
-        let begun = Instant::now();
-        let netns = loop {
-            if let Some(netns) = netns_of_add("vanishing") {
-                break netns;
-            }
-            if begun.elapsed() > Duration::from_secs(10) || pod.is_finished() {
-                return Err("the plugin did not run".into());
-            }
-            sleep(Duration::from_millis(5));
+        let netns = || match netns_of_add("vanishing") {
+            None if pod.is_finished() => Some(None),
+            found => found.map(Some),
         };
+        let netns = wait::until(Duration::from_secs(60), netns).flatten();
+        let netns = netns.ok_or("the plugin did not run")?;
         // As the runtime does it.
         Command::new("umount").arg("--lazy").arg(&netns).run()?;
         fs::remove_file(&netns)?;

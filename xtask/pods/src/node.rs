@@ -5,12 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use xtask::containerd::{self, Image};
 use xtask::shell::{Result, Run as _};
+use xtask::wait;
 
 use crate::cri::Client;
 
@@ -104,16 +104,12 @@ impl Node {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        let begun = Instant::now();
-        let client = loop {
-            match Client::connect(&socket) {
-                Ok(client) => break client,
-                Err(error) if begun.elapsed() > Self::PATIENCE || containerd.try_wait()?.is_some() => {
-                    return Err(format!("containerd does not answer: {error}").into());
-                }
-                Err(_) => sleep(Duration::from_millis(20)),
-            }
+        let mut answer = || match Client::connect(&socket) {
+            Err(_) if matches!(containerd.try_wait(), Ok(None)) => None,
+            answer => Some(answer),
         };
+        let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket));
+        let client = client.map_err(|error| format!("containerd does not answer: {error}"))?;
         for image in setup.images {
             image.import(setup.image_folder, &socket, &folder)?;
         }

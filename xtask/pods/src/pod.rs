@@ -5,12 +5,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use xtask::containerd::Image;
 use xtask::shell::Result;
+use xtask::wait;
 
 use crate::cri::{
     Capability, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest, CreateContainerRequest,
@@ -333,29 +333,24 @@ impl<'a> Container<'a> {
 impl Running<'_> {
     /// Waits for its end.
     pub(crate) fn wait(&self) -> Result<Ended> {
-        let begun = Instant::now();
-        loop {
+        let ended = || -> Result<_> {
             let status = self.node.client.call(ContainerStatusRequest {
                 container_id: self.id.clone(),
             })?;
             let status = status.status.unwrap_or_default();
-            if status.state == i32::from(ContainerState::Exited) {
-                let (stdout, stderr) = read_log(&fs::read_to_string(&self.log).unwrap_or_default());
-                return Ok(Ended {
-                    code: status.exit_code,
-                    stdout,
-                    stderr: if status.reason == "OOMKilled" {
-                        stderr + "OOMKilled"
-                    } else {
-                        stderr
-                    },
-                });
-            }
-            if begun.elapsed() > PATIENCE {
-                return Err(format!("container {} does not end", self.name).into());
-            }
-            sleep(Duration::from_millis(10));
+            Ok((status.state == i32::from(ContainerState::Exited)).then_some(status))
+        };
+        let too_late = || Err(format!("container {} does not end", self.name).into());
+        let status = wait::until(PATIENCE, || ended().transpose()).unwrap_or_else(too_late)?;
+        let (stdout, mut stderr) = read_log(&fs::read_to_string(&self.log).unwrap_or_default());
+        if status.reason == "OOMKilled" {
+            stderr += "OOMKilled";
         }
+        Ok(Ended {
+            code: status.exit_code,
+            stdout,
+            stderr,
+        })
     }
 
     /// What this file of its cgroups says: one of version 1's hierarchies has it, or version 2's one.
