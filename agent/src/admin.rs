@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -15,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tracing::debug;
 
 use crate::metrics::Metrics;
@@ -31,7 +30,7 @@ pub struct Told {
     /// Every metric.
     pub metrics: Metrics,
     /// Whether pods can be set up.
-    pub ready: AtomicBool,
+    pub ready: watch::Sender<bool>,
 }
 
 /// Serves for ever.
@@ -79,9 +78,7 @@ fn answer(request: &Request<Incoming>, told: &Told) -> Response<Full<Bytes>> {
         ),
         // Those of upstream's repair controller, and Kubernetes' own.
         "/live" | "/livez" => (StatusCode::OK, "text/plain", "live\n".to_owned()),
-        "/ready" | "/readyz" if told.ready.load(Ordering::Relaxed) => {
-            (StatusCode::OK, "text/plain", "ready\n".to_owned())
-        }
+        "/ready" | "/readyz" if *told.ready.borrow() => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
         "/ready" | "/readyz" => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",

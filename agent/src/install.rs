@@ -1,11 +1,12 @@
 //! The loop that keeps the plugin on the node.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kube::runtime::events::EventType;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -13,6 +14,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::admin::Told;
 use crate::api::Server;
+use crate::events::{self, Events};
 use crate::keeper::{Counts, Keeper, State};
 use crate::settings::{OnExit, Paths, Settings};
 use crate::status;
@@ -24,6 +26,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How long after the API server didn't answer it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// How many events of one kind a pass makes: a folder may have any number of files.
+const EVENTS: usize = 8;
+
 /// Keeps the plugin on the node until a signal comes, and leaves as the settings say.
 ///
 /// # Errors
@@ -34,6 +39,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     installation.entry()?;
     let watch = Watch::new().map_err(|error| format!("inotify: {error}"))?;
     let mut keeper = Keeper::new(installation.clone());
+    let events = server.map(|server| Events::new(server, "linkerd-cni-agent", told));
     let was_allowed = {
         let mut stopped = pin!(stopped()?);
         // Whether the API server answers the agent is found out before it matters.
@@ -68,6 +74,9 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
                     Some(Err(_)) => false,
                     None => true,
                 };
+            if let (Some(events), Some(node)) = (&events, &settings.node) {
+                last.publish(&state, events, node);
+            }
             last.tell(&state, keeper.counts, ready, told);
             tokio::select! {
                 () = &mut stopped => break,
@@ -86,7 +95,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
         }
         was_allowed
     };
-    told.ready.store(false, Ordering::Relaxed);
+    told.ready.send_replace(false);
     let removes = match settings.on_exit {
         OnExit::Keep => None,
         OnExit::Remove => Some("of --on-exit remove"),
@@ -165,6 +174,27 @@ impl Report {
         asks
     }
 
+    /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may begin.
+    fn publish(&self, state: &State, events: &Events, node: &str) {
+        let before = self.state.clone().unwrap_or_default();
+        let new = |now: &BTreeMap<String, String>, before: &BTreeMap<String, String>, reason: &'static str| {
+            let lines = now.iter().filter(|(name, line)| before.get(*name) != Some(line));
+            let event = |(name, line): (&String, &String)| (reason, format!("Chaining {name}"), line.clone());
+            lines.map(event).take(EVENTS).collect::<Vec<_>>()
+        };
+        let mut lines = new(&state.contested, &before.contested, "LinkerdCNIContested");
+        lines.extend(new(&state.skipped, &before.skipped, "LinkerdCNISkipped"));
+        if lines.is_empty() {
+            return;
+        }
+        let (events, node) = (events.clone(), events::node(node));
+        tokio::spawn(async move {
+            for (reason, action, line) in lines {
+                events.publish(&node, EventType::Warning, reason, &action, &line).await;
+            }
+        });
+    }
+
     fn tell(&mut self, state: &State, counts: Counts, ready: bool, told: &Told) {
         let metrics = &told.metrics;
         metrics.count("configuration", counts.configurations - self.counts.configurations);
@@ -174,7 +204,8 @@ impl Report {
             .contested
             .set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
         metrics.ready.set(ready.into());
-        told.ready.store(ready, Ordering::Relaxed);
+        told.ready
+            .send_if_modified(|was| std::mem::replace(was, ready) != ready);
         if ready != self.ready || self.state.is_none() {
             if ready {
                 let files = state.configurations;

@@ -45,10 +45,12 @@ pub struct State {
     pub standby: bool,
     /// What stands in the way, for people.
     pub trouble: Vec<String>,
-    /// What is left as it is, for people.
+    /// What is waited for, for people.
     pub notes: Vec<String>,
-    /// The files that another program rewrites again and again.
-    pub contested: BTreeSet<String>,
+    /// The files that are left as they are, and why, for people.
+    pub skipped: BTreeMap<String, String>,
+    /// The files that another program rewrites again and again, and what to do, for people.
+    pub contested: BTreeMap<String, String>,
 }
 
 impl State {
@@ -116,18 +118,18 @@ impl Keeper {
         if let Err(trouble) = self.try_pass(&mut state, &mut again) {
             state.trouble.push(trouble);
         }
-        if !state.trouble.is_empty() {
+        if !state.trouble.is_empty() || !state.contested.is_empty() {
             again = again.min(SOON);
         }
         say(
             &mut self.said,
-            &state.trouble,
+            state.trouble.iter().chain(state.contested.values()),
             |line| error!("{line}"),
             |line| info!("no longer: {line}"),
         );
         say(
             &mut self.noted,
-            &state.notes,
+            state.notes.iter().chain(state.skipped.values()),
             |line| warn!("{line}"),
             |line| debug!("no longer: {line}"),
         );
@@ -315,12 +317,13 @@ impl Keeper {
         again: &mut Duration,
     ) -> Result<(), String> {
         for _ in 0..TRIES {
-            state.notes.clear();
+            state.skipped.clear();
+            state.contested.clear();
             let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
             let plan = plan::install(&folder, entry, &self.installation.place);
             for (name, reason) in &plan.skipped {
                 let line = format!("{} is left as it is: {reason}", net.path().join(name).display());
-                state.notes.push(line);
+                state.skipped.insert(name.clone(), line);
             }
             state.configurations = plan.chained;
             let mut allowed = Vec::new();
@@ -334,14 +337,14 @@ impl Keeper {
                     let before = before
                         .as_ref()
                         .map(|before| String::from_utf8_lossy(&before.bytes).into_owned());
-                    state.trouble.push(format!(
+                    let line = format!(
                         "{} is rewritten without the plugin again and again, more than {} times in a minute, by {}. Until that \
                          ends, pods may start without rules",
                         net.path().join(name).display(),
                         self.installation.rewrites_per_minute,
                         conflist::writer(&before.unwrap_or_default()),
-                    ));
-                    state.contested.insert(name.clone());
+                    );
+                    state.contested.insert(name.clone(), line);
                     *again = (*again).min(wait);
                     continue;
                 }
@@ -492,8 +495,13 @@ fn take_possession(net: &Folder, bin: &Folder) {
 }
 
 /// Says what is new, and what is over.
-fn say(said: &mut BTreeSet<String>, now: &[String], begin: impl Fn(&str), end: impl Fn(&str)) {
-    let now: BTreeSet<String> = now.iter().cloned().collect();
+fn say<'a>(
+    said: &mut BTreeSet<String>,
+    now: impl Iterator<Item = &'a String>,
+    begin: impl Fn(&str),
+    end: impl Fn(&str),
+) {
+    let now: BTreeSet<String> = now.cloned().collect();
     now.difference(said).for_each(|line| begin(line));
     said.difference(&now).for_each(|line| end(line));
     *said = now;

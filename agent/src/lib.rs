@@ -15,6 +15,7 @@
 pub mod admin;
 pub mod api;
 pub mod conflist;
+pub mod events;
 pub mod folder;
 pub mod hook;
 pub mod install;
@@ -29,5 +30,6 @@ pub mod pods;
 pub mod rules;
 pub mod settings;
 pub mod status;
+pub mod taint;
 pub mod throttle;
 pub mod watch;

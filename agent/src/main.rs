@@ -9,7 +9,7 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Told};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install, pods};
+use linkerd_cni_agent::{hook, install, pods, taint};
 use tracing::{error, info, warn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, registry};
@@ -101,8 +101,17 @@ async fn run(settings: &Settings) -> Result<(), String> {
             Ok(())
         }
     };
+    let taints = async {
+        match (&settings.taint, &server) {
+            (Some((key, node)), Some(server)) if settings.program.installs() => {
+                taint::run(key, node, server, &told).await
+            }
+            _ => pending().await,
+        }
+    };
     tokio::select! {
         done = installs => done,
         done = watches => done,
+        never = taints => match never {},
     }
 }

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use kube::api::{DeleteParams, Preconditions};
-use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
+use kube::runtime::events::EventType;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, Error, Resource as _};
@@ -20,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::admin::Told;
 use crate::api::Server;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed, Uid};
@@ -33,8 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// How much of the time between looks at a pod one may be early: one part in so many.
 const SOON: u32 = 10;
-/// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
-const LONGEST_NOTE: usize = 1024;
 /// The reason of upstream's event.
 const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
 
@@ -67,7 +65,7 @@ struct Watcher<'a> {
     settings: &'a Settings,
     server: &'a Server,
     told: &'a Told,
-    recorder: Recorder,
+    events: Events,
     pods: BTreeMap<Uid, Tracked>,
     /// Those of a list that isn't complete yet.
     listed: Vec<Uid>,
@@ -77,19 +75,16 @@ struct Watcher<'a> {
 ///
 /// # Errors
 /// What is missing for it.
-pub async fn run(settings: &Settings, server: &Server, told: &Told) -> Result<(), String> {
+pub async fn run(settings: &Settings, server: &Server, told: &Arc<Told>) -> Result<(), String> {
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
-    let reporter = Reporter {
-        controller: "linkerd-cni-repair-controller".to_owned(),
-        instance: Some(server.pod.clone()),
-    };
     let mut watcher = Watcher {
         settings,
         server,
         told,
-        recorder: Recorder::new(server.client.clone(), reporter),
+        // The name of upstream's.
+        events: Events::new(server, "linkerd-cni-repair-controller", told),
         pods: BTreeMap::new(),
         listed: Vec::new(),
     };
@@ -145,7 +140,7 @@ impl Watcher<'_> {
                 self.count();
                 if !self.settings.program.installs() {
                     // Watching is all that it does.
-                    self.told.ready.store(true, Ordering::Relaxed);
+                    self.told.ready.send_replace(true);
                 }
             }
             Event::Apply(pod) => {
@@ -413,35 +408,8 @@ impl Watcher<'_> {
     }
 
     async fn publish(&self, pod: &Meshed, kind: EventType, reason: &str, action: &str, note: &str) {
-        let mut end = note.len().min(LONGEST_NOTE);
-        while !note.is_char_boundary(end) {
-            end -= 1;
-        }
-        let note = note.get(..end).unwrap_or_default().to_owned();
-        let event = Note {
-            type_: kind,
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        let metrics = &self.told.metrics;
-        let start = Instant::now();
-        match timeout(
-            PATIENCE,
-            self.recorder.publish(&event, &pod.object_ref(&pod::resource())),
-        )
-        .await
-        {
-            Err(_) => {
-                metrics.event_timeouts.inc();
-            }
-            Ok(Err(error)) => {
-                metrics.event_errors.inc();
-                debug!("an event cannot be published: {error}");
-            }
-            Ok(Ok(())) => metrics.event_latency.observe(start.elapsed().as_secs_f64()),
-        }
+        let about = pod.object_ref(&pod::resource());
+        self.events.publish(&about, kind, reason, action, note).await;
     }
 
     /// Tells Prometheus how the pods stand.

@@ -62,7 +62,7 @@ struct Flag(
 );
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 12] = [
+const FLAGS: [Flag; 13] = [
     Flag(
         "log-level",
         "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
@@ -146,6 +146,13 @@ const FLAGS: [Flag; 12] = [
         "SECONDS",
         Some("300"),
         "How often every meshed pod's rules are compared with what they should be; 0: never",
+    ),
+    Flag(
+        "remove-taint",
+        "LINKERD_CNI_AGENT_REMOVE_TAINT",
+        "KEY",
+        None,
+        "A taint of the node's, such as linkerd.io/cni-not-ready, that is removed once pods can be set up",
     ),
 ];
 
@@ -253,6 +260,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Whether a drift is repaired too.
     pub repairs_drift: bool,
+    /// The key of the taint that is removed from the node, and the node's name.
+    pub taint: Option<(String, String)>,
     /// How often pods are verified.
     pub verify_every: Option<Duration>,
 }
@@ -360,6 +369,12 @@ impl Settings {
         let seconds = number("verify-every")?;
         let pod = value("controller-pod-name").map(str::to_owned).or_else(hostname);
         let pod = pod.unwrap_or_default();
+        let node = value("node-name").map(str::to_owned);
+        let taint = match (value("remove-taint"), &node) {
+            (Some(key), Some(node)) => Some((key.to_owned(), node.clone())),
+            (Some(_), None) => return Err("--remove-taint takes --node-name, too".to_owned()),
+            (None, _) => None,
+        };
         Ok(Self {
             program,
             log: filter(value("log-level").unwrap_or_default())?,
@@ -373,7 +388,8 @@ impl Settings {
                         .map_err(|_| format!("--admin-addr is {text:?}, which is not of the form ADDRESS:PORT"))?,
                 ),
             },
-            node: value("node-name").map(str::to_owned),
+            node,
+            taint,
             installation: Installation {
                 pod,
                 paths: Paths {
@@ -583,6 +599,7 @@ mod tests {
             (["--on-exit", "never"], "auto, keep, remove"),
             (["--mode", "x"], "in-place"),
             (["--verify-every", "soon"], "no number"),
+            (["--remove-taint", "linkerd.io/cni-not-ready"], "--node-name"),
         ] {
             let error = read(&[&["a"], &arguments[..]].concat(), &[]).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -90,6 +90,26 @@ impl Cluster {
             .collect()
     }
 
+    /// The whole events that are about the node.
+    pub(crate) fn notes_of_node(&self) -> Vec<Value> {
+        let mut notes = self.server.notes();
+        notes.retain(|note| note["regarding"]["kind"] == "Node");
+        notes
+    }
+
+    /// The node, with these taints.
+    pub(crate) fn taint(&self, taints: &Value) {
+        let metadata = json!({"name": "node-1", "resourceVersion": "7"});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24", "taints": taints},
+            "status": {"conditions": []}});
+        self.server.add("nodes/node-1", node);
+    }
+
+    /// Its specification by now.
+    pub(crate) fn node(&self) -> Value {
+        self.server.object("nodes/node-1").unwrap()["spec"].clone()
+    }
+
     /// The path and the preconditions of each deletion.
     pub(crate) fn deletions(&self) -> Vec<(String, Value)> {
         self.server.deletions()

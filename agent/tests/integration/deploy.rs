@@ -1,5 +1,7 @@
 //! The manifests in deploy/cni.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, ServiceAcc
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use linkerd_cni_agent::conflist::Entry;
 use linkerd_cni_agent::metrics::Metrics;
+use linkerd_cni_agent::settings::Settings;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,6 +35,12 @@ fn rendered(path: &Path) -> Vec<Value> {
         assert!(known.contains(&key.as_str()), "{}: {key}", path.display());
     }
     let mut objects = Vec::new();
+    add_rendered(path, &kustomization, &mut objects);
+    objects
+}
+
+/// Adds the objects of a kustomization, or of a component, and patches what is there then.
+fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
     for resource in kustomization["resources"].as_array().unwrap() {
         let resource = path.join(resource.as_str().unwrap());
         objects.extend(if resource.is_dir() {
@@ -50,28 +59,46 @@ fn rendered(path: &Path) -> Vec<Value> {
             match operation["op"].as_str().unwrap() {
                 "replace" => *set.pointer_mut(at).unwrap() = value,
                 "add" => {
-                    let parent = set.pointer_mut(parent).unwrap().as_object_mut().unwrap();
-                    assert_eq!(parent.insert(key.to_owned(), value), None, "{at}");
+                    let parent = set.pointer_mut(parent).unwrap();
+                    if key == "-" {
+                        parent.as_array_mut().unwrap().push(value);
+                    } else {
+                        let parent = parent.as_object_mut().unwrap();
+                        assert_eq!(parent.insert(key.to_owned(), value), None, "{at}");
+                    }
                 }
                 other => panic!("{other}"),
             }
         }
     }
+}
+
+/// The base with a component.
+fn with_component(name: &str) -> Vec<Value> {
+    let mut objects = rendered(&folder().join("base"));
+    let path = folder().join("components").join(name);
+    let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
+    assert_eq!(kustomization["kind"], "Component");
+    add_rendered(&path, &kustomization, &mut objects);
     objects
 }
 
-/// The base and every overlay, by name.
+/// The base, every overlay, and the base with each component, by name.
 fn all() -> Vec<(String, Vec<Value>)> {
     let overlays = folder().join("overlays").read_dir().unwrap();
     let paths = overlays.map(|overlay| overlay.unwrap().path());
     let all = std::iter::once(folder().join("base")).chain(paths);
-    all.map(|path| {
+    let overlays = all.map(|path| {
         (
             path.file_name().unwrap().to_string_lossy().into_owned(),
             rendered(&path),
         )
-    })
-    .collect()
+    });
+    let components = folder().join("components").read_dir().unwrap();
+    let components = components.map(|component| component.unwrap().file_name().to_string_lossy().into_owned());
+    overlays
+        .chain(components.map(|name| (name.clone(), with_component(&name))))
+        .collect()
 }
 
 fn set(objects: &[Value]) -> DaemonSet {
@@ -134,6 +161,31 @@ fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
     }
 }
 
+/// Whoever doesn't ask for the taint gives nobody a right on nodes.
+#[test]
+fn only_the_component_of_the_taint_has_rights_on_nodes_and_its_flag_is_one_of_the_agents() {
+    let has_nodes = |objects: &[Value]| {
+        let mut roles = objects.iter().filter(|object| object["kind"] == "ClusterRole");
+        roles.any(|role| role["rules"].to_string().contains("\"nodes\""))
+    };
+    for (name, objects) in all() {
+        assert_eq!(has_nodes(&objects), name == "taint", "{name}");
+        let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
+        let arguments = container
+            .command
+            .unwrap()
+            .into_iter()
+            .take(1)
+            .chain(container.args.unwrap());
+        let variable =
+            |variable: &str| (variable == "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME").then(|| "node-1".into());
+        let settings = Settings::read(arguments.map(OsString::from), &variable).unwrap();
+        let taint = settings.taint.map(|(key, _)| key);
+        assert_eq!(taint.is_some(), name == "taint", "{name}");
+        assert!(taint.is_none_or(|key| key == "linkerd.io/cni-not-ready"), "{name}");
+    }
+}
+
 #[test]
 fn the_entry_is_one_that_agent_and_plugin_take() {
     let config = documents(&folder().join("base/config.yaml")).remove(0);
@@ -144,27 +196,42 @@ fn the_entry_is_one_that_agent_and_plugin_take() {
     linkerd_cni::configuration::Configuration::read(configuration.as_bytes()).unwrap();
 }
 
-/// Each metric that an alert's expression names is one that the agent has.
-#[test]
-fn alerts_ask_for_metrics_that_there_are() {
+/// What `# TYPE` lines describe.
+fn described() -> BTreeSet<String> {
     let metrics = Metrics::default();
     // A family that has no member yet isn't described.
     for family in [&metrics.pods, &metrics.drifts] {
         drop(family.get_or_create(&[("label", "value".to_owned())]));
     }
-    let metrics = metrics.text();
+    metrics.count("configuration", 0);
+    let text = metrics.text();
+    let names = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Each metric that an expression names is one that the agent has.
+#[track_caller]
+fn asks_for_what_there_is(expression: &str) {
+    let described = described();
+    let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
+    let named: Vec<&str> = words.filter(|word| word.starts_with("linkerd_")).collect();
+    assert!(!named.is_empty(), "{expression}");
+    for name in named {
+        // What OpenMetrics appends to the names of counters, histograms and what was built.
+        let suffixes = ["", "_total", "_count", "_bucket", "_info"];
+        let is_described = |suffix: &&str| name.strip_suffix(*suffix).is_some_and(|name| described.contains(name));
+        assert!(suffixes.iter().any(is_described), "{name} is none of {described:?}");
+    }
+}
+
+#[test]
+fn alerts_ask_for_metrics_that_there_are() {
     let rules = documents(&folder().join("alerts.yaml")).remove(0);
     let rules = rules["groups"][0]["rules"].as_array().unwrap().clone();
     assert!(rules.len() >= 5);
     for rule in rules {
-        let expression = rule["expr"].as_str().unwrap();
-        let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
-        let named: Vec<&str> = words.filter(|word| word.starts_with("linkerd_")).collect();
-        assert!(!named.is_empty(), "{expression}");
-        for name in named {
-            // OpenMetrics' counters have a suffix that their description lacks.
-            let described = format!("# TYPE {} ", name.trim_end_matches("_total"));
-            assert!(metrics.contains(&described), "{name} in\n{metrics}");
-        }
+        asks_for_what_there_is(rule["expr"].as_str().unwrap());
     }
 }

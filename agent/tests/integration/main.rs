@@ -6,4 +6,5 @@ mod deploy;
 mod leave;
 mod node;
 mod stay;
+mod tell;
 mod watch;

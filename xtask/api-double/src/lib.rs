@@ -1,5 +1,5 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it, and
-//! the failures that a test plans. Pods can be listed, watched and deleted, and events published.
+//! the failures that a test plans. Pods can be listed, watched and deleted, nodes patched, and events published.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read as _, Write};
@@ -247,6 +247,11 @@ impl ApiServer {
         self.state().notes.clone()
     }
 
+    /// What there is at a path by now.
+    pub fn object(&self, path: &str) -> Option<Value> {
+        self.state().objects.get(&full(path)).cloned()
+    }
+
     /// The pods that were deleted: the path and the preconditions of each.
     pub fn deletions(&self) -> Vec<(String, Value)> {
         self.state().deletions.clone()
@@ -377,6 +382,20 @@ impl State {
             "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
                 self.notes.push(request.body.clone());
                 (if request.method == "POST" { 201 } else { 200 }, request.body.clone())
+            }
+            "PATCH" if path.starts_with("/api/v1/nodes/") => {
+                let Some(node) = self.objects.get_mut(path) else {
+                    return failure(404);
+                };
+                let version = node["metadata"]["resourceVersion"].clone();
+                if request.body["metadata"]["resourceVersion"] != version {
+                    return failure(409);
+                }
+                node["metadata"]["resourceVersion"] = format!("{}0", version.as_str().unwrap_or_default()).into();
+                for (key, value) in request.body["spec"].as_object().into_iter().flatten() {
+                    node["spec"][key] = value.clone();
+                }
+                (200, node.clone())
             }
             "DELETE" if path.contains("/pods/") => {
                 let preconditions = request.body["preconditions"].clone();

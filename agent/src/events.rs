@@ -1,0 +1,95 @@
+//! Events, as `kubectl describe` shows them of a pod or a node.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::admin::Told;
+use crate::api::Server;
+
+/// How long an answer of the API server may take: as long as upstream's repair controller waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an event's text may be (`NoteLengthLimit` in Kubernetes' pkg/apis/core/validation/events.go).
+const LONGEST_NOTE: usize = 1024;
+/// How long its action may be (`ActionLengthLimit` there).
+const LONGEST_ACTION: usize = 128;
+
+/// Publishes events in the agent's name, and counts them.
+#[derive(Clone)]
+pub struct Events {
+    recorder: Recorder,
+    told: Arc<Told>,
+}
+
+impl Events {
+    /// In the name of this controller.
+    pub fn new(server: &Server, controller: &str, told: &Arc<Told>) -> Self {
+        let reporter = Reporter {
+            controller: controller.to_owned(),
+            instance: Some(server.pod.clone()),
+        };
+        Self {
+            recorder: Recorder::new(server.client.clone(), reporter),
+            told: Arc::clone(told),
+        }
+    }
+
+    /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes wrong is
+    /// counted, and is nobody's trouble.
+    pub async fn publish(&self, about: &ObjectReference, kind: EventType, reason: &str, action: &str, note: &str) {
+        let event = Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(shortened(note, LONGEST_NOTE).to_owned()),
+            action: shortened(action, LONGEST_ACTION).to_owned(),
+            secondary: None,
+        };
+        let metrics = &self.told.metrics;
+        let start = Instant::now();
+        match timeout(PATIENCE, self.recorder.publish(&event, about)).await {
+            Err(_) => {
+                metrics.event_timeouts.inc();
+            }
+            Ok(Err(error)) => {
+                metrics.event_errors.inc();
+                debug!("an event cannot be published: {error}");
+            }
+            Ok(Ok(())) => metrics.event_latency.observe(start.elapsed().as_secs_f64()),
+        }
+    }
+}
+
+/// A node, as kubelet names it in events: `kubectl describe node` looks for its name in the place of its UID.
+pub fn node(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn shortened(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(shortened("aé", 3), "aé");
+        assert_eq!(shortened("aé", 2), "a");
+        assert_eq!(shortened("", 2), "");
+    }
+}

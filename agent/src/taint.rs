@@ -1,0 +1,94 @@
+//! The taint that keeps pods off a node until the plugin is there.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::core::object::NotUsed;
+use kube::core::{ApiResource, Object};
+use kube::{Api, Error};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::admin::Told;
+use crate::api::Server;
+
+/// How long an answer of the API server may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// After how long it is tried again, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// A node, of which only the taints are kept. What else a taint has stays as it is.
+type Tainted = Object<Spec, NotUsed>;
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    taints: Vec<Value>,
+}
+
+/// Removes the taints with this key from the node whenever the agent becomes ready.
+pub async fn run(key: &str, node: &str, server: &Server, told: &Told) -> Infallible {
+    let mut ready = told.ready.subscribe();
+    let mut pause = PAUSE.0;
+    let mut said = false;
+    loop {
+        if ready.wait_for(|ready| *ready).await.is_err() {
+            // Nobody is left who could say so.
+            return pending().await;
+        }
+        match remove(key, node, server).await {
+            Ok(removed) => {
+                if removed {
+                    info!("removed the taint {key} from the node: pods can be set up");
+                }
+                (pause, said) = (PAUSE.0, false);
+                // The next time is after it was not ready. That a sender is left was seen above.
+                let _ = ready.wait_for(|ready| !*ready).await;
+            }
+            Err(reason) => {
+                if !said {
+                    warn!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
+                    said = true;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+            }
+        }
+    }
+}
+
+/// Whether there was one.
+async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> {
+    let api: Api<Tainted> = Api::all_with(server.client.clone(), &ApiResource::erase::<Node>(&()));
+    let words = |error: Error| match error {
+        Error::Api(status) if status.code == 403 => format!(
+            "{}: the agent's role has to allow get and patch on nodes, as that of deploy/cni/components/taint does",
+            status.message
+        ),
+        other => other.to_string(),
+    };
+    let late = |_| format!("the API server did not answer within {} s", PATIENCE.as_secs());
+    let node = timeout(PATIENCE, api.get(name)).await.map_err(late)?.map_err(words)?;
+    let (gone, taints): (Vec<Value>, Vec<Value>) = node
+        .spec
+        .taints
+        .into_iter()
+        .partition(|taint| taint.get("key").and_then(Value::as_str) == Some(key));
+    if gone.is_empty() {
+        return Ok(false);
+    }
+    // Taints are replaced as a whole: with the version, only those that were seen.
+    let patch = json!({
+        "metadata": {"resourceVersion": node.metadata.resource_version},
+        "spec": {"taints": taints},
+    });
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+    let patched = timeout(PATIENCE, api.patch(name, &parameters, &patch));
+    patched.await.map_err(late)?.map_err(words)?;
+    Ok(true)
+}
