@@ -235,3 +235,17 @@ fn alerts_ask_for_metrics_that_there_are() {
         asks_for_what_there_is(rule["expr"].as_str().unwrap());
     }
 }
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let text = fs::read_to_string(folder().join("dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let expressions: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
+    assert!(expressions.len() >= 10, "{expressions:?}");
+    for expression in expressions {
+        asks_for_what_there_is(expression);
+    }
+    asks_for_what_there_is(dashboard["templating"]["list"][1]["query"].as_str().unwrap());
+}
