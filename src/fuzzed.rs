@@ -183,6 +183,8 @@ mod tests {
                 config.redirected_outbound_subnets = config.ignored_inbound_subnets.clone();
                 config.ignored_uids = crate::IdRange::new(id / 2, id).into_iter().collect();
                 config.ignored_gids = config.ignored_uids.clone();
+                config.ignored_inbound_interfaces = format!("net{}", id % 7).parse().into_iter().collect();
+                config.ignored_outbound_interfaces = config.ignored_inbound_interfaces.clone();
                 config
             })
     }

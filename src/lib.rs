@@ -172,7 +172,7 @@ pub use operate::verify::Verification;
 pub use rules::family::Family;
 pub use rules::name::Name;
 pub use rules::table::Subsystem;
-pub use wanted::config::{Config, IdRange, Invalid, OwnerId, Port, PortRange, Subnet};
+pub use wanted::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
 pub use wanted::direction::Direction;
 pub use wanted::mode::{Choice, Mode};
 pub use wanted::warnings::Warning as ConfigWarning;

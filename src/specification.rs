@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::wanted::config::{Config, IdRange, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 
 /// A connection, seen from the pod.
@@ -18,8 +18,8 @@ struct Connection {
     to: SocketAddr,
     /// The user and the group of the process that opens an outbound one.
     owner: (u32, u32),
-    /// Whether it leaves by the loopback device.
-    within_pod: bool,
+    /// The device by which it comes in or leaves: the loopback device, if it is within the pod.
+    device: &'static str,
 }
 
 /// The proxy's port to which a connection is redirected; none if it bypasses the proxy.
@@ -27,6 +27,7 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
     let port = connection.to.port();
     let among = |ports: &[PortRange]| ports.iter().any(|range| (range.first()..=range.last()).contains(&port));
     let within = |subnets: &[Subnet], address| subnets.iter().any(|subnet| subnet.net().contains(&address));
+    let by_one_of = |interfaces: &[Interface]| interfaces.iter().any(|it| it.to_string() == connection.device);
     let by_proxy = (config.proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
         || (config.proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
     let among_ids = |ids: &[IdRange], id| ids.iter().any(|range| (range.first()..=range.last()).contains(&id));
@@ -43,14 +44,18 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
             let everybody = !listed.is_empty() && listed.iter().all(|subnet| subnet.net().prefix_len() == 0);
             let subnets = everybody || within(listed, connection.from);
             (
-                !chosen || among(&config.ignored_inbound_ports) || subnets,
+                !chosen
+                    || among(&config.ignored_inbound_ports)
+                    || subnets
+                    || by_one_of(&config.ignored_inbound_interfaces),
                 config.inbound_port,
             )
         }
         // "Any traffic coming from this user will be ignored to avoid infinite redirection loops."
         Direction::Outbound => {
             let subnets = within(&config.ignored_outbound_subnets, connection.to.ip());
-            let skipped = by_proxy || exempt || connection.within_pod;
+            let skipped =
+                by_proxy || exempt || connection.device == "lo" || by_one_of(&config.ignored_outbound_interfaces);
             let (ports, destinations) = (&config.redirected_outbound_ports, &config.redirected_outbound_subnets);
             let chosen = (ports.is_empty() || among(ports))
                 && (destinations.is_empty() || within(destinations, connection.to.ip()));
@@ -128,6 +133,11 @@ mod tests {
         prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(range, 1..3)]
     }
 
+    fn interfaces() -> impl Strategy<Value = Vec<Interface>> {
+        let names = ["lo", "eth0", "eth1", "eth10"].map(|name| name.parse().unwrap());
+        prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(select(names.to_vec()), 1..3)]
+    }
+
     prop_compose! {
         fn config()(
             to in (select(&PORTS[..]), select(&PORTS[..])),
@@ -136,6 +146,7 @@ mod tests {
             ports in (ports(), ports()),
             subnets in (subnets(), subnets()),
             ids in (ids(), ids()),
+            interfaces in (interfaces(), interfaces()),
             chosen in (prop::option::of(ports()), prop::option::of(subnets())),
             ipv6: bool,
         ) -> Config {
@@ -147,6 +158,7 @@ mod tests {
             (config.ignored_inbound_ports, config.ignored_outbound_ports) = ports;
             (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = subnets;
             (config.ignored_uids, config.ignored_gids) = ids;
+            (config.ignored_inbound_interfaces, config.ignored_outbound_interfaces) = interfaces;
             config.redirected_outbound_ports = chosen.0.unwrap_or_default();
             config.redirected_outbound_subnets = chosen.1.unwrap_or_default();
             config.ipv6 = ipv6;
@@ -162,26 +174,23 @@ mod tests {
                 .prop_map(|(from, to)| (from.parse::<IpAddr>().unwrap(), to.parse::<IpAddr>().unwrap())),
             port in select(&PORTS[..]),
             owner in (select(&IDS[..]), select(&IDS[..])),
-            within_pod in prop::bool::weighted(0.2),
+            device in select(&["lo", "eth0", "eth0", "eth1"][..]),
         ) -> Connection {
-            Connection { direction, from, to: SocketAddr::new(to, port), owner, within_pod }
+            // The kernel doesn't ask for what lo brings back.
+            let device = if direction == Direction::Inbound && device == "lo" { "eth0" } else { device };
+            Connection { direction, from, to: SocketAddr::new(to, port), owner, device }
         }
     }
 
     /// Where the rules that were found send a connection.
     fn goes(found: &Found, connection: &Connection) -> Verdict {
         let outbound = connection.direction == Direction::Outbound;
-        let device = if outbound && connection.within_pod {
-            "lo"
-        } else {
-            "eth0"
-        };
         let connection = explain::Connection {
             from: Some(connection.from),
             from_port: Some(40_000),
             uid: outbound.then_some(connection.owner.0),
             gid: outbound.then_some(connection.owner.1),
-            device: Some(Name::from(device)),
+            device: Some(Name::from(connection.device)),
             ..explain::Connection::new(connection.direction, connection.to)
         };
         explain(found, &connection).verdict

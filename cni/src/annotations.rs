@@ -37,8 +37,13 @@ const SKIP_UID: &str = "proxy-init.io/skip-uid";
 /// Replaces the groups, likewise.
 const SKIP_GID: &str = "proxy-init.io/skip-gid";
 
+/// Replaces the interfaces whose inbound connections bypass the proxy.
+const INBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/inbound-interfaces-to-ignore";
+/// Replaces those whose outbound connections do.
+const OUTBOUND_INTERFACES_TO_IGNORE: &str = "proxy-init.io/outbound-interfaces-to-ignore";
+
 /// Those that change rules.
-pub(crate) const KEYS: [&str; 9] = [
+pub(crate) const KEYS: [&str; 11] = [
     SKIP_OUTBOUND_PORTS,
     SKIP_INBOUND_PORTS,
     SKIP_SUBNETS,
@@ -48,6 +53,8 @@ pub(crate) const KEYS: [&str; 9] = [
     SKIP_GID,
     OUTBOUND_PORTS_TO_REDIRECT,
     OUTBOUND_SUBNETS_TO_REDIRECT,
+    INBOUND_INTERFACES_TO_IGNORE,
+    OUTBOUND_INTERFACES_TO_IGNORE,
 ];
 
 /// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
@@ -155,6 +162,12 @@ impl Annotations {
         if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, list)? {
             config.redirected_outbound_subnets = subnets;
         }
+        if let Some(interfaces) = self.read(INBOUND_INTERFACES_TO_IGNORE, list)? {
+            config.ignored_inbound_interfaces = interfaces;
+        }
+        if let Some(interfaces) = self.read(OUTBOUND_INTERFACES_TO_IGNORE, list)? {
+            config.ignored_outbound_interfaces = interfaces;
+        }
         Ok(())
     }
 
@@ -207,6 +220,8 @@ mod tests {
             (SKIP_GID, "9"),
             (OUTBOUND_PORTS_TO_REDIRECT, "80, 8000-8100"),
             (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0/8"),
+            (INBOUND_INTERFACES_TO_IGNORE, "net1, net2"),
+            (OUTBOUND_INTERFACES_TO_IGNORE, "tun0"),
             ("config.linkerd.io/proxy-cpu-limit", "not ours"),
         ]);
         let mut all = Annotations::default();
@@ -226,6 +241,8 @@ mod tests {
         want.ignored_gids = vec!["9".parse().unwrap()];
         want.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
         want.redirected_outbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
+        want.ignored_inbound_interfaces = vec!["net1".parse().unwrap(), "net2".parse().unwrap()];
+        want.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
         assert_eq!(changed, want);
     }
 
@@ -256,6 +273,8 @@ mod tests {
             (SKIP_GID, "9-1", "9-1"),
             (OUTBOUND_PORTS_TO_REDIRECT, "80,x", "\"x\""),
             (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0", "CIDR"),
+            (INBOUND_INTERFACES_TO_IGNORE, "net1,net+", "\"net+\""),
+            (OUTBOUND_INTERFACES_TO_IGNORE, "a/b", "\"a/b\""),
         ] {
             let mut all = Annotations::default();
             all.add(annotations(&[(key, value)]), "namespace shop");

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use proxy_init::{Choice, Config, IdRange, Install, Invalid, Port, PortRange, Subnet};
+use proxy_init::{Choice, Config, IdRange, Install, Interface, Invalid, Port, PortRange, Subnet};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -61,6 +61,8 @@ struct Linkerd {
     outbound_subnets_to_redirect: Option<Vec<Text<Subnet>>>,
     skip_uid: Option<Vec<Text<IdRange>>>,
     skip_gid: Option<Vec<Text<IdRange>>>,
+    inbound_interfaces_to_ignore: Option<Vec<Text<Interface>>>,
+    outbound_interfaces_to_ignore: Option<Vec<Text<Interface>>>,
     simulate: Option<bool>,
     use_wait_flag: Option<bool>,
     iptables_mode: Option<Text<NamedChoice>>,
@@ -229,6 +231,8 @@ impl Configuration {
         config.redirected_outbound_subnets = flat(linkerd.outbound_subnets_to_redirect.as_deref().unwrap_or_default());
         config.ignored_uids = flat(linkerd.skip_uid.as_deref().unwrap_or_default());
         config.ignored_gids = flat(linkerd.skip_gid.as_deref().unwrap_or_default());
+        config.ignored_inbound_interfaces = flat(linkerd.inbound_interfaces_to_ignore.as_deref().unwrap_or_default());
+        config.ignored_outbound_interfaces = flat(linkerd.outbound_interfaces_to_ignore.as_deref().unwrap_or_default());
         config.ipv6 = linkerd.ipv6.unwrap_or_default();
         Ok(config)
     }

@@ -11,7 +11,7 @@ use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::rules::name::Name;
-use crate::wanted::config::{IdRange, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::flags;
 use crate::wanted::mode::Choice;
 
@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub(super) outbound_subnets_to_redirect: Vec<Subnet>,
     pub(super) skip_uid: Vec<IdRange>,
     pub(super) skip_gid: Vec<IdRange>,
+    pub(super) inbound_interfaces_to_ignore: Vec<Interface>,
+    pub(super) outbound_interfaces_to_ignore: Vec<Interface>,
     pub(super) ipv6: Option<bool>,
     pub(super) iptables_mode: Option<Choice>,
     pub(super) firewall_bin_path: String,
@@ -302,6 +304,28 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         }),
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
+        ..FLAG
+    },
+    Flag {
+        name: flags::INBOUND_INTERFACES_TO_IGNORE,
+        placeholder: "NAMES",
+        value: Value::Word(|settings, text| {
+            let interfaces = values::list::<Interface>(text)?;
+            settings.inbound_interfaces_to_ignore.extend(interfaces);
+            Ok(())
+        }),
+        help: "Connections that come in by these interfaces bypass the proxy, e.g. net1,k6t-eth0",
+        ..FLAG
+    },
+    Flag {
+        name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
+        placeholder: "NAMES",
+        value: Value::Word(|settings, text| {
+            let interfaces = values::list::<Interface>(text)?;
+            settings.outbound_interfaces_to_ignore.extend(interfaces);
+            Ok(())
+        }),
+        help: "Connections that leave by these interfaces bypass the proxy, e.g. net1,tun0",
         ..FLAG
     },
     Flag {

@@ -300,6 +300,8 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         redirected_outbound_subnets: settings.outbound_subnets_to_redirect,
         ignored_uids: settings.skip_uid,
         ignored_gids: settings.skip_gid,
+        ignored_inbound_interfaces: settings.inbound_interfaces_to_ignore,
+        ignored_outbound_interfaces: settings.outbound_interfaces_to_ignore,
         ipv6: settings.ipv6.unwrap_or(true),
     };
     let chosen = &config.redirected_outbound_subnets;
@@ -439,6 +441,10 @@ mod tests {
         ]
     }
 
+    fn name() -> impl Strategy<Value = String> {
+        "[a-zA-Z0-9_@][a-zA-Z0-9._@-]{0,14}"
+    }
+
     /// Flags of an installation, in any order.
     fn any_flags() -> impl Strategy<Value = Vec<String>> {
         let given = |name: &'static str, value: BoxedStrategy<String>| {
@@ -462,6 +468,8 @@ mod tests {
             list("outbound-subnets-to-redirect", v4_subnet()).boxed(),
             list("skip-uid", ids()).boxed(),
             list("skip-gid", ids()).boxed(),
+            list("inbound-interfaces-to-ignore", name()).boxed(),
+            list("outbound-interfaces-to-ignore", name()).boxed(),
             maybe("ipv6", prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
             maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed()),
         ];
@@ -521,7 +529,8 @@ mod tests {
     fn each_flag_about_rules_arrives() {
         let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
                     --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --skip-uid 0,1000-1999 \
-                    --skip-gid=7 --outbound-ports-to-redirect 80,90-99 --outbound-subnets-to-redirect 11.0.0.0/8 --ipv6=false";
+                    --skip-gid=7 --outbound-ports-to-redirect 80,90-99 --outbound-subnets-to-redirect 11.0.0.0/8 \
+                    --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore=tun0 --ipv6=false";
         let Ok(Command::Install(install, _)) = try_parse(line, None) else {
             panic!("{line}");
         };
@@ -538,6 +547,8 @@ mod tests {
             redirected_outbound_subnets: vec!["11.0.0.0/8".parse().unwrap()],
             ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
             ignored_gids: vec!["7".parse().unwrap()],
+            ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
+            ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
             ipv6: false,
             ..Config::new(port(1), port(2))
         };

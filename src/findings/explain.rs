@@ -169,7 +169,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => one(id.into()),
-            None => Intervals::up_to(field.largest()).without(&exempt_ids(&found.tables, field, |_| true)),
+            None => Intervals::up_to(field.largest()).without(&exempt(&found.tables, field, |_| true)),
         };
         set = set.with(field, &ids);
     }
@@ -179,7 +179,12 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     };
     let devices = match &connection.device {
         Some(name) => one(interface(name.as_bytes())),
-        None => Intervals::up_to(field.largest()).without(&lo),
+        None => {
+            let others = Intervals::up_to(field.largest()).without(&lo);
+            others.without(&exempt(&found.tables, field, |rule| {
+                matches!(Purpose::of(rule), Some(Purpose::IgnoreInterface(_)))
+            }))
+        }
     };
     set.with(field, &devices)
 }
@@ -210,14 +215,14 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
 
 /// The users or groups that proxy-init's rules take for the proxy's.
 fn proxy_ids(tables: &[Table], wanted: Field) -> Intervals {
-    exempt_ids(tables, wanted, |rule| {
+    exempt(tables, wanted, |rule| {
         !Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others())
     })
 }
 
-/// The users or groups that these rules of proxy-init's exempt.
-fn exempt_ids(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
-    let mut ids = Vec::new();
+/// The users, groups or devices that these rules of proxy-init's exempt.
+fn exempt(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Intervals {
+    let mut numbers = Vec::new();
     for rule in own_rules(tables).filter(|rule| counts(rule)) {
         if let [
             Condition::In {
@@ -229,10 +234,10 @@ fn exempt_ids(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Int
             && *field == wanted
             && rule.action == Action::Return
         {
-            ids.extend(values.listed().unwrap_or_default());
+            numbers.extend(values.listed().unwrap_or_default());
         }
     }
-    Intervals::new(ids)
+    Intervals::new(numbers)
 }
 
 /// What all possible ends of a way come to.
@@ -688,6 +693,39 @@ mod tests {
             said(&found, &user(7)),
             "goes elsewhere: redirected to port 1 of this host"
         );
+    }
+
+    #[test]
+    fn a_connection_without_a_device_is_of_none_that_is_ignored() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.ignored_inbound_interfaces = vec!["net1".parse().unwrap()];
+        config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
+        let found = Found {
+            tables: nat_tables(Subsystem::NfTables, &plan(&config)),
+            not_known: vec![],
+        };
+        let by = |connection: Connection, device: Option<&str>| Connection {
+            device: device.map(Name::from),
+            ..connection
+        };
+        for (device, port) in [(None, 4143), (Some("tun0"), 4143), (Some("net1"), 0)] {
+            let verdict = explain(&found, &by(inbound("10.0.0.1:80"), device)).verdict;
+            let want = if port == 0 {
+                Verdict::Bypass
+            } else {
+                Verdict::Proxy(port)
+            };
+            assert_eq!(verdict, want, "in by {device:?}");
+        }
+        for (device, port) in [("eth0", 4140), ("net1", 4140), ("tun0", 0)] {
+            let verdict = explain(&found, &by(outbound("10.0.0.1:80"), Some(device))).verdict;
+            let want = if port == 0 {
+                Verdict::Bypass
+            } else {
+                Verdict::Proxy(port)
+            };
+            assert_eq!(verdict, want, "out by {device}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::rules::nftables::is_of;
 use crate::rules::rule::{Action, Condition, Field, Rule, TCP};
 use crate::rules::subnet::addresses;
 use crate::rules::table::{Table, TableFamily};
-use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::Purpose;
@@ -72,6 +72,7 @@ struct OneWay {
     proxy: Option<Port>,
     ignored_ports: Vec<PortRange>,
     ignored_subnets: Subnets,
+    ignored_interfaces: Vec<Interface>,
 }
 
 /// The subnets that each family's rules name.
@@ -119,6 +120,8 @@ impl Recognized {
             ignored_outbound_ports: outbound.ignored_ports,
             ignored_uids: self.ignored_uids,
             ignored_gids: self.ignored_gids,
+            ignored_inbound_interfaces: inbound.ignored_interfaces,
+            ignored_outbound_interfaces: outbound.ignored_interfaces,
             ipv6: self.ipv6,
         })
     }
@@ -141,7 +144,7 @@ impl Recognized {
                 }
                 self.add_subnets(direction, table, rule);
                 if is_first {
-                    self.add_ports_and_owners(direction, table, rule);
+                    self.add_others(direction, table, rule);
                 }
             }
         }
@@ -154,11 +157,14 @@ impl Recognized {
         }
     }
 
-    fn add_ports_and_owners(&mut self, direction: Direction, table: &Table, rule: &Rule) {
+    /// Takes ports, owners and interfaces.
+    fn add_others(&mut self, direction: Direction, table: &Table, rule: &Rule) {
         let Some((field, numbers)) = compared(table, rule) else {
             return;
         };
-        let is_other = Purpose::of(rule).is_some_and(|purpose| purpose.is_about_others());
+        let purpose = Purpose::of(rule);
+        let is_other = purpose.as_ref().is_some_and(Purpose::is_about_others);
+        let is_of_interface = matches!(purpose, Some(Purpose::IgnoreInterface(_)));
         let ids = || {
             let &(first, last) = numbers.as_slice().first()?;
             IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)
@@ -169,6 +175,12 @@ impl Recognized {
             (Field::Gid, Action::Return) if is_other => self.ignored_gids.extend(ids()),
             (Field::Uid, Action::Return) => self.proxy_uid = id(),
             (Field::Gid, Action::Return) => self.proxy_gid = id(),
+            // lo's own rule is always there.
+            (Field::InInterface | Field::OutInterface, Action::Return) if is_of_interface => {
+                let first = numbers.as_slice().first();
+                let name = first.and_then(|&(first, _)| Interface::from_number(first));
+                self.one_way(direction).ignored_interfaces.extend(name);
+            }
             (Field::DestinationPort, Action::Return) => {
                 let written = named::<PortRange>(rule);
                 let intervals = written.iter().map(|range| range.numbers()).collect();

@@ -145,7 +145,7 @@ mod tests {
     use crate::rules::family::Family;
     use crate::rules::name::Name;
     use crate::rules::table::Table;
-    use crate::wanted::config::{IdRange, OwnerId, Port, PortRange, Subnet};
+    use crate::wanted::config::{IdRange, Interface, OwnerId, Port, PortRange, Subnet};
     use crate::wanted::direction::Direction;
 
     fn port() -> impl Strategy<Value = Port> {
@@ -194,6 +194,11 @@ mod tests {
             .prop_map(|(first, more)| IdRange::new(first, first.saturating_add(more).min(u32::MAX - 1)).unwrap())
     }
 
+    /// lo, which has a rule anyway, and others.
+    fn name() -> impl Strategy<Value = Interface> {
+        prop_oneof![Just("lo".to_owned()), "[a-z][a-z0-9._@-]{0,14}"].prop_map(|name| name.parse().unwrap())
+    }
+
     fn any_config() -> impl Strategy<Value = Config> {
         let id = || prop::option::of((1..u32::MAX).prop_map(|id| OwnerId::new(id).unwrap()));
         (
@@ -202,9 +207,17 @@ mod tests {
             (list(range), list(range), list(subnet), list(subnet)),
             (list(ids), list(ids)),
             (list(range), list(subnet)),
+            (list(name), list(name)),
         )
             .prop_map(
-                |((inbound_port, outbound_port, uid, gid, ipv6), redirected_ports, lists, ids, mut chosen)| {
+                |(
+                    (inbound_port, outbound_port, uid, gid, ipv6),
+                    redirected_ports,
+                    lists,
+                    ids,
+                    mut chosen,
+                    interfaces,
+                )| {
                     // Subnets of IPv6 alone, without rules for it, would redirect nothing.
                     chosen.1.retain(|subnet| ipv6 || subnet.family() == Family::V4);
                     Config {
@@ -221,6 +234,8 @@ mod tests {
                         redirected_outbound_subnets: chosen.1,
                         ignored_uids: ids.0,
                         ignored_gids: ids.1,
+                        ignored_inbound_interfaces: interfaces.0,
+                        ignored_outbound_interfaces: interfaces.1,
                         ipv6,
                     }
                 },

@@ -150,6 +150,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         Field::Uid => "--uid",
         Field::Gid => "--gid",
         Field::InInterface => "--in",
+        Field::OutInterface => "--out",
         _ => "",
     };
     if !is_known && !flag.is_empty() {
@@ -259,6 +260,7 @@ pub(super) fn purpose(rule: &Rule) -> String {
         Some(Purpose::IgnoreUsers(_)) => "ignored users",
         Some(Purpose::IgnoreGroups(ids)) if ids.first() == ids.last() => "ignored group",
         Some(Purpose::IgnoreGroups(_)) => "ignored groups",
+        Some(Purpose::IgnoreInterface(_)) => "ignored interface",
         Some(Purpose::IgnoreLoopback) => "within the pod",
         Some(Purpose::RedirectPort(_)) => "chosen port",
         Some(Purpose::RedirectSubnet(_)) => "chosen subnet",

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::rules::family::Family;
+use crate::rules::rule::{device, interface};
 
 /// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -47,6 +48,12 @@ pub enum Invalid {
     /// Not a user or group id, nor a range of them.
     #[error("\"{0}\" is not an id or a range of ids (0-4294967294, such as 1000 or 1000-1999)")]
     IdRange(String),
+    /// Not the name of a network interface, or one that rules have no plain way to write.
+    #[error(
+        "\"{0}\" is not an interface's name (at most 15 letters, digits and . _ - @, such as net1): name each interface \
+         in full, without wildcards"
+    )]
+    Interface(String),
     /// Not the name of a mode.
     #[error("\"{0}\" is not a mode (use nft, legacy or native)")]
     Mode(String),
@@ -294,6 +301,45 @@ impl FromStr for IdRange {
     }
 }
 
+/// The name of a network interface, which need not be there: rules compare names, packet by packet.
+///
+/// Of the names that the kernel takes (`dev_valid_name` in net/core/dev.c), those of letters, digits and `.`, `_`, `-` and
+/// `@`, the first of which is no `-`: iptables would take `net+` for a prefix, and so would nft `net*`, and other characters
+/// would have to be quoted, differently in each of them and in a shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface(String);
+
+impl Interface {
+    /// The interface that this number stands for (see [`Field::InInterface`](crate::rules::rule::Field::InInterface)).
+    pub(crate) fn from_number(number: u128) -> Option<Self> {
+        String::from_utf8(device(number)?).ok()?.parse().ok()
+    }
+
+    /// The name as a number that rules compare with.
+    pub(crate) fn number(&self) -> u128 {
+        interface(self.0.as_bytes())
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Interface {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        let is_name = (1..=15).contains(&text.len()) && text.bytes().all(is_plain) && ![".", ".."].contains(&text);
+        match is_name && !text.starts_with('-') {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Invalid::Interface(text.to_owned())),
+        }
+    }
+}
+
 /// What the rules are to do. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -324,6 +370,10 @@ pub struct Config {
     pub ignored_uids: Vec<IdRange>,
     /// Groups, likewise.
     pub ignored_gids: Vec<IdRange>,
+    /// Interfaces whose inbound connections bypass the proxy.
+    pub ignored_inbound_interfaces: Vec<Interface>,
+    /// Interfaces whose outbound connections bypass the proxy.
+    pub ignored_outbound_interfaces: Vec<Interface>,
     /// Whether IPv6 gets rules too; IPv4 always does.
     pub ipv6: bool,
 }
@@ -352,6 +402,8 @@ impl Config {
             redirected_outbound_subnets: Vec::new(),
             ignored_uids: Vec::new(),
             ignored_gids: Vec::new(),
+            ignored_inbound_interfaces: Vec::new(),
+            ignored_outbound_interfaces: Vec::new(),
             ipv6: true,
         }
     }
@@ -492,6 +544,59 @@ mod tests {
             "0-4294967295",
         ] {
             assert_eq!(text.parse::<IdRange>(), Err(Invalid::IdRange(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn interfaces_are_names_that_every_tool_reads_alike() {
+        for text in [
+            "net1",
+            "eth0.100",
+            "br-0a1b",
+            "a",
+            "wg_0",
+            "v@eth0",
+            "123456789abcdef",
+            "...",
+        ] {
+            let interface: Interface = text.parse().unwrap();
+            assert_eq!(interface.to_string(), text);
+            assert_eq!(Interface::from_number(interface.number()), Some(interface));
+        }
+        for text in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a:b",
+            "a b",
+            "a\t",
+            "a\n",
+            "1234567890abcdef",
+            "net+",
+            "+",
+            "net*",
+            "!",
+            "-t",
+            "a,b",
+            "a\"",
+            "a'",
+            "a\\",
+            "a\0",
+            "a$b",
+            "\u{e0}",
+        ] {
+            let error = text.parse::<Interface>().unwrap_err();
+            assert_eq!(error, Invalid::Interface(text.to_owned()));
+        }
+        for number in [
+            0,
+            u128::MAX,
+            interface(b"net+"),
+            interface(b"a\xff"),
+            interface(b"1234567890abcdef"),
+        ] {
+            assert_eq!(Interface::from_number(number), None);
         }
     }
 

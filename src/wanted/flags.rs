@@ -31,6 +31,10 @@ pub const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
 pub const SKIP_UID: &str = "skip-uid";
 /// [`Config::ignored_gids`].
 pub const SKIP_GID: &str = "skip-gid";
+/// [`Config::ignored_inbound_interfaces`].
+pub const INBOUND_INTERFACES_TO_IGNORE: &str = "inbound-interfaces-to-ignore";
+/// [`Config::ignored_outbound_interfaces`].
+pub const OUTBOUND_INTERFACES_TO_IGNORE: &str = "outbound-interfaces-to-ignore";
 /// [`Config::ipv6`].
 pub const IPV6: &str = "ipv6";
 /// [`Choice`].
@@ -57,6 +61,8 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
         redirected_outbound_subnets,
         ignored_uids,
         ignored_gids,
+        ignored_inbound_interfaces,
+        ignored_outbound_interfaces,
         ipv6,
     } = config;
     let mut flags = Flags::default();
@@ -81,6 +87,12 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
     );
     flags.list(SKIP_UID, ignored_uids, ToString::to_string);
     flags.list(SKIP_GID, ignored_gids, ToString::to_string);
+    for (name, interfaces) in [
+        (INBOUND_INTERFACES_TO_IGNORE, ignored_inbound_interfaces),
+        (OUTBOUND_INTERFACES_TO_IGNORE, ignored_outbound_interfaces),
+    ] {
+        flags.list(name, interfaces, ToString::to_string);
+    }
     if !ipv6 {
         // A boolean takes its value after "=" only.
         flags.0.push(format!("--{IPV6}=false"));
@@ -149,6 +161,8 @@ mod tests {
         config.redirected_outbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
         config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
         config.ignored_gids = vec!["7".parse().unwrap()];
+        config.ignored_inbound_interfaces = vec!["net1".parse().unwrap(), "net2".parse().unwrap()];
+        config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
         config.ipv6 = false;
         assert_eq!(
             arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
@@ -156,7 +170,7 @@ mod tests {
              --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
              --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 \
              --outbound-ports-to-redirect 80,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8 --skip-uid 0,1000-1999 --skip-gid 7 \
-             --ipv6=false --iptables-mode nft"
+             --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore tun0 --ipv6=false --iptables-mode nft"
         );
     }
 

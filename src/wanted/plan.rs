@@ -4,7 +4,7 @@ use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
 use crate::rules::subnet::addresses;
-use crate::wanted::config::{Config, IdRange, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
@@ -33,6 +33,7 @@ fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     purposes.extend(ignored_ports(&config.ignored_inbound_ports));
     purposes.extend(config.ignored_sources(family).cloned().map(Purpose::IgnoreSubnet));
+    purposes.extend(ignored_interfaces(&config.ignored_inbound_interfaces));
     if config.redirected_ports.is_empty() {
         purposes.push(Purpose::RedirectInbound);
     }
@@ -54,6 +55,7 @@ fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes.extend(destinations.cloned().map(Purpose::IgnoreSubnet));
     purposes.extend(config.ignored_uids.iter().copied().map(Purpose::IgnoreUsers));
     purposes.extend(config.ignored_gids.iter().copied().map(Purpose::IgnoreGroups));
+    purposes.extend(ignored_interfaces(&config.ignored_outbound_interfaces));
     if !config.redirected_outbound_ports.is_empty() {
         purposes.push(Purpose::IgnoreUnlistedPorts);
     }
@@ -70,6 +72,10 @@ fn ignored_ports(ports: &[PortRange]) -> impl Iterator<Item = Purpose> {
     Multiport::pieces(ports).into_iter().map(Purpose::IgnorePorts)
 }
 
+fn ignored_interfaces(interfaces: &[Interface]) -> impl Iterator<Item = Purpose> {
+    interfaces.iter().cloned().map(Purpose::IgnoreInterface)
+}
+
 /// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
 fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
     let tcp = || Condition::is(Field::Protocol, TCP);
@@ -81,11 +87,12 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
         values: Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect()),
         negated,
     };
+    // What a rule can look at of the other end, and of the way to it.
+    let (side, device) = match chain {
+        ChainName::Prerouting | ChainName::ProxyInitRedirect => (Field::Source(family), Field::InInterface),
+        ChainName::Output | ChainName::ProxyInitOutput => (Field::Destination(family), Field::OutInterface),
+    };
     let within = |subnet: &Subnet| {
-        let side = match chain {
-            ChainName::Prerouting | ChainName::ProxyInitRedirect => Field::Source(family),
-            ChainName::Output | ChainName::ProxyInitOutput => Field::Destination(family),
-        };
         // A subnet of all addresses needs no condition; iptables leaves it out too.
         let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
         net.map(|net| Condition::is(side, addresses(net))).into_iter()
@@ -103,10 +110,8 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
         Purpose::IgnoreGroup => (owner(Field::Gid, config.proxy_gid?), Action::Return),
         Purpose::IgnoreUsers(ids) => (owners(Field::Uid, *ids), Action::Return),
         Purpose::IgnoreGroups(ids) => (owners(Field::Gid, *ids), Action::Return),
-        Purpose::IgnoreLoopback => (
-            vec![Condition::is(Field::OutInterface, interface(LOOPBACK))],
-            Action::Return,
-        ),
+        Purpose::IgnoreInterface(name) => (vec![Condition::is(device, name.number())], Action::Return),
+        Purpose::IgnoreLoopback => (vec![Condition::is(device, interface(LOOPBACK))], Action::Return),
         Purpose::RedirectPort(port) => {
             let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
             (vec![tcp(), to_port], redirect(config.inbound_port))
@@ -250,6 +255,8 @@ mod tests {
         config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
         config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
         config.ignored_gids = vec!["7".parse().unwrap()];
+        config.ignored_inbound_interfaces = vec!["net1".parse().unwrap(), "net2".parse().unwrap()];
+        config.ignored_outbound_interfaces = vec!["net1".parse().unwrap()];
         config.ipv6 = false;
         assert_eq!(plan(&config).len(), 1);
         assert_eq!(
@@ -258,6 +265,8 @@ mod tests {
                 "PROXY_INIT_REDIRECT -p tcp -m multiport --dports 4190,8000:8100 -m comment --comment proxy-init/ignore-port-4190,8000:8100 -j RETURN",
                 "PROXY_INIT_REDIRECT -s 10.0.0.0/8 -m comment --comment proxy-init/ignore-subnet-10.1.2.3/8 -j RETURN",
                 "PROXY_INIT_REDIRECT -m comment --comment proxy-init/ignore-subnet-0.0.0.0/0 -j RETURN",
+                "PROXY_INIT_REDIRECT -i net1 -m comment --comment proxy-init/ignore-interface-net1 -j RETURN",
+                "PROXY_INIT_REDIRECT -i net2 -m comment --comment proxy-init/ignore-interface-net2 -j RETURN",
                 "PROXY_INIT_REDIRECT -p tcp -m tcp --dport 80 -m comment --comment proxy-init/redirect-port-80-to-proxy-port -j REDIRECT --to-ports 4143",
                 "PROXY_INIT_REDIRECT -p tcp -m tcp --dport 443 -m comment --comment proxy-init/redirect-port-443-to-proxy-port -j REDIRECT --to-ports 4143",
                 "PREROUTING -m comment --comment proxy-init/install-proxy-init-prerouting -j PROXY_INIT_REDIRECT",
@@ -269,6 +278,7 @@ mod tests {
                 "PROXY_INIT_OUTPUT -m owner --uid-owner 0 -m comment --comment proxy-init/ignore-user-id-0 -j RETURN",
                 "PROXY_INIT_OUTPUT -m owner --uid-owner 1000-1999 -m comment --comment proxy-init/ignore-user-id-1000-1999 -j RETURN",
                 "PROXY_INIT_OUTPUT -m owner --gid-owner 7 -m comment --comment proxy-init/ignore-group-id-7 -j RETURN",
+                "PROXY_INIT_OUTPUT -o net1 -m comment --comment proxy-init/ignore-interface-net1 -j RETURN",
                 "PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 80,8000:8100 -m comment --comment proxy-init/ignore-unlisted-ports -j RETURN",
                 "PROXY_INIT_OUTPUT -p tcp -m comment --comment proxy-init/redirect-all-outgoing-to-proxy-port -j REDIRECT --to-ports 4140",
                 "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",

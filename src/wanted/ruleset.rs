@@ -9,7 +9,7 @@ use crate::rules::hook::{Hook, NAT_PRIORITY};
 use crate::rules::name::Name;
 use crate::rules::rule::{Condition, Field, Rule};
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
-use crate::wanted::config::{IdRange, Port, PortRange, Subnet};
+use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
 use crate::wanted::mode::NAT;
 
 /// One family's rules in the nat table, chain by chain.
@@ -188,6 +188,8 @@ pub enum Purpose {
     IgnoreUsers(IdRange),
     /// Connections of these groups bypass the proxy.
     IgnoreGroups(IdRange),
+    /// Connections by this interface bypass the proxy.
+    IgnoreInterface(Interface),
     /// Connections within the pod bypass the proxy.
     IgnoreLoopback,
     /// Inbound connections to this port go to the proxy.
@@ -269,6 +271,8 @@ impl Purpose {
             ids.parse().ok().map(Self::IgnoreUsers)
         } else if let Some(ids) = text.strip_prefix("ignore-group-id-") {
             ids.parse().ok().map(Self::IgnoreGroups)
+        } else if let Some(name) = text.strip_prefix("ignore-interface-") {
+            name.parse().ok().map(Self::IgnoreInterface)
         } else if let Some(subnet) = text.strip_prefix("redirect-subnet-") {
             let subnet = subnet.strip_suffix("-to-proxy-port")?;
             subnet.parse().ok().map(Self::RedirectSubnet)
@@ -291,6 +295,7 @@ impl fmt::Display for Purpose {
             Self::RedirectSubnet(subnet) => write!(f, "redirect-subnet-{subnet}-to-proxy-port"),
             Self::IgnoreUsers(ids) => write!(f, "ignore-user-id-{ids}"),
             Self::IgnoreGroups(ids) => write!(f, "ignore-group-id-{ids}"),
+            Self::IgnoreInterface(name) => write!(f, "ignore-interface-{name}"),
             Self::IgnoreLoopback => f.write_str("ignore-loopback"),
             Self::RedirectPort(port) => write!(f, "redirect-port-{port}-to-proxy-port"),
             Self::RedirectInbound => f.write_str("redirect-all-incoming-to-proxy-port"),
@@ -514,6 +519,10 @@ mod tests {
                 "ignore-user-id-1000-1999",
             ),
             (Purpose::IgnoreGroups("0".parse().unwrap()), "ignore-group-id-0"),
+            (
+                Purpose::IgnoreInterface("net1".parse().unwrap()),
+                "ignore-interface-net1",
+            ),
             (Purpose::IgnoreUnlistedPorts, "ignore-unlisted-ports"),
             (
                 Purpose::RedirectSubnet("10.1.2.3/8".parse().unwrap()),

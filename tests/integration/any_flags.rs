@@ -13,6 +13,7 @@ fn any_flags() -> impl Strategy<Value = Flags> {
     let range = (0..u32::MAX, prop_oneof![Just(0), 0..5000u32])
         .prop_map(|(first, more)| (first, first.saturating_add(more).min(u32::MAX - 1)));
     let ids = || proptest::collection::vec(range.clone(), 0..3);
+    let names = || proptest::collection::vec("[a-zA-Z0-9_@][a-zA-Z0-9._@-]{0,14}", 0..3);
     (
         (port.clone(), port.clone(), id(), id()),
         proptest::collection::vec(port, 0..4),
@@ -20,10 +21,11 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         (subnets(), subnets()),
         (ids(), ids()),
         (proptest::option::of(ranges()), proptest::option::of(subnets())),
+        (names(), names()),
         prop::bool::weighted(0.8),
     )
         .prop_map(
-            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, chosen, ipv6)| {
+            |((inbound_port, outbound_port, uid, gid), redirect, ranges, subnets, ids, chosen, names, ipv6)| {
                 let bounds = |ranges: Vec<(u16, u16)>| {
                     ranges
                         .into_iter()
@@ -50,6 +52,8 @@ fn any_flags() -> impl Strategy<Value = Flags> {
                         .collect(),
                     skip_uids: ids.0,
                     skip_gids: ids.1,
+                    inbound_interfaces: names.0,
+                    outbound_interfaces: names.1,
                     ipv6,
                 }
             },

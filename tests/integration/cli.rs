@@ -53,6 +53,20 @@ fn bad_input_is_one_line_that_names_the_flag_and_the_value() {
             &["--outbound-subnets-to-redirect names IPv6 subnets only"],
         ),
         (
+            "-p 4143 -o 4140 --inbound-interfaces-to-ignore net1,net+",
+            &[
+                "--inbound-interfaces-to-ignore \"net+\" is not an interface's name",
+                "without wildcards",
+            ],
+        ),
+        (
+            "-p 4143 -o 4140 --outbound-interfaces-to-ignore 1234567890abcdef",
+            &[
+                "--outbound-interfaces-to-ignore \"1234567890abcdef\" is not",
+                "at most 15",
+            ],
+        ),
+        (
             "-p 4143 -o 4140 --outbound-ports-to-redirect ,",
             &["--outbound-ports-to-redirect \",\" names no port"],
         ),

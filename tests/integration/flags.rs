@@ -463,6 +463,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
             &[
                 "--output",
                 "--outgoing-proxy-port",
+                "--outbound-interfaces-to-ignore",
                 "--outbound-ports-to-ignore",
                 "--outbound-ports-to-redirect",
                 "--outbound-subnets-to-ignore",

@@ -1,8 +1,9 @@
 //! Real connections between a pod and the outside, over IPv4 and IPv6, through the rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect};
+use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect, families};
 
 use crate::support::install;
 
@@ -29,6 +30,40 @@ impl Mesh {
             lab,
             _servers: [pod, outside],
         }
+    }
+
+    /// Joins the pod and the outside by another pair of devices, and returns its addresses there and here, once they work.
+    fn add_device(&self, name: &str, number: u8) -> Vec<(IpAddr, IpAddr)> {
+        let outside = self.lab.outside.path();
+        self.lab.pod.sh(&format!(
+            "ip link add {name} type veth peer name out{number} netns {}",
+            outside.display()
+        ));
+        let addresses = |last| [format!("10.{number}.0.{last}/24"), format!("fd{number}::{last}/64")];
+        let ends = [
+            (&self.lab.pod, name.to_owned(), 2),
+            (&self.lab.outside, format!("out{number}"), 1),
+        ];
+        for (namespace, device, last) in ends {
+            for address in addresses(last).iter().take(families()) {
+                namespace.sh(&format!("ip address add {address} dev {device} nodad"));
+            }
+            namespace.sh(&format!("ip link set {device} up"));
+        }
+        let address = |text: &str| -> IpAddr { text.split('/').next().unwrap().parse().unwrap() };
+        let (inside, outside) = (addresses(2), addresses(1));
+        let pairs = inside.iter().zip(&outside).take(families());
+        let pairs: Vec<_> = pairs
+            .map(|(inside, outside)| (address(inside), address(outside)))
+            .collect();
+        // The kernel takes up IPv6's addresses once it has seen the carrier.
+        let end = Instant::now() + Duration::from_secs(60);
+        for &(_, outside) in &pairs {
+            while self.outbound(PROXY, outside, 80) != direct(outside, 80) {
+                assert!(Instant::now() < end, "{outside} isn't reached by {name}");
+            }
+        }
+        pairs
     }
 
     /// From outside to the pod's port.
@@ -176,6 +211,47 @@ pub(crate) fn check_mode(mode: &str) {
             };
             assert_eq!(mesh.outbound(Owner { uid, gid }, to, 80), wanted, "of {uid}, {gid}");
         }
+    }
+
+    let interfaces = "--inbound-interfaces-to-ignore net1 --outbound-interfaces-to-ignore net1";
+    let mesh = Mesh::new(&format!("--iptables-mode {mode} -u 2102 {interfaces}"));
+    // They come after the rules, which have only their names.
+    let ignored = mesh.add_device("net1", 78);
+    let others = mesh.add_device("net11", 79);
+    for family in 0..families() {
+        let pod = POD[family];
+        for (device, (inside, outside), is_ignored) in [
+            ("eth0", (pod, NEIGHBOUR[family]), false),
+            ("net1", ignored[family], true),
+            ("net11", others[family], false),
+        ] {
+            let wanted = |port: u16, to| match is_ignored {
+                true => direct(to, if port == INBOUND { 8080 } else { 80 }),
+                false => redirected(port, (to, if port == INBOUND { 8080 } else { 80 })),
+            };
+            let come_in = connect(&mesh.lab.outside, ROOT, SocketAddr::new(inside, 8080));
+            assert_eq!(come_in, wanted(INBOUND, inside), "in by {device}");
+            assert_eq!(
+                mesh.outbound(APP, outside, 80),
+                wanted(OUTBOUND, outside),
+                "out by {device}"
+            );
+            assert_eq!(
+                mesh.outbound(PROXY, outside, 80),
+                direct(outside, 80),
+                "the proxy, by {device}"
+            );
+        }
+        let distant = DISTANT[family];
+        assert_eq!(
+            mesh.outbound(APP, distant, 80),
+            redirected(OUTBOUND, (distant, 80)),
+            "by eth0"
+        );
+        mesh.lab
+            .pod
+            .sh(&format!("ip route replace {distant} via {}", ignored[family].1));
+        assert_eq!(mesh.outbound(APP, distant, 80), direct(distant, 80), "by net1 now");
     }
 
     // More ports than one match of multiport's holds.

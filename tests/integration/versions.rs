@@ -110,6 +110,7 @@ fn every_version_saves_checks_and_deletes_alike() {
             "--iptables-mode nft -p 4143 -o 4140 -u 2102 -g 2103 -r 80,443 --inbound-ports-to-ignore 4190,8000-8100 \
              --outbound-ports-to-ignore 443 --subnets-to-ignore 10.0.0.0/8,10.1.2.3/30,fd00::/8 \
              --outbound-subnets-to-ignore 192.0.2.1/32,2001:db8::/33 --skip-uid 0,1000-1999 --skip-gid 7 \
+             --inbound-interfaces-to-ignore net1,eth0.100 --outbound-interfaces-to-ignore tun0,123456789abcdef \
              --outbound-ports-to-redirect 80,443,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8,fd00::/8",
         );
         versions.push(iptables.stdout(&namespace, "iptables --version").trim().to_owned());
@@ -229,7 +230,8 @@ fn every_version_of_nft_reads_and_edits_native_modes_table() {
                  --inbound-ports-to-ignore 4190,8000-8100,65535 --outbound-ports-to-ignore 443,8443 \
                  --subnets-to-ignore 10.0.0.0/8,10.1.2.3/30,fd00::/8 \
                  --outbound-subnets-to-ignore 192.0.2.1/32,2001:db8::/33 --skip-uid 0,1000-1999 --skip-gid 7 \
-             --outbound-ports-to-redirect 80,443,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8,fd00::/8",
+                 --inbound-interfaces-to-ignore net1,eth0.100 --outbound-interfaces-to-ignore tun0,123456789abcdef \
+                 --outbound-ports-to-redirect 80,443,8000-8100 --outbound-subnets-to-redirect 10.0.0.0/8,fd00::/8",
                 redirected.join(",")
             ),
         );

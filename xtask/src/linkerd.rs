@@ -84,6 +84,10 @@ pub struct Flags {
     pub skip_uids: Vec<(u32, u32)>,
     /// `--skip-gid`, as above.
     pub skip_gids: Vec<(u32, u32)>,
+    /// `--inbound-interfaces-to-ignore`, which it lacks too.
+    pub inbound_interfaces: Vec<String>,
+    /// `--outbound-interfaces-to-ignore`, which it lacks too.
+    pub outbound_interfaces: Vec<String>,
     /// `--ipv6`
     pub ipv6: bool,
 }
@@ -106,6 +110,8 @@ impl Default for Flags {
             chosen_subnets: vec![],
             skip_uids: vec![],
             skip_gids: vec![],
+            inbound_interfaces: vec![],
+            outbound_interfaces: vec![],
             ipv6: true,
         }
     }
@@ -141,6 +147,8 @@ impl Flags {
         for (flag, list) in [
             ("outbound-ports-to-redirect", ranges(&self.outbound_chosen)),
             ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
+            ("inbound-interfaces-to-ignore", self.inbound_interfaces.join(",")),
+            ("outbound-interfaces-to-ignore", self.outbound_interfaces.join(",")),
         ] {
             arguments.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
         }
@@ -172,25 +180,35 @@ impl Flags {
         }
     }
 
-    /// The proxy's port to which linkerd-init's rules send a connection, if they do.
+    /// The proxy's port to which the rules send a connection, if they do.
     pub fn redirects(&self, connection: &Connection) -> Option<u16> {
-        let Connection { to, from, way } = *connection;
+        let Connection { to, from, way, device } = *connection;
         let ranges = |ranges: &[(u16, u16)]| ranges.iter().any(|&(low, high)| (low..=high).contains(&to.port()));
         let subnets = |subnets: &[String], address| subnets.iter().any(|subnet| contains(subnet, address));
+        let ids = |ids: &[(u32, u32)], id| ids.iter().any(|&(first, last)| (first..=last).contains(&id));
+        let by_one_of = |names: &[String]| names.iter().any(|name| name == device);
         if !self.ipv6 && to.is_ipv6() {
             return None;
         }
         match way {
             Way::In => {
                 let chosen = self.redirect.is_empty() || self.redirect.contains(&to.port());
-                let ignored = ranges(&self.inbound) || subnets(&self.inbound_subnets, from);
+                let ignored = ranges(&self.inbound)
+                    || subnets(&self.inbound_subnets, from)
+                    || by_one_of(&self.inbound_interfaces);
                 (chosen && !ignored).then_some(self.inbound_port)
             }
-            Way::Out { owner, by_loopback } => {
+            Way::Out { owner } => {
                 let is_proxy = self.uid.is_some_and(|uid| uid > 0 && uid == owner.uid)
                     || self.gid.is_some_and(|gid| gid > 0 && gid == owner.gid);
-                let ignored = ranges(&self.outbound) || subnets(&self.outbound_subnets, to.ip());
-                (!is_proxy && !by_loopback && !ignored).then_some(self.outbound_port)
+                let ignored = ranges(&self.outbound)
+                    || subnets(&self.outbound_subnets, to.ip())
+                    || by_one_of(&self.outbound_interfaces)
+                    || ids(&self.skip_uids, owner.uid)
+                    || ids(&self.skip_gids, owner.gid);
+                let chosen = (self.outbound_chosen.is_empty() || ranges(&self.outbound_chosen))
+                    && (self.chosen_subnets.is_empty() || subnets(&self.chosen_subnets, to.ip()));
+                (!is_proxy && device != "lo" && !ignored && chosen).then_some(self.outbound_port)
             }
         }
     }
@@ -222,6 +240,7 @@ impl Flags {
                 &format!("ignore-subnet-{subnet}"),
             )
         }));
+        rules.extend(ignored_interfaces("PROXY_INIT_REDIRECT -i", &self.inbound_interfaces));
         if self.redirect.is_empty() {
             rules.push(rule(
                 &format!("-A PROXY_INIT_REDIRECT -p tcp -j REDIRECT --to-port {to}"),
@@ -271,6 +290,7 @@ impl Flags {
                 )
             }));
         }
+        rules.extend(ignored_interfaces("PROXY_INIT_OUTPUT -o", &self.outbound_interfaces));
         if !self.outbound_chosen.is_empty() {
             let pieces = pieces(&self.outbound_chosen);
             let pieces = pieces.iter().map(|piece| format!("-m multiport ! --dports {piece}"));
@@ -306,6 +326,8 @@ pub struct Connection {
     pub from: IpAddr,
     /// Which way it goes.
     pub way: Way,
+    /// The device by which it comes in or leaves.
+    pub device: &'static str,
 }
 
 /// Which way a connection goes.
@@ -317,8 +339,6 @@ pub enum Way {
     Out {
         /// Whose it is.
         owner: Owner,
-        /// Whether it leaves by the loopback device.
-        by_loopback: bool,
     },
 }
 
@@ -349,6 +369,17 @@ fn ids(ranges: &[(u32, u32)]) -> Vec<String> {
         false => format!("{first}-{last}"),
     };
     ranges.iter().map(text).collect()
+}
+
+/// A rule for each interface.
+fn ignored_interfaces(begun: &str, names: &[String]) -> impl Iterator<Item = String> {
+    let one = move |name: &String| {
+        rule(
+            &format!("-A {begun} {name} -j RETURN"),
+            &format!("ignore-interface-{name}"),
+        )
+    };
+    names.iter().map(one)
 }
 
 /// A rule for each piece of a list of ports.

@@ -166,6 +166,8 @@ fn a_pod_with_every_annotation_needs_one_request() {
             ("proxy-init.io/skip-gid", "6"),
             ("proxy-init.io/outbound-ports-to-redirect", "7"),
             ("proxy-init.io/outbound-subnets-to-redirect", "10.0.0.0/8"),
+            ("proxy-init.io/inbound-interfaces-to-ignore", "net1"),
+            ("proxy-init.io/outbound-interfaces-to-ignore", "net1"),
         ],
         ..MESHED
     });

@@ -80,6 +80,9 @@ struct Case {
     chosen_ports: Vec<String>,
     chosen_subnets: Vec<String>,
     annotated_ports: Option<String>,
+    inbound_interfaces: Vec<String>,
+    outbound_interfaces: Vec<String>,
+    annotated_interfaces: Option<String>,
 }
 
 fn any_case() -> impl Strategy<Value = Case> {
@@ -87,6 +90,7 @@ fn any_case() -> impl Strategy<Value = Case> {
     let id = || prop_oneof![Just(-1), Just(0), 1..i64::from(u32::MAX)];
     let list = |length: usize| proptest::collection::vec(any_range(), 0..length);
     let subnets = || proptest::collection::vec(any_subnet(), 0..4);
+    let names = || proptest::collection::vec("[a-z][a-z0-9._@-]{0,14}", 0..3);
     let id_text = || proptest::option::of(0..u32::MAX);
     (
         (port(), port(), id(), id(), proptest::collection::vec(port(), 0..4)),
@@ -101,13 +105,14 @@ fn any_case() -> impl Strategy<Value = Case> {
         ),
         (list(4), list(4)),
         (list(20), subnets(), proptest::option::of(any_range())),
+        (names(), names(), proptest::option::of("net[0-9]{1,5}")),
         (
             proptest::option::of(any_list(any_range())),
             proptest::option::of(any_list(any_range())),
         ),
     )
         .prop_map(
-            |(numbers, lists, (ipv6, native), annotations, ids, chosen, skip)| Case {
+            |(numbers, lists, (ipv6, native), annotations, ids, chosen, names, skip)| Case {
                 inbound_port: numbers.0,
                 outbound_port: numbers.1,
                 uid: numbers.2,
@@ -131,6 +136,9 @@ fn any_case() -> impl Strategy<Value = Case> {
                 chosen_ports: chosen.0,
                 chosen_subnets: chosen.1.into_iter().filter(|it| ipv6 || !it.contains(':')).collect(),
                 annotated_ports: chosen.2,
+                inbound_interfaces: names.0,
+                outbound_interfaces: names.1,
+                annotated_interfaces: names.2,
             },
         )
 }
@@ -159,6 +167,7 @@ impl Case {
             ("skip-uid", &self.skip_uid),
             ("skip-gid", &self.skip_gid),
             ("outbound-ports-to-redirect", &self.annotated_ports),
+            ("inbound-interfaces-to-ignore", &self.annotated_interfaces),
         ] {
             if let Some(value) = value {
                 annotations[format!("proxy-init.io/{key}")] = value.as_str().into();
@@ -178,6 +187,8 @@ impl Case {
             "outbound-subnets-to-ignore": self.outbound_subnets,
             "outbound-ports-to-redirect": self.chosen_ports,
             "outbound-subnets-to-redirect": self.chosen_subnets,
+            "inbound-interfaces-to-ignore": self.inbound_interfaces,
+            "outbound-interfaces-to-ignore": self.outbound_interfaces,
             "skip-uid": self.uids,
             "skip-gid": self.gids,
             "iptables-mode": self.mode(),
@@ -214,6 +225,11 @@ impl Case {
                 or(&self.annotated_ports, &self.chosen_ports),
             ),
             ("outbound-subnets-to-redirect", self.chosen_subnets.join(",")),
+            (
+                "inbound-interfaces-to-ignore",
+                or(&self.annotated_interfaces, &self.inbound_interfaces),
+            ),
+            ("outbound-interfaces-to-ignore", self.outbound_interfaces.join(",")),
         ] {
             flags.extend((!list.is_empty()).then(|| format!("--{flag}={list}")));
         }

@@ -68,14 +68,18 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
         Field::Source(family) | Field::Destination(family) if family == table => {
             write_addresses(list, *field, family, (first, last))?;
         }
-        Field::OutInterface if first == last => {
+        Field::InInterface | Field::OutInterface if first == last => {
             let mut name = device(first)?;
             // Comparing the NUL too makes it the whole name and not a prefix.
             name.push(0);
             if name.len() > (field.bits() / 8) as usize {
                 return None;
             }
-            compare(list, libc::NFT_META_OIFNAME, &name);
+            let key = match field {
+                Field::InInterface => libc::NFT_META_IIFNAME,
+                _ => libc::NFT_META_OIFNAME,
+            };
+            compare(list, key, &name);
         }
         _ => return None,
     }

@@ -90,23 +90,43 @@ fn any_flags() -> impl Strategy<Value = Flags> {
         (None, None),
         (Some(2102), Some(1000)),
     ]);
-    let subnets = (
-        prop_oneof![2 => Just(vec![]), 1 => subnets()],
-        prop_oneof![2 => Just(vec![]), 1 => subnets()],
-    );
-    (ranges(), ranges(), subnets, chosen, owner, prop::bool::weighted(0.95)).prop_map(
-        |(inbound, outbound, (inbound_subnets, outbound_subnets), redirect, (uid, gid), ipv6)| Flags {
-            uid,
-            gid,
-            redirect,
-            inbound,
-            outbound,
-            inbound_subnets,
-            outbound_subnets,
-            ipv6,
-            ..Flags::default()
-        },
+    let maybe = move || prop_oneof![2 => Just(vec![]), 1 => subnets()];
+    let ids = || prop_oneof![3 => Just(vec![]), 1 => subsequence(vec![(0, 0), (1000, 1000), (900, 1999)], 1..=2)];
+    let names = || prop_oneof![3 => Just(vec![]), 1 => subsequence(vec!["eth0", "eth1", "net1"], 1..=2)];
+    let owned = |names: Vec<&str>| names.into_iter().map(ToOwned::to_owned).collect();
+    let only = prop_oneof![3 => Just(vec![]), 1 => ranges()];
+    (
+        (ranges(), ranges(), chosen, only),
+        (maybe(), maybe(), maybe()),
+        (owner, ids(), ids()),
+        (names(), names()),
+        prop::bool::weighted(0.95),
     )
+        .prop_map(
+            move |((inbound, outbound, redirect, outbound_chosen), subnets, owners, names, ipv6)| {
+                let ((uid, gid), skip_uids, skip_gids) = owners;
+                let (inbound_subnets, outbound_subnets, mut chosen_subnets) = subnets;
+                // Subnets of IPv6 alone, without rules for it, are refused.
+                chosen_subnets.retain(|subnet| ipv6 || !subnet.contains(':'));
+                Flags {
+                    uid,
+                    gid,
+                    redirect,
+                    inbound,
+                    outbound,
+                    inbound_subnets,
+                    outbound_subnets,
+                    outbound_chosen,
+                    chosen_subnets,
+                    skip_uids,
+                    skip_gids,
+                    inbound_interfaces: owned(names.0),
+                    outbound_interfaces: owned(names.1),
+                    ipv6,
+                    ..Flags::default()
+                }
+            },
+        )
 }
 
 /// What is done in an empty pod, and how to do it again.

@@ -286,11 +286,9 @@ impl Case {
             from: self.addresses().0,
             way: match self.is_inbound() {
                 true => linkerd::Way::In,
-                false => linkerd::Way::Out {
-                    owner: self.owner,
-                    by_loopback: self.is_local(),
-                },
+                false => linkerd::Way::Out { owner: self.owner },
             },
+            device: self.device(),
         }
     }
 }
