@@ -1,7 +1,7 @@
 //! The CNI plugin and the node's agent, as deploy/cni installs them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::images;
 use crate::kubectl::Kubectl;
 use crate::machine::{NETWORKS, NODE, PLUGINS};
 use crate::pod::{self, Pod};
-use crate::services::NETWORK;
+use crate::services::{NETWORK, wait_for};
 use crate::world::{Scenario, World};
 
 /// The namespace that deploy/cni makes.
@@ -20,7 +20,36 @@ const AGENTS: &str = "linkerd-cni";
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     // Whatever pod starts meanwhile gets the plugin too.
-    vec![Scenario::new("the node's agent and the CNI plugin, from deploy/cni", installed).alone()]
+    vec![
+        Scenario::new(
+            "the node's agent and the CNI plugin, from deploy/cni",
+            |world, namespace| with_agent(world, |agent| live(world, namespace, agent)),
+        )
+        .alone(),
+        Scenario::new(
+            "the node's agent: a taint, many pods at once, a new token, a reboot",
+            |world, namespace| with_agent(world, |agent| outlive(world, namespace, agent)),
+        )
+        .alone(),
+    ]
+}
+
+/// How many pods start at once.
+const MANY: i64 = 20;
+
+/// The taint that keeps pods away until the plugin is there.
+const TAINT: &str = "linkerd.io/cni-not-ready";
+
+/// What the agent says it is doing, for Prometheus.
+const METRICS: &str = "http://127.0.0.1:9990/metrics";
+
+/// deploy/cni, to be installed.
+struct Agent<'a> {
+    kubectl: &'a Kubectl,
+    /// What `kubectl apply --kustomize` takes.
+    folder: String,
+    /// The network configuration without the plugin.
+    before: Vec<u8>,
 }
 
 /// What deploy/cni is changed in: the images' names, and flags of the chart's that other scenarios count on.
@@ -40,47 +69,69 @@ const CHANGES: [(&str, &str, &str); 4] = [
     ),
 ];
 
-fn installed(world: &World<'_>, namespace: &str) -> Result<String> {
+/// Does this with deploy/cni, which is gone afterwards.
+fn with_agent(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
-    let folder = copied()?;
-    let folder = folder.to_string_lossy();
-    let before = fs::read(NETWORK)?;
-    let outcome = try_all(world, namespace, &folder, &before);
+    let agent = Agent {
+        kubectl,
+        folder: copied()?.to_string_lossy().into_owned(),
+        before: fs::read(NETWORK)?,
+    };
+    let outcome = work(&agent);
     // Pods of other scenarios are to start without it. It is gone already unless something failed.
-    kubectl.output("", &["delete", "--kustomize", &folder, "--ignore-not-found"])?;
+    kubectl.output("", &["delete", "--kustomize", &agent.folder, "--ignore-not-found"])?;
     outcome
 }
 
-fn try_all(world: &World<'_>, namespace: &str, folder: &str, before: &[u8]) -> Result<String> {
-    let kubectl = &world.cluster.kubectl;
-    install(kubectl, folder)?;
+fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+    let kubectl = agent.kubectl;
+    agent.install()?;
     // Meshed, unmeshed, and with annotations of the pod's own.
     let meshed = start(world, namespace, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
     unmeshed(world, namespace, "unmeshed")?;
     let mut skipping = injected("skipping");
     skipping["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": "8080"});
-    let skipping = start(world, namespace, &skipping)?;
-    skipping.try_injected_but(&world.neighbour, |connection: &mut Connection| {
-        // In place of the configuration's own: the proxy's port for metrics, and what the application serves.
-        if connection.client == Client::Neighbour && connection.to.port() != 4191 {
-            connection.port = Some(if connection.to.port() == 8080 { 8080 } else { 4143 });
-        }
-    })?;
+    start(world, namespace, &skipping)?.try_injected_but(&world.neighbour, skips_8080)?;
+    // With the same annotation of its namespace's.
+    kubectl.run(&[
+        "annotate",
+        "namespace",
+        namespace,
+        "config.linkerd.io/skip-inbound-ports=8080",
+    ])?;
+    start(world, namespace, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    kubectl.run(&[
+        "annotate",
+        "namespace",
+        namespace,
+        "config.linkerd.io/skip-inbound-ports-",
+    ])?;
+    // The control plane's pods have to reach the API server without a proxy.
+    let mut destination = injected("destination");
+    destination["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!("destination");
+    let destination = start(world, namespace, &destination)?;
+    destination.try_injected(&world.neighbour, true)?;
+    let rules = destination.look("nft list chain ip nat PROXY_INIT_OUTPUT")?;
+    if !rules.contains("443") {
+        return Err(format!("a pod of the control plane's has {rules}").into());
+    }
     // Another program takes a rule away.
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
     meshed.warned("LinkerdCNIDrifted")?;
-    // The agent is replaced, as in an update: pods that start then get their rules.
-    kubectl.run(&["rollout", "restart", "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
-    start(world, namespace, &injected("during-update"))?.try_injected(&world.neighbour, true)?;
-    rolled(kubectl)?;
+    // The agent is replaced, as in an update, and rolled back: pods that start then get their rules.
+    for (what, name) in [("restart", "during-update"), ("undo", "during-rollback")] {
+        kubectl.run(&["rollout", what, "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
+        start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true)?;
+        agent.rolled()?;
+    }
     // The API server is killed, and comes back.
     world.cluster.kill_service("kube-apiserver")?;
     world.cluster.start_service("kube-apiserver")?;
     world.cluster.wait_for_api()?;
     start(world, namespace, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)?;
     // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
-    uninstall(kubectl, folder, before)?;
+    agent.uninstall()?;
     let mut raced = injected("raced");
     raced["spec"]["initContainers"] = json!([validator()]);
     let raced = Pod::create(kubectl, namespace, &raced)?;
@@ -88,77 +139,165 @@ fn try_all(world: &World<'_>, namespace: &str, folder: &str, before: &[u8]) -> R
     if ended.code != 95 {
         return Err(format!("a pod without rules: {ended:?}").into());
     }
-    install(kubectl, folder)?;
+    agent.install()?;
     raced.ready()?;
     raced.has_event("LinkerdCNIRepaired")?;
     raced.try_injected(&world.neighbour, true)?;
-    uninstall(kubectl, folder, before)?;
+    agent.uninstall()?;
     unmeshed(world, namespace, "afterwards")?;
     Ok(
-        "meshed, unmeshed, annotated; drift reported; updated; API server killed and back; repaired in place; removed"
+        "meshed, unmeshed, annotated, control plane; drift reported; updated and rolled back; API server killed and back; \
+         repaired in place; removed"
             .to_owned(),
     )
 }
 
-/// deploy/cni/base, changed.
-fn copied() -> Result<std::path::PathBuf> {
+/// In place of the configuration's own ports: the proxy's port for metrics, and what the application serves.
+fn skips_8080(connection: &mut Connection) {
+    if connection.client == Client::Neighbour && connection.to.port() != 4191 {
+        connection.port = Some(if connection.to.port() == 8080 { 8080 } else { 4143 });
+    }
+}
+
+fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+    let kubectl = agent.kubectl;
+    // A node that is born with the taint.
+    let taint = format!("{TAINT}=:NoSchedule");
+    kubectl.run(&["taint", "node", "node", &taint])?;
+    agent.install()?;
+    wait_for("the node without the taint", || {
+        let node = kubectl.json(&["get", "node", "node"]);
+        node.is_ok_and(|node| !node["spec"]["taints"].to_string().contains(TAINT))
+    })?;
+    // Many pods at once: the plugin sets each of them up, and none has to be healed.
+    let mut spec = pod::specification(&[]);
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    let template =
+        json!({"metadata": {"labels": {"app": "many", "linkerd.io/control-plane-ns": "linkerd"}}, "spec": spec});
+    let many = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "many"},
+        "spec": {"replicas": MANY, "selector": {"matchLabels": {"app": "many"}}, "template": template}});
+    kubectl.create(namespace, &many)?;
+    kubectl.run(&[
+        "rollout",
+        "status",
+        "--timeout=300s",
+        "--namespace",
+        namespace,
+        "deployment/many",
+    ])?;
+    wait_for("a look at each of many pods", || {
+        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(MANY)
+    })?;
+    if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
+        return Err("of many pods that started at once, one had to be healed".into());
+    }
+    kubectl.run(&["delete", "deployment", "many", "--namespace", namespace])?;
+    let meshed = start(world, namespace, &injected("meshed"))?;
+    meshed.try_injected(&world.neighbour, true)?;
+    // kubelet asks for a new token when it starts.
+    let kubeconfig = Path::new(NETWORKS).join("ZZZ-linkerd-cni-kubeconfig");
+    let old = fs::read(&kubeconfig)?;
+    world.cluster.kill_service("kubelet")?;
+    world.cluster.start_service("kubelet")?;
+    wait_for("a new token", || fs::read(&kubeconfig).is_ok_and(|new| new != old))?;
+    start(world, namespace, &injected("new-token"))?.try_injected(&world.neighbour, true)?;
+    // After a reboot, kubelet starts each pod in a new sandbox: meshed ones get their rules, by the plugin.
+    world.cluster.reboot()?;
+    world.neighbour.ready_again()?;
+    meshed.ready_again()?;
+    meshed.try_injected(&world.neighbour, true)?;
+    let agents = kubectl.json(&["get", "pods", "--namespace", AGENTS])?;
+    let name = agents.pointer("/items/0/metadata/name").and_then(Value::as_str);
+    Pod::new(kubectl, AGENTS, name.ok_or("the node has no agent")?).ready_again()?;
+    start(world, namespace, &injected("after-reboot"))?.try_injected(&world.neighbour, true)?;
+    if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
+        return Err("after a reboot, a pod had to be healed".into());
+    }
+    agent.uninstall()?;
+    Ok(format!(
+        "the taint is gone once the node is ready; {MANY} pods at once; a new token; a reboot; removed"
+    ))
+}
+
+/// A metric of the agent's.
+fn metric(name: &str) -> Option<i64> {
+    let text = Command::new("curl").args(["--silent", METRICS]).read().ok()?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
+}
+
+/// deploy/cni with its base changed, and a folder in it that takes the base and the component of the taint.
+fn copied() -> Result<PathBuf> {
     let folder = Path::new(NODE).join("deploy-cni");
-    let base = root().join("deploy/cni/base");
-    Command::new("cp").arg("--recursive").arg(base).arg(&folder).run()?;
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let deployed = root().join("deploy/cni");
+    Command::new("cp").arg("--recursive").arg(deployed).arg(&folder).run()?;
     for (file, from, to) in CHANGES {
-        let file = folder.join(file);
+        let file = folder.join("base").join(file);
         let text = fs::read_to_string(&file)?;
         if !text.contains(from) {
             return Err(format!("{} has no {from}", file.display()).into());
         }
         fs::write(&file, text.replace(from, to))?;
     }
-    Ok(folder)
+    let together = folder.join("together");
+    fs::create_dir(&together)?;
+    let text = "resources: [../base]\ncomponents: [../components/taint]\n";
+    fs::write(together.join("kustomization.yaml"), text)?;
+    Ok(together)
 }
 
-fn install(kubectl: &Kubectl, folder: &str) -> Result<()> {
-    // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
-    kubectl.run(&["apply", "--validate=false", "--kustomize", folder])?;
-    rolled(kubectl)?;
-    let list = fs::read_to_string(NETWORK)?;
-    if !list.contains(r#""linkerd-cni""#) || !Path::new(PLUGINS).join("linkerd-cni").exists() {
-        return Err(format!("the agent is ready, but the node has {list}").into());
-    }
-    Ok(())
-}
-
-/// Waits until the agent is ready.
-fn rolled(kubectl: &Kubectl) -> Result<()> {
-    kubectl.run(&[
-        "rollout",
-        "status",
-        "--timeout=120s",
-        "--namespace",
-        AGENTS,
-        "daemonset/linkerd-cni",
-    ])?;
-    Ok(())
-}
-
-/// The agent leaves the node as it was.
-fn uninstall(kubectl: &Kubectl, folder: &str, before: &[u8]) -> Result<()> {
-    kubectl.run(&["delete", "--kustomize", folder, "--timeout=120s"])?;
-    let after = fs::read(NETWORK)?;
-    if after != before {
-        return Err(format!("{NETWORK} became {}", String::from_utf8_lossy(&after)).into());
-    }
-    let left: Vec<_> = [PLUGINS, NETWORKS]
-        .iter()
-        .filter_map(|folder| fs::read_dir(folder).ok())
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.contains("linkerd"))
-        .collect();
-    if left.is_empty() {
+impl Agent<'_> {
+    fn install(&self) -> Result<()> {
+        // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
+        self.kubectl
+            .run(&["apply", "--validate=false", "--kustomize", &self.folder])?;
+        self.rolled()?;
+        let list = fs::read_to_string(NETWORK)?;
+        if !list.contains(r#""linkerd-cni""#) || !Path::new(PLUGINS).join("linkerd-cni").exists() {
+            return Err(format!("the agent is ready, but the node has {list}").into());
+        }
         Ok(())
-    } else {
-        Err(format!("left behind: {}", left.join(", ")).into())
+    }
+
+    /// Waits until the agent is ready.
+    fn rolled(&self) -> Result<()> {
+        self.kubectl.run(&[
+            "rollout",
+            "status",
+            "--timeout=120s",
+            "--namespace",
+            AGENTS,
+            "daemonset/linkerd-cni",
+        ])?;
+        Ok(())
+    }
+
+    /// The agent leaves the node as it was.
+    fn uninstall(&self) -> Result<()> {
+        self.kubectl
+            .run(&["delete", "--kustomize", &self.folder, "--timeout=120s"])?;
+        let after = fs::read(NETWORK)?;
+        if after != self.before {
+            return Err(format!("{NETWORK} became {}", String::from_utf8_lossy(&after)).into());
+        }
+        let left: Vec<_> = [PLUGINS, NETWORKS]
+            .iter()
+            .filter_map(|folder| fs::read_dir(folder).ok())
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.contains("linkerd"))
+            .collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("left behind: {}", left.join(", ")).into())
+        }
     }
 }
 

@@ -28,13 +28,6 @@ pub(crate) struct Pod<'a> {
     pub(crate) name: String,
 }
 
-/// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
-#[derive(Debug)]
-pub(crate) struct Neighbour<'a> {
-    pub(crate) pod: Pod<'a>,
-    pub(crate) addresses: Vec<IpAddr>,
-}
-
 /// A command that goes on in a container.
 #[derive(Debug)]
 pub(crate) struct Started(Child);
@@ -179,6 +172,15 @@ impl<'a> Pod<'a> {
         })
     }
 
+    /// Waits until each of its containers has been started again since it was made, and is ready.
+    pub(crate) fn ready_again(&self) -> Result<()> {
+        self.until("does not become ready again", |pod| {
+            let statuses = pod.pointer("/status/containerStatuses")?.as_array()?;
+            let again = |status: &Value| status["ready"] == true && status["restartCount"].as_i64() > Some(0);
+            statuses.iter().all(again).then_some(())
+        })
+    }
+
     /// Waits until an init container has ended, and says how it did first.
     pub(crate) fn ended(&self, container: &str) -> Result<Ended> {
         self.until("has an init container that does not end", |pod| {
@@ -233,14 +235,14 @@ impl<'a> Pod<'a> {
     }
 
     /// The connections that [`connections::of`] has for this pod.
-    pub(crate) fn connections(&self, neighbour: &Neighbour<'_>, meshed: bool) -> Result<Vec<Connection>> {
-        Ok(connections::of(&self.addresses()?, &neighbour.addresses, meshed))
+    pub(crate) fn connections(&self, neighbour: &Pod<'_>, meshed: bool) -> Result<Vec<Connection>> {
+        Ok(connections::of(&self.addresses()?, &neighbour.addresses()?, meshed))
     }
 
     /// Really makes these connections, from the neighbour and from these containers, its application's and its proxy's.
     pub(crate) fn try_connections(
         &self,
-        neighbour: &Neighbour<'_>,
+        neighbour: &Pod<'_>,
         connections: &[Connection],
         [app, proxy]: [&str; 2],
     ) -> Result<()> {
@@ -248,7 +250,7 @@ impl<'a> Pod<'a> {
             let (command, expected) = client.command(connections);
             let command: Vec<_> = command.iter().map(String::as_str).collect();
             let seen = match client {
-                Client::Neighbour => neighbour.pod.exec("client", &command)?,
+                Client::Neighbour => neighbour.exec("client", &command)?,
                 Client::App => self.exec(app, &command)?,
                 Client::Proxy => self.exec(proxy, &command)?,
             };
@@ -260,12 +262,12 @@ impl<'a> Pod<'a> {
     }
 
     /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of containers.
-    pub(crate) fn try_injected(&self, neighbour: &Neighbour<'_>, meshed: bool) -> Result<()> {
+    pub(crate) fn try_injected(&self, neighbour: &Pod<'_>, meshed: bool) -> Result<()> {
         self.try_connections(neighbour, &self.connections(neighbour, meshed)?, [APP, PROXY])
     }
 
     /// Those of a pod with other rules: `differs` changes what is expected with the chart's.
-    pub(crate) fn try_injected_but(&self, neighbour: &Neighbour<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
+    pub(crate) fn try_injected_but(&self, neighbour: &Pod<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
         let mut connections = self.connections(neighbour, true)?;
         connections.iter_mut().for_each(differs);
         self.try_connections(neighbour, &connections, [APP, PROXY])

@@ -43,7 +43,6 @@ fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
         .ok_or("a service without an address")?;
     let load = world
         .neighbour
-        .pod
         .start("client", &["/peer", "load", &format!("{address}:8080")])?;
     for (init, image) in [(&ours, images::PROXY_INIT), (&linkerd, images::LINKERD_INIT)] {
         kubectl.run_with(

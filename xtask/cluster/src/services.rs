@@ -6,6 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use xtask::apt;
 use xtask::containerd;
@@ -129,6 +132,61 @@ impl Cluster {
                 .run(&["get", "nodes"])
                 .is_ok_and(|nodes| nodes.contains(" Ready"))
         })
+    }
+
+    /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is in memory
+    /// goes with them: network namespaces, mounts and sockets. What is on disks stays, and so does the control plane, which is
+    /// elsewhere in other clusters. Then the node's programs start again.
+    pub(crate) fn reboot(&self) -> Result<()> {
+        const NODES: [&str; 3] = ["kubelet", "kube-proxy", "containerd"];
+        for service in NODES {
+            self.kill_service(service)?;
+        }
+        // All that this process namespace has else: containers and their shims, whose ends let new ones begin.
+        wait_for("the node's end", || self.kill_others().is_ok_and(|killed| killed == 0))?;
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        let state = [
+            "/run/netns/".to_owned(),
+            "/run/containerd/".to_owned(),
+            format!("{NODE}/state/"),
+            format!("{NODE}/kubelet/pods/"),
+        ];
+        // What is mounted last is above the others.
+        for point in points
+            .rev()
+            .filter(|point| state.iter().any(|folder| point.starts_with(folder)))
+        {
+            umount2(point, MntFlags::MNT_DETACH)?;
+        }
+        for folder in &state[..3] {
+            fs::remove_dir_all(folder)?;
+            fs::create_dir(folder)?;
+        }
+        for service in NODES.into_iter().rev() {
+            self.start_service(service)?;
+        }
+        Ok(())
+    }
+
+    /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started, and says
+    /// how many there were.
+    fn kill_others(&self) -> Result<usize> {
+        let mut spared: Vec<u32> = self.running().iter().map(|(_, child)| child.id()).collect();
+        spared.extend([1, std::process::id()]);
+        let mut killed = 0;
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            // What ends meanwhile needs no killing, and what has ended is waited for by its parent.
+            let status = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            if !spared.contains(&process) && !status.is_empty() && !status.contains(") Z ") {
+                let _ = kill(Pid::from_raw(process.try_into()?), Signal::SIGKILL);
+                killed += 1;
+            }
+        }
+        Ok(killed)
     }
 
     /// What this file of a container's cgroups says: one of version 1's hierarchies has it, or version 2's one.
@@ -276,7 +334,7 @@ fn network() -> serde_json::Value {
 }
 
 /// Waits until it is so.
-fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
     let answer = wait::until(PATIENCE, || is_so().then_some(()));
     answer.ok_or_else(|| format!("{what} is not ready").into())
 }

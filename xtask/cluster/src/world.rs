@@ -8,7 +8,7 @@ use xtask::shell::Result;
 use xtask::wait;
 
 use crate::images;
-use crate::pod::{Neighbour, Pod};
+use crate::pod::Pod;
 use crate::services::{Cluster, PATIENCE};
 
 /// One thing that is tried, in a namespace of its own.
@@ -43,7 +43,8 @@ impl Scenario {
 /// What all scenarios have.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster,
-    pub(crate) neighbour: Neighbour<'a>,
+    /// A pod without a mesh, which listens on ports 8080 and 4567; its container is `client`.
+    pub(crate) neighbour: Pod<'a>,
     namespaces: AtomicU32,
     /// Held by those that may run side by side, or by one that may not.
     turn: RwLock<()>,
@@ -64,10 +65,7 @@ impl<'a> World<'a> {
         neighbour.ready()?;
         Ok(Self {
             cluster,
-            neighbour: Neighbour {
-                addresses: neighbour.addresses()?,
-                pod: neighbour,
-            },
+            neighbour,
             namespaces: AtomicU32::new(0),
             turn: RwLock::default(),
         })
