@@ -26,6 +26,11 @@ impl fmt::Display for IptablesRule<'_> {
             let quote = if f.alternate() { "" } else { "\"" };
             write!(f, "-m comment --comment {quote}{comment}{quote} ")?;
         }
+        // Only rules of nft's have any beside a verdict. Without one, the action says them.
+        let has_verdict = !matches!(self.0.action, Action::Continue(_));
+        for effect in self.0.effects.iter().filter(|_| has_verdict) {
+            write!(f, "[{}] ", effect.text().trim_matches(['[', ']']))?;
+        }
         match &self.0.action {
             Action::Continue(None) => Ok(()),
             Action::Continue(Some(effect)) => write!(f, "-j {effect}"),
@@ -139,7 +144,7 @@ mod tests {
     use super::*;
     use crate::rules::examples::{commented, not, rule, to_port};
     use crate::rules::name::Name;
-    use crate::rules::rule::interface;
+    use crate::rules::rule::{Effect, interface};
 
     fn written(rule: &Rule) -> String {
         IptablesRule(rule).to_string()
@@ -286,6 +291,13 @@ mod tests {
         ] {
             assert_eq!(written(&rule([condition], Action::Accept)), text);
         }
+        let effects = |action| Rule {
+            effects: vec![Effect::Other("[log]".to_owned()), Effect::Untrack],
+            ..rule([], action)
+        };
+        assert_eq!(written(&effects(Action::Accept)), "[log] [notrack] -j ACCEPT");
+        let log = Action::Continue(Some("[log] notrack".to_owned()));
+        assert_eq!(written(&effects(log)), "-j [log] notrack");
         let map = Action::Map(Field::SourcePort, Name::from("m"));
         assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
     }

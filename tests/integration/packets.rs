@@ -632,7 +632,16 @@ fn a_rule_with_another_effect_is_not_proxy_inits() {
              comment \"proxy-init/redirect-all-incoming-to-proxy-port\""
         ));
         let verify = || Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
-        assert_eq!(verify().code(), Some(3), "{effect}: {}", verify().said());
+        let found = verify();
+        assert_eq!(found.code(), Some(3), "{effect}: {}", found.said());
+        // The diff shows what differs.
+        let side = |sign: &str| {
+            found
+                .stdout()
+                .lines()
+                .find_map(|line| line.strip_prefix(sign).map(str::to_owned))
+        };
+        assert_ne!(side("  - "), side("  + "), "{effect}: {}", found.said());
         install(&lab.pod, &chart_in("nft"));
         assert_eq!(verify().code(), Some(0), "{effect}: {}", verify().said());
         let listed = lab.pod.sh("nft list chain ip nat PROXY_INIT_REDIRECT");
