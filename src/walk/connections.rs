@@ -268,15 +268,15 @@ impl fmt::Display for Connections {
         const MOST: usize = 8;
         let mut separator = "";
         for (field, intervals) in &self.fields {
-            let what = match field {
-                Field::Source(_) => "from",
-                Field::Destination(_) => "to",
-                Field::SourcePort => "from port",
-                Field::DestinationPort => "to port",
-                Field::Uid => "of user",
-                Field::Gid => "of group",
-                Field::InInterface => "in by",
-                Field::OutInterface => "out by",
+            let (what, all_but) = match field {
+                Field::Source(_) => ("from", "from any address but"),
+                Field::Destination(_) => ("to", "to any address but"),
+                Field::SourcePort => ("from port", "from any port but"),
+                Field::DestinationPort => ("to port", "to any port but"),
+                Field::Uid => ("of user", "of any user but"),
+                Field::Gid => ("of group", "of any group but"),
+                Field::InInterface => ("in by", "in by any device but"),
+                Field::OutInterface => ("out by", "out by any device but"),
                 Field::Family | Field::Protocol | Field::State | Field::TcpFlags => continue,
                 Field::Mark | Field::ConnectionMark => continue,
             };
@@ -284,27 +284,19 @@ impl fmt::Display for Connections {
             if *intervals == Intervals::up_to(field.largest()) {
                 continue;
             }
-            let mut space = || std::mem::replace(&mut separator, " ");
             match field {
                 Field::InInterface | Field::OutInterface if *intervals == Intervals::one(0) => continue,
                 Field::SourcePort if *intervals == client_ports() => continue,
                 // Inbound connections come in by others anyway.
                 Field::InInterface if *intervals == any_but_lo() => continue,
-                Field::OutInterface if *intervals == any_but_lo() => {
-                    write!(f, "{}out by any device but lo", space())?;
-                    continue;
-                }
-                Field::Uid | Field::Gid => {
-                    // Of all but some, the others are said.
-                    let others = Intervals::up_to(field.largest()).without(intervals);
-                    if let (&[(first, last)], [_, _]) = (others.as_slice(), list) {
-                        let whom = if *field == Field::Uid { "user" } else { "group" };
-                        write!(f, "{}of any {whom} but {}", space(), element(*field, (first, last)))?;
-                        continue;
-                    }
-                }
                 _ => {}
             }
+            // Of all but a few, those few are said.
+            let others = Intervals::up_to(field.largest()).without(intervals);
+            let (what, list) = match others.as_slice() {
+                few if few.len() < list.len() => (all_but, few),
+                _ => (what, list),
+            };
             let mut elements: Vec<_> = list
                 .iter()
                 .take(MOST)
@@ -313,7 +305,8 @@ impl fmt::Display for Connections {
             if list.len() > MOST {
                 elements.push("...".to_owned());
             }
-            write!(f, "{}{what} {}", space(), elements.join(","))?;
+            write!(f, "{separator}{what} {}", elements.join(","))?;
+            separator = " ";
         }
         if separator.is_empty() {
             f.write_str("all TCP connections")?;
@@ -354,6 +347,17 @@ mod tests {
             (Field::Uid, set(&[(2102, 2102)]), "of user 2102"),
             (Field::Gid, set(&[(0, 7)]), "of group 0-7"),
             (Field::OutInterface, lo.clone(), "out by \"lo\""),
+            (Field::OutInterface, any_but_lo(), "out by any device but \"lo\""),
+            (
+                Field::DestinationPort,
+                set(&[(0, 79), (81, 65535)]),
+                "to any port but 80",
+            ),
+            (
+                Field::Source(Family::V4),
+                set(&[(0, ten - 1), (ten + (1 << 24), u32::MAX.into())]),
+                "from any address but 10.0.0.0/8",
+            ),
             (
                 Field::DestinationPort,
                 set(&every_second[..8]),
@@ -375,6 +379,11 @@ mod tests {
         assert_eq!(
             to_80.with(Field::InInterface, &lo).to_string(),
             "to port 80 in by \"lo\""
+        );
+        let others = any_but_lo().without(&Intervals::one(interface(b"eth0")));
+        assert_eq!(
+            to_80.with(Field::InInterface, &others).to_string(),
+            "to port 80 in by any device but \"eth0\",\"lo\""
         );
         assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
         let inbound = all(Direction::Inbound);

@@ -761,7 +761,7 @@ mod tests {
 
     /// What is said if all connections but those to port 80 get there, and this about those.
     fn but_for_port_80(about: &str) -> Vec<String> {
-        let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-65535".to_owned();
+        let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80".to_owned();
         // A connection that passes by is known to only at the end.
         match about.contains("Accepted") {
             true => vec![redirected, about.to_owned()],
@@ -895,7 +895,7 @@ mod tests {
             inbound(vec![nat(vec![any(goto("sub"))], others)]),
             [
                 "ip nat sub 1: Dropped of to port 80",
-                "ip nat PREROUTING 1: Accepted of to port 0-79,81-65535",
+                "ip nat PREROUTING 1: Accepted of to any port but 80",
             ]
         );
     }
@@ -908,7 +908,7 @@ mod tests {
         assert_eq!(
             inbound(vec![table]),
             [
-                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port but 80",
                 "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
                 "ip nat PREROUTING 2: Translated after of to port 80",
             ]
@@ -950,16 +950,12 @@ mod tests {
             (of, rest)
         };
         for (conditions, of, rest) in [
-            (vec![not(to_port(80))], " of to port 0-79,81-65535", "to port 80"),
-            (
-                vec![to_port(80), fixed(true)],
-                " of to port 80",
-                "to port 0-79,81-65535",
-            ),
+            (vec![not(to_port(80))], " of to any port but 80", "to port 80"),
+            (vec![to_port(80), fixed(true)], " of to port 80", "to any port but 80"),
             (
                 vec![Condition::is(Field::Protocol, TCP), to_port(80)],
                 " of to port 80",
-                "to port 0-79,81-65535",
+                "to any port but 80",
             ),
             // Two tell them apart: the others can't be said in one set, so they are said to be all.
             (
@@ -1061,7 +1057,7 @@ mod tests {
         assert_eq!(
             map(port, &[(80, goto("sub")), (443, Action::Accept)]),
             [
-                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-442,444-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80,443",
                 "ip nat PREROUTING 1: Accepted of to port 80",
                 "ip nat PREROUTING 1: Accepted of to port 443",
             ]
@@ -1089,7 +1085,7 @@ mod tests {
             [
                 "ip nat PREROUTING 1: NotUnderstood perhaps of to port 80",
                 "ip nat PREROUTING 2: Dropped perhaps of to port 80",
-                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80",
             ]
         );
         let before = vec![any(jump("missing"))];
@@ -1155,7 +1151,7 @@ mod tests {
         assert_eq!(
             inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
             [
-                "ip mangle early policy: Dropped of to port 0-79,81-65535",
+                "ip mangle early policy: Dropped of to any port but 80",
                 "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
             ]
         );
@@ -1164,7 +1160,7 @@ mod tests {
         assert_eq!(
             inbound(vec![with_policy_drop(bypassing)]),
             [
-                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to port 0-79,81-65535",
+                "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port but 80",
                 "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
                 "ip nat PREROUTING policy: Dropped after of to port 80",
             ]
@@ -1226,7 +1222,7 @@ mod tests {
         let want = [
             "ip mine dstnat 1: Translated perhaps of to port 80",
             "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
-            "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of to port 0-79,81-65535",
+            "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of to any port but 80",
         ];
         let inbound = |tables| {
             let mut said = super::tests::inbound(tables);
@@ -1451,7 +1447,7 @@ mod tests {
             (got[0].clone(), rest)
         };
         let certain = "ip nat PREROUTING 1: Dropped of to port 2,4,6,8,10,12,14,16,...".to_owned();
-        let odd = "to port 0-1,3,5,7,9,11,13,15,...".to_owned();
+        let odd = "to any port but 2,4,6,8,10,12,14,16,...".to_owned();
         let all = "all TCP connections".to_owned();
         // 63 holes leave 64 pieces, 64 leave 65.
         assert_eq!(redirected(every_second(63)), (certain.clone(), odd));
