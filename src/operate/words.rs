@@ -8,8 +8,8 @@ use crate::rules::table::Table;
 use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
 
-/// Lines of flags are no longer than this, unless one flag is: they are indented by two.
-const WIDTH: usize = 78;
+/// Lines of flags and of rules are no longer than this, unless one flag is: they are indented by two.
+pub(super) const WIDTH: usize = 78;
 
 /// A list is cut off where it would be longer than this.
 const LONGEST: usize = 32;
@@ -154,7 +154,13 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         _ => "",
     };
     if !is_known && !flag.is_empty() {
-        return format!("taken to be another one (see {flag})");
+        let whom = match field {
+            Field::Uid => "user ",
+            Field::Gid => "group ",
+            _ => "",
+        };
+        let not = if negated { "" } else { "not " };
+        return format!("assumed {not}{whom}{} (see {flag})", list(table, field, values));
     }
     let subject = subject(field, had.as_ref());
     if let Field::Family | Field::Protocol = field {
@@ -283,6 +289,30 @@ fn is_one(ports: &Multiport) -> bool {
     matches!(ports.ranges(), [range] if range.first() == range.last())
 }
 
+/// A rule on lines that fit a terminal, indented. No line ends within quotes, nor within a match or target of iptables'.
+pub(super) fn folded(rule: &str) -> String {
+    let has_options = rule.starts_with("-A ");
+    let mut parts: Vec<String> = Vec::new();
+    let mut is_quoted = false;
+    for word in rule.split(' ') {
+        let is_option = word.starts_with('-') && !word.starts_with("--");
+        let goes_on = |part: &str| is_quoted || (has_options && (!is_option || part.ends_with(" !")));
+        match parts.last_mut() {
+            Some(part) if goes_on(part) => *part += &format!(" {word}"),
+            _ => parts.push(word.to_owned()),
+        }
+        is_quoted ^= word.matches('"').count() % 2 == 1;
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + part.len() <= WIDTH + 2 => *line += &format!(" {part}"),
+            _ => lines.push(format!("  {part}")),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Flags, each with its value, on lines that fit a terminal, indented.
 pub(super) fn wrapped(flags: &[String]) -> String {
     let mut text = String::new();
@@ -303,4 +333,30 @@ pub(super) fn wrapped(flags: &[String]) -> String {
         length += 1 + word.len();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_rule_is_folded_between_its_options() {
+        let ours = "-A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568 -m comment --comment \"proxy-init/a -j b\" \
+                    -j RETURN";
+        assert_eq!(
+            folded(ours),
+            "  -A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568\n  \
+             -m comment --comment \"proxy-init/a -j b\" -j RETURN"
+        );
+        let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
+        let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
+        assert!(
+            lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH + 2),
+            "{lines:?}"
+        );
+        for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
+            let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
+            assert_eq!(again.join(" "), rule);
+        }
+    }
 }

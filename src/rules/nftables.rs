@@ -151,12 +151,26 @@ pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     }
 }
 
+/// The names of the most usual protocols in /etc/protocols, by which nft and iptables-save write them.
+const PROTOCOLS: [(u128, &str); 8] = [
+    (1, "icmp"),
+    (2, "igmp"),
+    (TCP, "tcp"),
+    (17, "udp"),
+    (47, "gre"),
+    (50, "esp"),
+    (58, "ipv6-icmp"),
+    (132, "sctp"),
+];
+
 fn number(field: Field, number: u128) -> String {
     match field {
         Field::Family if number == nfproto(Family::V4) => "ipv4".to_owned(),
         Field::Family if number == nfproto(Family::V6) => "ipv6".to_owned(),
-        Field::Protocol if number == TCP => "tcp".to_owned(),
-        Field::Protocol if number == 17 => "udp".to_owned(),
+        Field::Protocol => match PROTOCOLS.into_iter().find(|(known, _)| *known == number) {
+            Some((_, name)) => name.to_owned(),
+            None => number.to_string(),
+        },
         Field::Source(Family::V4) | Field::Destination(Family::V4) => Ipv4Addr::from_bits(number as u32).to_string(),
         Field::Source(Family::V6) | Field::Destination(Family::V6) => Ipv6Addr::from_bits(number).to_string(),
         _ => number.to_string(),
@@ -316,6 +330,8 @@ mod tests {
             (is_of(v6), "meta nfproto ipv6"),
             (Condition::is(Field::Protocol, TCP), "meta l4proto tcp"),
             (Condition::is(Field::Protocol, 17), "meta l4proto udp"),
+            (Condition::is(Field::Protocol, 58), "meta l4proto ipv6-icmp"),
+            (Condition::is(Field::Protocol, 200), "meta l4proto 200"),
             (not(Condition::is(Field::Protocol, TCP)), "meta l4proto != tcp"),
             (Condition::is(Field::Source(v4), TEN), "ip saddr 10.0.0.0/8"),
             (
@@ -466,7 +482,7 @@ mod tests {
             (Field::DestinationPort, (80, 80), "80", "80"),
             (Field::DestinationPort, (80, 90), "80-90", "80-90"),
             (Field::Family, (7, 7), "7", "7"),
-            (Field::Protocol, (2, 2), "2", "2"),
+            (Field::Protocol, (200, 200), "200", "200"),
             (Field::Uid, (6, 17), "6-17", "6-17"),
             (v4, (TEST_NET, TEST_NET), "192.0.2.0", "192.0.2.0"),
             (v4, TEN, "10.0.0.0/8", "10.0.0.0-10.255.255.255"),

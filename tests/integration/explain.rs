@@ -531,6 +531,23 @@ fn an_unprivileged_user_is_told_what_is_not_seen() {
     );
 }
 
+/// The way doesn't just stop there.
+#[test]
+fn a_chain_without_rules_is_said_to_have_none() {
+    let lab = pod_with_chart("nft");
+    lab.pod.sh("nft flush chain ip nat PROXY_INIT_REDIRECT");
+    lab.pod.sh("iptables-nft -A INPUT -p icmp -j DROP");
+    let said = text(&lab, "inbound --to 10.77.0.2:80");
+    let lines: Vec<&str> = said.lines().map(str::trim_start).collect();
+    for line in [
+        "no rule sends it to the proxy",
+        "1   yes  everything: to PROXY_INIT_REDIRECT, which has no rules",
+        "1   no   icmp: this connection is tcp",
+    ] {
+        assert!(lines.contains(&line), "{line}: {said}");
+    }
+}
+
 #[test]
 fn thousands_of_rules_that_do_not_match_are_left_out_of_the_text() {
     let lab = pod_with_chart("nft");
@@ -574,5 +591,5 @@ fn a_chain_that_many_rules_lead_to_is_written_once() {
         "{said}"
     );
     assert_eq!(said.matches(" as above\n").count(), 14, "{said}");
-    assert!(said.lines().count() < 70, "{said}");
+    assert!(said.lines().count() < 75, "{said}");
 }

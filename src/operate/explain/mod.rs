@@ -16,7 +16,8 @@ use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
 use crate::rules::hook::Hook;
-use crate::rules::rule::Rule;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Rule};
 use crate::rules::table::Subsystem;
 use crate::walk::step::{self, Matched, Packet, Place};
 use crate::wanted::direction::Direction;
@@ -50,14 +51,16 @@ pub struct Decider {
     pub mode: Option<Mode>,
 }
 
-/// Where it is, and the rule.
+/// Where it is, and the rule; with `{:#}` the rule on lines of its own, if both together don't fit a terminal's line.
 impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.place)?;
-        if let Some(mode) = self.mode {
-            write!(f, ", {mode} mode")?;
+        let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
+        let (place, rule) = (&self.place, &self.rule);
+        let line = format!("{place}{mode}: {rule}");
+        match f.alternate() && line.len() > words::WIDTH {
+            true => write!(f, "{place}{mode}:\n{}", words::folded(rule)),
+            false => f.write_str(&line),
         }
-        write!(f, ": {}", self.rule)
     }
 }
 
@@ -102,10 +105,20 @@ impl Step<'_> {
     pub fn why(&self) -> String {
         match (&self.matched, &self.verdict) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
-            (Matched::Yes(action), None) => words::action(action),
+            (Matched::Yes(action), None) => match action {
+                Action::Jump(chain) | Action::Goto(chain) if self.is_empty(chain) => {
+                    format!("to {chain}, which has no rules")
+                }
+                action => words::action(action),
+            },
             (Matched::No(reason), _) => words::why_not(self.at.table(), reason),
             (Matched::Perhaps(reason), _) => words::why_not_known(reason),
         }
+    }
+
+    fn is_empty(&self, chain: &Name) -> bool {
+        let chain = self.at.table().chain(chain);
+        chain.is_some_and(|chain| chain.rules.is_empty())
     }
 }
 

@@ -39,7 +39,7 @@ impl Explained<'_> {
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n", self.verdict, self.connection);
         if let Some(by) = &self.by {
-            text += &format!("by {by}\n");
+            text += &format!("by {by:#}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
