@@ -414,8 +414,8 @@ pub(super) const FLAGS: &[Flag] = &[
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Print the rules and change nothing; needs no privileges. --simulate=ipv4 is input for\n\
-               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; both\n\
-               families together are only for reading. In native mode it is input for nft -f -",
+               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; the\n\
+               combined output of both cannot be restored. In native mode it is input for nft -f -",
         ..FLAG
     },
     Flag {

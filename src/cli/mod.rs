@@ -287,8 +287,8 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
     let choice = choice(&settings, environment("IPTABLES_MODE"))?;
     // Each field is named, so that the compiler asks for those of new flags.
     let config = Config {
-        inbound_port: required(INCOMING_PROXY_PORT, settings.incoming_proxy_port)?,
-        outbound_port: required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port)?,
+        inbound_port: required(INCOMING_PROXY_PORT, settings.incoming_proxy_port, 4143)?,
+        outbound_port: required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port, 4140)?,
         proxy_uid: settings.proxy_uid,
         proxy_gid: settings.proxy_gid,
         redirected_ports: settings.ports_to_redirect,
@@ -348,8 +348,8 @@ fn no_fallback(flag: Option<bool>, environment: Environment<'_>) -> Result<bool,
     }
 }
 
-fn required(flag: &str, port: Option<Port>) -> Result<Port, String> {
-    port.ok_or_else(|| format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} 4143"))
+fn required(flag: &str, port: Option<Port>, example: u16) -> Result<Port, String> {
+    port.ok_or_else(|| format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} {example}"))
 }
 
 /// The folder of an iptables command's path.
@@ -686,7 +686,7 @@ mod tests {
             ),
             (
                 "-p 1",
-                "--outgoing-proxy-port must be a valid TCP port number: it is required",
+                "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140",
             ),
             ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
             (
