@@ -39,7 +39,7 @@ pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
 
 fn install(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 30, full: 300 };
-    let says = "How long a pod waits for its rules, by whoever installs them; floors are what no program can go below.";
+    let says = "How long a pod waits for its rules, by whoever installs them; floors are lower bounds for any program.";
     let mut group = Group::new(INSTALL, says, rounds);
     let rules = Rules::chart();
     let mut add = |name: &str, contender: Result<Contender>| {
