@@ -15,11 +15,10 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
-use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Rule};
 use crate::rules::table::Subsystem;
-use crate::walk::step::{self, Matched, Packet, Place};
+use crate::walk::step::{self, Matched, Place};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 
@@ -67,34 +66,25 @@ impl fmt::Display for Decider {
 /// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each is
 /// put into words when they are asked for.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Step<'a> {
-    /// Which packet of the connection it was.
-    pub packet: Packet,
-    /// The hook at which that was.
-    pub hook: Hook,
-    /// How many jumps lead to the chain from its base chain.
-    pub depth: usize,
-    /// The rule or the policy.
-    pub at: Place<'a>,
-    /// Whether the connection matches, and why not.
-    pub matched: Matched<'a>,
+pub(crate) struct Step<'a> {
+    /// What the walk says of it.
+    walked: step::Step<'a>,
     /// What becomes of the connection by it, if it decides that.
-    pub verdict: Option<Verdict>,
+    verdict: Option<Verdict>,
 }
 
 impl Step<'_> {
     /// Which connections the rule matches, in words.
-    pub fn matches(&self) -> String {
-        match self.at {
+    fn matches(&self) -> String {
+        match self.walked.at {
             Place::Rule(line) => words::matches(line.table, line.rule),
             Place::Policy(_) => "policy".to_owned(),
         }
     }
 
     /// Whether the connection matches; none: that isn't known.
-    pub fn is_match(&self) -> Option<bool> {
-        match self.matched {
+    fn is_match(&self) -> Option<bool> {
+        match self.walked.matched {
             Matched::Yes(_) => Some(true),
             Matched::No(_) => Some(false),
             Matched::Perhaps(_) => None,
@@ -102,8 +92,8 @@ impl Step<'_> {
     }
 
     /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
-    pub fn why(&self) -> String {
-        match (&self.matched, &self.verdict) {
+    fn why(&self) -> String {
+        match (&self.walked.matched, &self.verdict) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
             (Matched::Yes(action), None) => match action {
                 Action::Jump(chain) | Action::Goto(chain) if self.is_empty(chain) => {
@@ -111,13 +101,13 @@ impl Step<'_> {
                 }
                 action => words::action(action),
             },
-            (Matched::No(reason), _) => words::why_not(self.at.table(), reason),
+            (Matched::No(reason), _) => words::why_not(self.walked.at.table(), reason),
             (Matched::Perhaps(reason), _) => words::why_not_known(reason),
         }
     }
 
     fn is_empty(&self, chain: &Name) -> bool {
-        let chain = self.at.table().chain(chain);
+        let chain = self.walked.at.table().chain(chain);
         chain.is_some_and(|chain| chain.rules.is_empty())
     }
 }
@@ -173,27 +163,13 @@ impl<'a> Explained<'a> {
         });
         let decided = |step: &step::Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
         let ports = explain::proxy_ports(&found.tables);
-        let steps = answer.steps.into_iter().map(|step| {
-            let to_proxy = step.at.rule().and_then(Rule::redirects_to);
+        let steps = answer.steps.into_iter().map(|walked| {
+            let to_proxy = walked.at.rule().and_then(Rule::redirects_to);
             let verdict = match to_proxy.filter(|port| ports.contains(port)) {
                 Some(port) => Some(Verdict::Proxy(port)),
-                None => Some(answer.verdict.clone()).filter(|_| decided(&step)),
+                None => Some(answer.verdict.clone()).filter(|_| decided(&walked)),
             };
-            let step::Step {
-                packet,
-                hook,
-                depth,
-                at,
-                matched,
-            } = step;
-            Step {
-                packet,
-                hook,
-                depth,
-                at,
-                matched,
-                verdict,
-            }
+            Step { walked, verdict }
         });
         Self {
             steps: steps.collect(),

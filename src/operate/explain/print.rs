@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Explained, Step};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
-use crate::walk::step::Packet;
+use crate::walk::step::{Packet, Step as Walked};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -81,12 +81,12 @@ impl Explained<'_> {
 
 /// Whether two jumps lead to the same chain, and the same comes of it.
 fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
-    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.depth);
+    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.walked.depth);
     let (one_top, other_top) = (top(one), top(other));
     let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
-        let place = |step: &Step<'_>, top| (step.packet, step.hook, step.depth.checked_sub(top));
+        let place = |step: &Step<'_>, top| (step.walked.packet, step.walked.hook, step.walked.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
-            && one.at == other.at
+            && one.walked.at == other.walked.at
             && one.is_match() == other.is_match()
             && one.why() == other.why()
     };
@@ -103,27 +103,39 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
 
 impl Step<'_> {
     fn is_in_chain_of(&self, other: &Self) -> bool {
-        let visit = |step: &Self| (step.packet, step.hook, step.depth);
-        visit(self) == visit(other) && self.at.is_in_chain_of(&other.at)
+        let visit = |step: &Walked<'_>| (step.packet, step.hook, step.depth);
+        let (one, other) = (&self.walked, &other.walked);
+        visit(one) == visit(other) && one.at.is_in_chain_of(&other.at)
     }
 
     /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, after: &[Self]) -> usize {
-        let is_inside =
-            |other: &&Self| (other.packet, other.hook) == (self.packet, self.hook) && other.depth > self.depth;
+        let Walked {
+            packet, hook, depth, ..
+        } = self.walked;
+        let is_inside = |other: &&Self| {
+            let other = &other.walked;
+            (other.packet, other.hook) == (packet, hook) && other.depth > depth
+        };
         after.iter().take_while(is_inside).count()
     }
 
     fn indent(&self) -> usize {
-        4 + 4 * self.depth
+        4 + 4 * self.walked.depth
     }
 
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
-        let Self { hook, depth, at, .. } = self;
-        let is_same_hook = before.is_some_and(|before| before.hook == *hook && before.packet == self.packet);
+        let Walked {
+            packet,
+            hook,
+            depth,
+            at,
+            ..
+        } = self.walked;
+        let is_same_hook = before.is_some_and(|before| (before.walked.packet, before.walked.hook) == (packet, hook));
         if !is_same_hook {
-            let whose = match self.packet {
+            let whose = match packet {
                 Packet::First => "",
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
@@ -132,9 +144,9 @@ impl Step<'_> {
         }
         let is_new = match before {
             Some(before) if is_same_hook => {
-                *depth > before.depth
-                    || (!self.is_in_chain_of(before) && *depth == before.depth)
-                    || (*depth == 0 && !before.at.table().is(at.table()))
+                depth > before.walked.depth
+                    || (!self.is_in_chain_of(before) && depth == before.walked.depth)
+                    || (depth == 0 && !before.walked.at.table().is(at.table()))
             }
             _ => true,
         };
@@ -168,12 +180,18 @@ impl Step<'_> {
 }
 
 fn step(step: &Step<'_>) -> Value {
-    let Step { hook, depth, at, .. } = step;
+    let Walked {
+        packet,
+        hook,
+        depth,
+        at,
+        ..
+    } = step.walked;
     let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
     let value = vec![
         (
             "packet",
-            match step.packet {
+            match packet {
                 Packet::First => "first",
                 Packet::Reply => "reply",
                 Packet::Ack => "ack",
@@ -183,7 +201,7 @@ fn step(step: &Step<'_>) -> Value {
         ("hook", hook.to_string().into()),
         ("table", at.table().to_string().into()),
         ("chain", at.chain().name.to_string().into()),
-        ("depth", (*depth).into()),
+        ("depth", depth.into()),
         ("rule", rule.into()),
         ("matched", step.is_match().into()),
         ("why", step.why().into()),
