@@ -9,8 +9,7 @@ use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::rule::LOOPBACK;
-use crate::rules::rule::{Action, Condition, Field, Nat, Rule, address, interface};
+use crate::rules::rule::{Action, Condition, Field, LOOPBACK, Nat, Rule, address, interface};
 use crate::rules::table::Table;
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
@@ -140,10 +139,7 @@ pub fn of_seen<'a>(
     listeners: &[Listener],
     routes: &[(IpAddr, Name)],
 ) -> Answer<'a> {
-    let family = match connection.to {
-        SocketAddr::V4(_) => Family::V4,
-        SocketAddr::V6(_) => Family::V6,
-    };
+    let family = Family::of(connection.to.ip());
     let connections = connections(found, family, connection);
     let around = Surroundings {
         listeners,

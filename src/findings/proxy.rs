@@ -55,9 +55,6 @@ impl fmt::Display for ProxyWarning {
     }
 }
 
-/// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
-const UNMAPPED: u32 = 65534;
-
 /// What is probably wrong with the proxy of these rules, where this listens, or where that can't be seen for this reason.
 pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Vec<ProxyWarning> {
     let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
@@ -96,7 +93,7 @@ pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Ve
             let is_known = warnings
                 .iter()
                 .any(|known| matches!(known, ProxyWarning::OtherUser { uid: known, .. } if *known == uid));
-            if uid != exempt.get() && uid != UNMAPPED && !is_known {
+            if uid != exempt.get() && uid != Listener::UNMAPPED && !is_known {
                 warnings.push(ProxyWarning::OtherUser { port, uid, exempt });
             }
         }
@@ -197,7 +194,7 @@ mod tests {
             ..other.clone()
         };
         assert_eq!(said(&by_group, proxy(2102)), [""; 0]);
-        assert_eq!(said(&other, proxy(UNMAPPED)), [""; 0]);
+        assert_eq!(said(&other, proxy(Listener::UNMAPPED)), [""; 0]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What listens in a network namespace.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::rules::family::Family;
+use crate::rules::rule::LOOPBACK_INDEX;
 use crate::wanted::direction::Direction;
 
 /// A TCP socket that listens.
@@ -21,27 +22,23 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
-    const LOOPBACK: u32 = 1;
+    /// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
+    pub const UNMAPPED: u32 = 65534;
 
     /// Whether it gets connections of this family that were redirected to its port on their way out or in. Those on their way
     /// out go to 127.0.0.1 or ::1, by lo; the others to an address of the device by which they came in, which may be any
     /// but lo (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
     pub fn accepts(&self, direction: Direction, family: Family) -> bool {
         let is_outbound = direction == Direction::Outbound;
-        let localhost: IpAddr = match family {
-            Family::V4 => Ipv4Addr::LOCALHOST.into(),
-            Family::V6 => Ipv6Addr::LOCALHOST.into(),
-        };
         // An IPv6 socket that is bound to an IPv4 address takes IPv4 alone.
         let address = self.address.to_canonical();
-        let is_of_family = address.is_ipv4() == (family == Family::V4);
+        let is_of_family = Family::of(address) == family;
         let is_for_address = match address {
             any if any.is_unspecified() => is_of_family || (any.is_ipv6() && !self.is_ipv6_only),
-            address if is_outbound => address == localhost,
+            address if is_outbound => address == family.localhost(),
             address => is_of_family && !address.is_loopback(),
         };
-        let is_by_device = self.device == 0 || (self.device == Self::LOOPBACK) == is_outbound;
+        let is_by_device = self.device == 0 || (self.device == LOOPBACK_INDEX) == is_outbound;
         is_for_address && is_by_device
     }
 }

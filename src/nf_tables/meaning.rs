@@ -19,7 +19,7 @@ use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::nftables::{field_name, is_of, masked, nfproto};
 use crate::rules::rule::{
-    Action, Bits, Condition, Effect, Field, LOOPBACK, Nat, Rule, Values, interface, without_verdict,
+    Action, Bits, Condition, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, Values, interface, without_verdict,
 };
 use crate::rules::set::Set;
 use crate::rules::table::TableFamily;
@@ -28,9 +28,9 @@ use crate::xt;
 /// Tells the name of the device that has a number, if it is known.
 pub(crate) type Devices<'a> = &'a dyn Fn(u32) -> Option<Vec<u8>>;
 
-/// The only device whose number is the same in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
+/// The name of the only device whose number says which one it is.
 pub(crate) fn only_loopback(index: u32) -> Option<Vec<u8>> {
-    (index == 1).then(|| LOOPBACK.to_vec())
+    (index == LOOPBACK_INDEX).then(|| LOOPBACK.to_vec())
 }
 
 /// Reads one rule of a dump, from a table of this family with these sets.

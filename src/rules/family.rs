@@ -1,6 +1,7 @@
 //! The two address families.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address family; each has its own tables, chains and rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +15,22 @@ pub enum Family {
 impl Family {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// That of an address.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// The address of this host by which it reaches itself.
+    pub(crate) fn localhost(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::LOCALHOST.into(),
+            Self::V6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
 
     /// Its name in nft's language.
     pub fn nft_name(self) -> &'static str {

@@ -34,6 +34,11 @@ impl State {
         self as u32
     }
 
+    /// Whether there is an entry for the packet's connection, and so a direction, a status and a mark (`nf_ct_get`).
+    pub fn has_entry(self) -> bool {
+        !matches!(self, Self::Invalid | Self::Untracked)
+    }
+
     /// Its name, as nft writes it.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,9 +84,9 @@ impl Tracked {
         bits.fold(self.state.bit().into(), |number, bit| number | bit)
     }
 
-    /// Whether it has an entry for the connection, and so a direction, a status and a mark (`nf_ct_get`).
+    /// Whether it has an entry for the connection: [`State::has_entry`].
     pub fn has_entry(self) -> bool {
-        !matches!(self.state, State::Invalid | State::Untracked)
+        self.state.has_entry()
     }
 }
 

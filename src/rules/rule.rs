@@ -382,6 +382,9 @@ impl Nat {
 /// The loopback interface's name.
 pub const LOOPBACK: &[u8] = b"lo";
 
+/// Its number, which is the same in every namespace (`LOOPBACK_IFINDEX` in net/flow.h); no other device has such a one.
+pub const LOOPBACK_INDEX: u32 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;

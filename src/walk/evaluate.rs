@@ -58,10 +58,7 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
                     matching = Some(known.replaced(field, held));
                 }
             }
-            _ => {
-                is_told = false;
-                setting_apart += 1;
-            }
+            _ => is_told = false,
         }
     }
     let with = |connections: Option<Connections>| State {

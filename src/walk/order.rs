@@ -64,9 +64,7 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
     let action = match &rule.action {
         Action::Redirect(_) => true,
         // It asks for that of its addresses' family.
-        Action::Nat(nat) => nat
-            .address
-            .is_none_or(|address| address.is_ipv4() == (family == Family::V4)),
+        Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
         Action::Map(field, _) => is_of_connection(*field),
         Action::Continue(Some(text)) | Action::Unknown(text) => is_named(text),
         _ => false,

@@ -53,8 +53,6 @@ impl Surroundings<'_> {
 
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
-        /// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
-        const UNMAPPED: u32 = 65534;
         let any = |field: Field| Intervals::up_to(field.largest());
         let port = ports.map(Intervals::as_slice).unwrap_or_default();
         let listening = self.listeners.iter().filter(|listener| {
@@ -63,7 +61,7 @@ impl Surroundings<'_> {
         });
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
-            let uids = match uids.contains(&UNMAPPED) {
+            let uids = match uids.contains(&Listener::UNMAPPED) {
                 true => any(Field::Uid),
                 false => Intervals::new(uids.into_iter().map(|uid| (uid.into(), uid.into()))),
             };
@@ -151,7 +149,7 @@ pub fn there_and_back<'a>(
     // What comes now changes sources.
     states
         .iter_mut()
-        .for_each(|state| state.is_settled = !state.has_entry());
+        .for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = direction.hooks().last().copied();
     for (way, states) in ways(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);

@@ -256,11 +256,6 @@ impl<'a> State<'a> {
         matches!(self.taken, Some((_, Action::Untrack)))
     }
 
-    /// Whether connection tracking has an entry for the packet's connection.
-    pub(super) fn has_entry(&self) -> bool {
-        !matches!(self.tracked, flags::State::Invalid | flags::State::Untracked)
-    }
-
     /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated, whatever
     /// it is translated to.
     pub(super) fn anywhere(&self, is_translated: bool) -> Connections {
@@ -315,9 +310,9 @@ impl<'a> State<'a> {
         }
         self.set(Field::State, numbers);
         let connections = self.connections.clone();
-        self.connections = match state {
-            flags::State::Invalid | flags::State::Untracked => connections.lacking(&[Field::ConnectionMark]),
-            _ => connections.having(Field::ConnectionMark, self.mark.clone()),
+        self.connections = match state.has_entry() {
+            true => connections.having(Field::ConnectionMark, self.mark.clone()),
+            false => connections.lacking(&[Field::ConnectionMark]),
         };
     }
 

@@ -1,7 +1,5 @@
 //! Takes sets of connections through base chains.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use crate::found::Found;
 use crate::found::line::Line;
 use crate::rules::family::Family;
@@ -622,7 +620,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
             false => Field::Destination(family),
         };
         let known = match action {
-            Action::Redirect(_) if hook == Hook::Output => Some(loopback(family)),
+            Action::Redirect(_) if hook == Hook::Output => Some(address(family.localhost())),
             _ => nat.and_then(|nat| nat.address).map(address),
         };
         fields.push((field, known.map_or_else(|| any(field), Intervals::one)));
@@ -631,14 +629,6 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     state.translate(is_source, fields);
     if !is_source {
         state.taken = Some((at, action));
-    }
-}
-
-/// The address of this host by which it reaches itself: 127.0.0.1 or ::1.
-fn loopback(family: Family) -> u128 {
-    match family {
-        Family::V4 => u32::from(Ipv4Addr::LOCALHOST).into(),
-        Family::V6 => Ipv6Addr::LOCALHOST.into(),
     }
 }
 

@@ -9,18 +9,12 @@ use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::found::Found;
 use crate::netlink::ReadError;
 use crate::netlink::route::{Kind, Packet, device, devices_with_addresses_like, route};
+use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
-use crate::rules::rule::Action;
-use crate::rules::rule::LOOPBACK;
+use crate::rules::rule::{Action, LOOPBACK, LOOPBACK_INDEX};
 use crate::walk::step::{self, Matched, Step};
 use crate::wanted::direction::Direction;
-
-/// The number of the loopback device, in every namespace (`LOOPBACK_IFINDEX` in net/flow.h).
-const LOOPBACK_INDEX: u32 = 1;
-
-/// The loopback device's name.
-const LOOPBACK_NAME: &str = "lo";
 
 /// Whose the destination of a connection is, as long as no rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +104,7 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
                 connection.device = Some(Name::from(LOOPBACK));
                 Destination::Usual
             }
-            _ if *named == *LOOPBACK_NAME => Destination::Usual,
+            _ if named.as_bytes() == LOOPBACK => Destination::Usual,
             _ => Destination::Bound,
         });
     }
@@ -293,10 +287,7 @@ fn bound(connection: &Connection) -> String {
 /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
 /// `nf_nat_redirect_ipv6`).
 fn lost_on_lo(connection: &Connection, verdict: &Verdict) -> Option<String> {
-    let localhost: IpAddr = match connection.to {
-        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
+    let localhost = Family::of(connection.to.ip()).localhost();
     let port = match verdict {
         Verdict::Proxy(port) => *port,
         _ => connection.to.port(),
@@ -317,7 +308,7 @@ fn lost_on_lo(connection: &Connection, verdict: &Verdict) -> Option<String> {
 /// Why a connection that is redirected on its way in is lost: it goes to an address of the device by which it comes in.
 fn lost_on_device(connection: &Connection) -> Option<String> {
     let to = connection.to.ip();
-    let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
+    let family = Family::of(to);
     let having = devices_with_addresses_like(to).ok()?;
     let (has_one, named) = match &connection.device {
         Some(name) => (having.contains(&device(name.as_bytes()).ok()?.index), name.to_string()),
