@@ -318,6 +318,7 @@ impl fmt::Display for Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::examples::table;
     use crate::rules::rule::interface;
 
     #[test]
@@ -395,5 +396,54 @@ mod tests {
         let v6 = Connections::all(Family::V6, Direction::Inbound);
         let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
         assert_eq!(from.to_string(), "from ::1");
+    }
+
+    #[test]
+    fn a_condition_divides_connections() {
+        let table = table("ip nat", vec![]);
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let marks = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
+        let marked = all.replaced(Field::Mark, marks(&[(0, 3)]));
+        let odd = |negated| Condition::Masked {
+            field: Field::Mark,
+            mask: 1,
+            number: 1,
+            negated,
+            text: String::new(),
+        };
+        let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
+        let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
+        assert_eq!(
+            met(&marked, odd(false)),
+            Meeting::Some(odd_ones.clone(), even_ones.clone())
+        );
+        assert_eq!(met(&marked, odd(true)), Meeting::Some(even_ones, odd_ones));
+        // The mark is 0 from the beginning.
+        assert_eq!(met(&all, odd(false)), Meeting::None);
+        assert_eq!(met(&all, odd(true)), Meeting::All);
+        // So many aren't looked at one by one: 256 are, 257 aren't.
+        for (last, is_few) in [(255, true), (256, false)] {
+            let many = all.replaced(Field::Mark, marks(&[(0, last)]));
+            assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
+        }
+        // What doesn't exist meets nothing.
+        let none = all.clone().lacking(&[Field::Mark]);
+        assert_eq!(
+            (met(&none, odd(false)), met(&none, odd(true))),
+            (Meeting::None, Meeting::None)
+        );
+        let to_80 = |negated| Condition::In {
+            field: Field::DestinationPort,
+            values: 80.into(),
+            negated,
+        };
+        let (those, others) = (marks(&[(80, 80)]), marks(&[(0, 79), (81, 65535)]));
+        assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone(), others.clone()));
+        assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone(), those.clone()));
+        let only = |ports| all.with(Field::DestinationPort, &ports);
+        assert_eq!(met(&only(those.clone()), to_80(false)), Meeting::All);
+        assert_eq!(met(&only(those), to_80(true)), Meeting::None);
+        assert_eq!(met(&only(others.clone()), to_80(false)), Meeting::None);
+        assert_eq!(met(&only(others), to_80(true)), Meeting::All);
     }
 }

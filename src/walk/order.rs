@@ -208,7 +208,9 @@ fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{base, chain, table};
+    use crate::rules::examples::{base, chain, rule, table};
+    use crate::rules::name::Name;
+    use crate::rules::rule::{Bits, Nat};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
@@ -332,5 +334,138 @@ mod tests {
         assert!(!ties("a", "b"), "within a table it is known");
         assert!(!ties("a", "d"), "other priorities");
         assert!(!ties("a", "other-nat"), "a nat chain at 0 runs at -100");
+    }
+
+    /// A table for each of these names, whose chain has this kind and priority and a rule.
+    fn tables(names: &[&str], kind: Kind, priority: i32) -> Vec<Table> {
+        let one = |name: &&str| {
+            let rules = vec![rule([], Action::Drop)];
+            table(
+                &format!("ip {name}"),
+                vec![base(name, kind, Hook::Output, priority, rules)],
+            )
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// Of the chains at output: in how many orders they may run, whether there are more, and whether each order is another one
+    /// and has each chain once.
+    fn count(tables: Vec<Table>) -> (usize, bool) {
+        let found = Found {
+            tables,
+            not_known: vec![],
+        };
+        let places = places(found.chains_at(Family::V4, Hook::Output));
+        let [place] = places.as_slice() else {
+            panic!("not one place: {places:?}");
+        };
+        let [orders] = &orders(place)[..] else {
+            panic!("not one set of orders");
+        };
+        for (index, order) in orders.known.iter().enumerate() {
+            assert_eq!(order.len(), place.len());
+            assert!(place.iter().all(|slot| order.contains(slot)));
+            assert!(!orders.known[..index].contains(order), "{index}");
+        }
+        (orders.known.len(), orders.are_more)
+    }
+
+    #[test]
+    fn every_order_is_tried_as_long_as_they_are_few() {
+        let filter = |names: &[&str]| tables(names, Kind::Filter, 0);
+        assert_eq!(count(filter(&["a"])), (1, false));
+        assert_eq!(count(filter(&["a", "b"])), (2, false));
+        assert_eq!(count(filter(&["a", "b", "c"])), (6, false));
+        assert_eq!(count(filter(&["a", "b", "c", "d"])), (24, false));
+        assert_eq!(count(filter(&["a", "b", "c", "d", "e"])), (2, true));
+        // Those of one table keep their order, however many there are.
+        let mut one = table("ip t", vec![]);
+        one.chains = filter(&["a", "b", "c", "d", "e"])
+            .into_iter()
+            .flat_map(|table| table.chains)
+            .collect();
+        assert_eq!(count(vec![one]), (1, false));
+    }
+
+    #[test]
+    fn nat_chains_run_together_before_between_or_after_filter_chains_of_their_priority() {
+        let both = |nat: &[&str], filter: &[&str]| {
+            let mut tables = [tables(nat, Kind::Nat, -100), tables(filter, Kind::Filter, -100)].concat();
+            tables.sort_by(|one, other| one.name.cmp(&other.name));
+            count(tables)
+        };
+        assert_eq!(both(&["n"], &["a"]), (2, false));
+        assert_eq!(both(&["m", "n"], &["a"]), (4, false));
+        assert_eq!(both(&["n"], &["a", "b"]), (6, false));
+        assert_eq!(both(&["l", "m", "n"], &["a"]), (12, false));
+        assert_eq!(both(&["n"], &["a", "b", "c"]), (24, false));
+        assert_eq!(both(&["m", "n"], &["a", "b", "c"]), (24, true));
+        assert_eq!(both(&["n"], &["a", "b", "c", "d"]), (24, true));
+        // Of so many nat chains, not even two orders with a filter chain's are all.
+        assert_eq!(both(&["k", "l", "m", "n", "o"], &["a"]), (4, true));
+    }
+
+    #[test]
+    fn connections_are_tracked_where_a_rule_needs_it() {
+        let tracks = |rule: Rule, name: &str, family: Family| {
+            let found = Found {
+                tables: vec![table(name, vec![chain("c", vec![rule])])],
+                not_known: vec![],
+            };
+            found.tracks(family)
+        };
+        let nat = |address: Option<&str>| {
+            Action::Nat(Nat {
+                address: address.map(|address| address.parse().unwrap()),
+                ..Nat::somewhere("dnat")
+            })
+        };
+        let effect = |effect: Effect| Rule {
+            effects: vec![effect],
+            ..rule([], Action::Accept)
+        };
+        let mark = |field, to| {
+            effect(Effect::Mark {
+                field,
+                to,
+                text: String::new(),
+            })
+        };
+        let (v4, v6) = (Family::V4, Family::V6);
+        for (rule, families) in [
+            (rule([], Action::Redirect(None)), &[v4, v6][..]),
+            (rule([], nat(None)), &[v4, v6]),
+            (rule([], nat(Some("10.0.0.1"))), &[v4]),
+            (rule([], nat(Some("::1"))), &[v6]),
+            (rule([], Action::Map(Field::State, Name::from("m"))), &[v4, v6]),
+            (rule([], Action::Map(Field::Mark, Name::from("m"))), &[]),
+            (rule([], Action::Continue(Some("synproxy".to_owned()))), &[]),
+            (rule([], Action::Continue(Some("[synproxy]".to_owned()))), &[v4, v6]),
+            (rule([], Action::Unknown("-j CT".to_owned())), &[v4, v6]),
+            (rule([], Action::Unknown("queue".to_owned())), &[]),
+            (rule([], Action::Drop), &[]),
+            (rule([Condition::is(Field::ConnectionMark, 1)], Action::Drop), &[v4, v6]),
+            (rule([Condition::is(Field::Mark, 1)], Action::Drop), &[]),
+            (
+                rule([Condition::Unknown("-m connlimit".to_owned())], Action::Drop),
+                &[v4, v6],
+            ),
+            (rule([Condition::Unknown("-m recent".to_owned())], Action::Drop), &[]),
+            (effect(Effect::Untrack), &[]),
+            (effect(Effect::Other("helper \"ftp\"".to_owned())), &[v4, v6]),
+            (effect(Effect::Other("log".to_owned())), &[]),
+            (mark(Field::ConnectionMark, None), &[v4, v6]),
+            (mark(Field::Mark, None), &[]),
+            (mark(Field::Mark, Some(Bits::all(Field::ConnectionMark))), &[v4, v6]),
+            (mark(Field::Mark, Some(Bits::all(Field::Mark))), &[]),
+        ] {
+            for family in Family::ALL {
+                let is_tracked = tracks(rule.clone(), "inet t", family);
+                assert_eq!(is_tracked, families.contains(&family), "{family}: {rule:?}");
+            }
+        }
+        let redirect = || rule([], Action::Redirect(None));
+        assert!(tracks(redirect(), "ip t", v4) && !tracks(redirect(), "ip t", v6));
+        assert!(!tracks(redirect(), "netdev t", v4), "at ingress, nothing is tracked");
     }
 }

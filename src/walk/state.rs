@@ -534,3 +534,216 @@ fn of_a_kind(states: Vec<State<'_>>) -> Vec<State<'_>> {
     }
     few
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wanted::direction::Direction;
+
+    /// Connections to this port, which got where they are if all this is so.
+    fn state(port: u128, assumptions: &[Assumption]) -> State<'static> {
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        State {
+            assumptions: assumptions.to_vec(),
+            ..State::new(all.with(Field::DestinationPort, &Intervals::one(port)), true)
+        }
+    }
+
+    fn yes(question: usize) -> Assumption {
+        Assumption::yes(Question(question))
+    }
+
+    fn no(question: usize) -> Assumption {
+        Assumption::no(Question(question))
+    }
+
+    /// What is left to assume of each state that these come to.
+    fn assumed(states: &[State<'static>]) -> Vec<Vec<Assumption>> {
+        let merged = merged(states.to_vec());
+        merged.into_iter().map(|state| state.assumptions).collect()
+    }
+
+    #[test]
+    fn the_same_connections_are_one_where_no_more_is_to_be_told() {
+        let none: &[Assumption] = &[];
+        let of_80 = |all: &[&[Assumption]]| {
+            let states: Vec<_> = all.iter().map(|assumptions| state(80, assumptions)).collect();
+            assumed(&states)
+        };
+        // Whatever the answer is, they get here.
+        assert_eq!(of_80(&[&[yes(1)], &[no(1)]]), [none]);
+        assert_eq!(of_80(&[&[yes(1), yes(2)], &[yes(1), no(2)]]), [[yes(1)]]);
+        // They get here anyway.
+        assert_eq!(of_80(&[&[yes(1)], none]), [none]);
+        assert_eq!(of_80(&[none, &[yes(1)]]), [none]);
+        // What becomes one may be one with a third.
+        assert_eq!(
+            of_80(&[&[yes(1), yes(2)], &[no(1)], &[yes(1), no(2)]]),
+            [none],
+            "all that there may be"
+        );
+        // Other questions, and one of three answers.
+        assert_eq!(of_80(&[&[yes(1)], &[yes(2)]]), [[yes(1)], [yes(2)]]);
+        assert_eq!(of_80(&[&[yes(1)], &[no(2)]]), [[yes(1)], [no(2)]]);
+        let of_three = |answer| Assumption {
+            question: Question(1),
+            answer,
+            answers: 3,
+        };
+        assert_eq!(of_80(&[&[of_three(0)], &[of_three(1)]]).len(), 2);
+        // Other connections, or the same ones that something else has become of.
+        assert_eq!(assumed(&[state(80, &[yes(1)]), state(81, &[no(1)])]).len(), 2);
+        let settled = State {
+            is_settled: true,
+            ..state(80, &[no(1)])
+        };
+        assert_eq!(assumed(&[state(80, &[yes(1)]), settled]).len(), 2);
+    }
+
+    #[test]
+    fn more_than_sixteen_sets_of_a_kind_are_one() {
+        let states = |count: u128| -> Vec<State<'_>> { (1..=count).map(|port| state(2 * port, &[])).collect() };
+        assert_eq!(merged(states(16)).len(), 16);
+        let many = Assumption::no(Question::WHICH_OF_MANY);
+        assert_eq!(assumed(&states(17)), [[many]]);
+        let ports = |states| {
+            let merged = merged(states);
+            let [state] = merged.as_slice() else {
+                panic!("not one state");
+            };
+            state.connections.get(Field::DestinationPort).cloned().unwrap()
+        };
+        assert_eq!(
+            ports(states(17)),
+            Intervals::new((1..=17).map(|port| (2 * port, 2 * port)))
+        );
+        // Those of another kind stay apart.
+        let mut two_kinds = states(16);
+        two_kinds.push(State {
+            after_watched: true,
+            ..state(80, &[])
+        });
+        assert_eq!(merged(two_kinds).len(), 2);
+    }
+
+    #[test]
+    fn what_is_known_of_states_that_become_one_is_of_both() {
+        let numbers = |list: &[u128]| Intervals::new(list.iter().map(|&number| (number, number)));
+        let one = |number: u128, owner: Option<u128>| {
+            let owner = owner.map(|id| (numbers(&[id]), numbers(&[id + 10])));
+            State {
+                mapping: vec![Mapping {
+                    field: Field::DestinationPort,
+                    from: numbers(&[number]),
+                    to: numbers(&[number + 100]),
+                }],
+                pending: vec![
+                    (Field::SourcePort, numbers(&[number])),
+                    (Field::DestinationPort, numbers(&[7])),
+                ],
+                mark: numbers(&[number]),
+                sent_by: numbers(&[number]),
+                via: numbers(&[number + 1]),
+                port: Some(numbers(&[number])),
+                client: owner.clone(),
+                server: owner,
+                ..state(80, &[])
+            }
+        };
+        let both = |other: State<'static>| {
+            let merged = merged(vec![one(1, Some(1)), other]);
+            assert_eq!(merged.len(), 1);
+            merged.into_iter().next().unwrap()
+        };
+        let state = both(one(5, Some(2)));
+        assert_eq!(state.mapping[0].from, numbers(&[1, 5]));
+        assert_eq!(state.mapping[0].to, numbers(&[101, 105]));
+        assert_eq!(
+            state.pending,
+            [
+                (Field::SourcePort, numbers(&[1, 5])),
+                (Field::DestinationPort, numbers(&[7])),
+            ]
+        );
+        assert_eq!(state.mark, numbers(&[1, 5]));
+        assert_eq!((state.sent_by, state.via), (numbers(&[1, 5]), numbers(&[2, 6])));
+        assert_eq!(state.port, Some(numbers(&[1, 5])));
+        let owner = Some((numbers(&[1, 2]), numbers(&[11, 12])));
+        assert_eq!((&state.client, &state.server), (&owner, &owner));
+        // Whose they are isn't known of both.
+        let state = both(one(5, None));
+        assert_eq!((state.client, state.server), (None, None));
+    }
+
+    #[test]
+    fn states_are_alike_whatever_has_ended_a_chain_for_them() {
+        let one = || state(80, &[yes(1)]);
+        assert!(one().is_like(&one()));
+        assert!(!one().is_like(&state(81, &[yes(1)])));
+        assert!(!one().is_like(&state(80, &[])));
+        let settled = State {
+            is_settled: true,
+            ..one()
+        };
+        assert!(!one().is_like(&settled));
+        let marked = State {
+            mark: Intervals::one(1),
+            ..one()
+        };
+        assert!(one().is_like(&marked));
+    }
+
+    #[test]
+    fn a_translation_has_changed_what_it_cannot_have_left() {
+        let has_nat = |is_source, from: Intervals, to: Intervals| {
+            let field = if is_source {
+                Field::SourcePort
+            } else {
+                Field::DestinationPort
+            };
+            let mut state = state(80, &[]);
+            state.set(field, from);
+            state.translate(is_source, vec![(field, to.clone()), (Field::Uid, Intervals::one(1))]);
+            assert_eq!(state.connections.get(field), Some(&to));
+            assert_eq!(state.mapping.len(), 1, "what doesn't exist isn't translated");
+            state.has_nat
+        };
+        let ports = |first, last| Intervals::new([(first, last)]);
+        for (from, to, changed) in [
+            (ports(80, 80), ports(81, 81), Some(true)),
+            (ports(80, 80), ports(80, 80), Some(false)),
+            (ports(80, 81), ports(80, 81), None),
+            (ports(80, 80), ports(80, 90), None),
+            (ports(0, 65535), ports(80, 90), Some(true)),
+        ] {
+            assert_eq!(has_nat(false, from.clone(), to.clone()), [Some(false), changed]);
+            assert_eq!(has_nat(true, from, to), [changed, Some(false)]);
+        }
+    }
+
+    #[test]
+    fn a_mark_is_set_to_what_is_known() {
+        let mut one = state(80, &[]);
+        one.set(Field::Mark, Intervals::new([(0, 3)]));
+        let set = |to| {
+            let mut state = one.clone();
+            let goes_on = state.set_mark(Field::Mark, to);
+            (goes_on, state.connections.get(Field::Mark).cloned().unwrap())
+        };
+        let bits = |field, mask, xor| Some(Bits { field, mask, xor });
+        let any = Intervals::up_to(Field::Mark.largest());
+        assert_eq!(set(bits(Field::Mark, 0, 9)), (true, Intervals::one(9)));
+        assert_eq!(set(bits(Field::Mark, 2, 0)), (true, Intervals::new([(0, 0), (2, 2)])));
+        assert_eq!(set(bits(Field::Mark, 1, 4)), (true, Intervals::new([(4, 5)])));
+        assert_eq!(set(bits(Field::DestinationPort, 1, 0)), (true, Intervals::one(0)));
+        assert_eq!(
+            set(bits(Field::SourcePort, 1, 0)),
+            (true, any.clone()),
+            "of too many to look at"
+        );
+        assert_eq!(set(None), (true, any));
+        // The rule ends where it reads what isn't there; a constant is read nowhere.
+        assert!(!set(bits(Field::Uid, 1, 0)).0);
+        assert_eq!(set(bits(Field::Uid, 0, 9)), (true, Intervals::one(9)));
+    }
+}

@@ -225,3 +225,21 @@ pub enum Open<'a> {
     /// Whether the connection stays in this namespace.
     Delivery,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{chain, rule, table};
+
+    #[test]
+    fn places_are_in_the_same_chain_by_its_name_and_its_table() {
+        let rules = || vec![rule([], Action::Drop), rule([], Action::Accept)];
+        let one = table("ip one", vec![chain("a", rules()), chain("b", rules())]);
+        let two = table("ip two", vec![chain("a", rules())]);
+        let places = |table, chain| Line::all(table, chain).map(Place::Rule).collect::<Vec<_>>();
+        let (a, b) = (places(&one, &one.chains[0]), places(&one, &one.chains[1]));
+        assert!(a[0].is_in_chain_of(&a[1]));
+        assert!(!a[0].is_in_chain_of(&b[0]));
+        assert!(!a[0].is_in_chain_of(&places(&two, &two.chains[0])[0]));
+    }
+}

@@ -1132,6 +1132,39 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_of_a_device_sees_the_packets_of_that_one() {
+        let edge = base("edge", Kind::Filter, Hook::Ingress, 0, vec![any(Action::Drop)]);
+        let of_eth1 = Chain {
+            devices: Some(Intervals::one(interface(b"eth1"))),
+            ..edge
+        };
+        let tables = || vec![table("netdev edge", vec![of_eth1.clone()]), nat(vec![], vec![])];
+        let by = |device: &[u8]| {
+            let all = Connections::all(Family::V4, Direction::Inbound);
+            let these = all.with(Field::InInterface, &Intervals::one(interface(device)));
+            of(tables(), Direction::Inbound, these)
+        };
+        let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of in by";
+        assert_eq!(by(b"eth1"), ["netdev edge edge 1: Dropped of in by \"eth1\""]);
+        assert_eq!(by(b"eth2"), [format!("{redirected} \"eth2\"")]);
+        let got = inbound(tables());
+        assert_eq!(got[0], "netdev edge edge 1: Dropped of in by \"eth1\"");
+        assert!(got.len() == 2 && got[1].starts_with(redirected), "{got:?}");
+    }
+
+    /// What a rule accepts that runs before other rules redirect it is no bypass of theirs.
+    #[test]
+    fn what_another_rule_redirects_after_an_accept_does_not_pass_by() {
+        let accepting = mangle("ip mangle", vec![rule([to_port(80)], Action::Accept)]);
+        let rules = vec![rule([to_port(80)], redirect(1))];
+        let earlier = base("dstnat", Kind::Nat, Hook::Prerouting, -110, rules);
+        assert_eq!(
+            inbound(vec![accepting, table("ip mine", vec![earlier]), nat(vec![], vec![])]),
+            but_for_port_80("ip mine dstnat 1: Translated of to port 80")
+        );
+    }
+
+    #[test]
     fn a_policy_drops_what_gets_to_the_end() {
         let with_policy_drop = |mut table: Table| {
             table.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
