@@ -1140,6 +1140,18 @@ mod tests {
             assert_eq!(problem.kind(), kind);
             assert_eq!(problem.sides(), (expected, found), "{kind}");
         }
+        let of_others: Vec<&str> = [
+            shadowed(None, Fate::Dropped, true),
+            Problem::Policy,
+            Problem::NoChain,
+            Problem::NoRules(6),
+        ]
+        .iter()
+        .filter(|problem| problem.is_about_others())
+        .map(Problem::kind)
+        .collect();
+        assert_eq!(of_others, ["shadowed", "policy"]);
+        assert_eq!(Problem::NoRules(6).kind(), "no-rules");
         for (fate, certain, does) in [
             (Fate::Accepted, true, "lets connections pass by"),
             (Fate::Translated, true, "redirects connections"),
@@ -1158,5 +1170,80 @@ mod tests {
             let words = shadowed(None, fate, certain).words();
             assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
         }
+    }
+
+    #[test]
+    fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
+        let of = |packet, certain| Finding {
+            family: "IPv4".to_owned(),
+            chain: "ip mine late".to_owned(),
+            problem: Problem::Dropped {
+                by: "drop".to_owned(),
+                connections: "to port 80".to_owned(),
+                packet,
+                certain,
+            },
+        };
+        for (packet, certain, words) in [
+            (Packet::First, true, "drops connections that were redirected"),
+            (Packet::Ack, true, "drops connections that were redirected"),
+            (
+                Packet::Reply,
+                true,
+                "drops the replies to connections that were redirected",
+            ),
+            (Packet::First, false, "may drop connections that were redirected"),
+            (
+                Packet::Reply,
+                false,
+                "may drop the replies to connections that were redirected",
+            ),
+        ] {
+            let finding = of(packet, certain);
+            let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
+            assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
+            assert_eq!(finding.in_a_line(), format!("{said} (drop)"));
+            assert_eq!(finding.kind(), "dropped");
+            assert_eq!(finding.problem.is_warning(), !certain);
+            assert!(finding.problem.is_about_others());
+        }
+        assert!(!Problem::NoChain.is_warning());
+    }
+
+    /// Whose the answers are, what listens tells, and otherwise whom the rules exempt.
+    #[test]
+    fn replies_are_of_whoever_listens() {
+        let dropping = |uid: u128| {
+            let rules = vec![rule([Condition::is(Field::Uid, uid)], Action::Drop)];
+            table("ip mine", vec![base("late", Kind::Filter, Hook::Output, 10, rules)])
+        };
+        let listener = Listener {
+            address: std::net::Ipv4Addr::UNSPECIFIED.into(),
+            port: 4143,
+            device: 0,
+            is_ipv6_only: false,
+            uid: 7,
+        };
+        let loses_replies = |uid, listeners: &[Listener]| {
+            let found = Found {
+                tables: [installed(), vec![dropping(uid)]].concat(),
+                not_known: vec![],
+            };
+            let findings = differences(Mode::Nft, &installed(), &found, listeners);
+            findings.iter().any(|finding| {
+                matches!(
+                    finding.problem,
+                    Problem::Dropped {
+                        packet: Packet::Reply,
+                        certain: true,
+                        ..
+                    }
+                )
+            })
+        };
+        assert!(loses_replies(2102, &[]));
+        assert!(loses_replies(7, &[listener]));
+        assert!(!loses_replies(7, &[]));
+        assert!(!loses_replies(8, &[listener]));
     }
 }

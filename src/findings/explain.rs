@@ -772,6 +772,91 @@ mod tests {
     }
 
     #[test]
+    fn whose_packet_it_is_is_said_as_the_user_can_tell_it() {
+        let of_user = |hook, field| filter(hook, vec![rule([Condition::is(field, 7)], Action::Drop)]);
+        let said = |hook, field, connection: &Connection| said(&beside(vec![of_user(hook, field)]), connection);
+        let by = |field| match field {
+            Field::Uid => "`meta skuid 7 drop` in inet mine, chain mine",
+            _ => "`meta skgid 7 drop` in inet mine, chain mine",
+        };
+        for (field, client, server) in [
+            (Field::Uid, "the user", "the user of the process that answers"),
+            (Field::Gid, "the group", "the group of the process that answers"),
+        ] {
+            let by = by(field);
+            let flag = if field == Field::Uid { "--uid" } else { "--gid" };
+            let of_client = format!("not known: it depends on {client}, because of {by}: give {flag}");
+            let of_server = format!("not known: it depends on {server}, because of {by}");
+            let (inbound, outbound) = (inbound("10.0.0.1:4190"), outbound("10.0.0.1:25"));
+            assert_eq!(said(Hook::Output, field, &outbound), of_client);
+            assert_eq!(said(Hook::Input, field, &outbound), of_client, "the reply");
+            assert_eq!(said(Hook::Output, field, &inbound), of_server, "the reply");
+            assert_eq!(said(Hook::Input, field, &inbound), of_server, "the ACK");
+        }
+    }
+
+    #[test]
+    fn where_a_rule_sends_a_connection_is_not_followed() {
+        let nat_to = Nat {
+            address: Some([10, 0, 0, 9].into()),
+            ..Nat::somewhere("dnat to 10.0.0.9")
+        };
+        let sending = nat(Hook::Prerouting, -110, vec![rule([], Action::Nat(nat_to))]);
+        let dropping = Table {
+            name: Name::from("other"),
+            ..filter(Hook::Input, vec![rule([], Action::Drop)])
+        };
+        assert_eq!(
+            said(&beside(vec![sending, dropping]), &inbound("10.0.0.1:80")),
+            "not known: it depends on where `dnat to 10.0.0.9` sends it, which is not followed"
+        );
+    }
+
+    /// To the ACK, most rules are the same as to the first packet.
+    #[test]
+    fn the_ack_is_told_of_where_something_depends_on_it() {
+        let ack = Condition::Flags {
+            text: "tcp flags ack".to_owned(),
+            field: Field::TcpFlags,
+            numbers: crate::rules::flags::ACK
+                .map(|flags| (flags.into(), flags.into()))
+                .into(),
+        };
+        let explained = |condition: Condition| {
+            let found = beside(vec![filter(Hook::Output, vec![rule([condition], Action::Drop)])]);
+            let answer = explain(&found, &outbound("10.0.0.1:25"));
+            let has_ack = answer.steps.iter().any(|step| step.packet == Packet::Ack);
+            (answer.verdict.to_string(), has_ack)
+        };
+        let lost = "dropped: the ACK after the reply".to_owned();
+        assert_eq!(explained(ack), (lost, true));
+        assert_eq!(explained(to_port(80)), ("bypasses the proxy".to_owned(), false));
+        let (verdict, has_ack) = explained(strange());
+        assert!(verdict.starts_with("not known") && has_ack, "{verdict}");
+    }
+
+    /// A rule in proxy-init's table before its jump, and not one of another table.
+    #[test]
+    fn what_lets_a_connection_bypass_the_proxy_is_in_its_table() {
+        for action in [Action::Accept, Action::Return, Action::Goto(Name::from("empty"))] {
+            let accepting = filter(Hook::Input, vec![rule([], Action::Accept)]);
+            let mut found = beside(vec![accepting]);
+            let table = &mut found.tables[1];
+            let base = table
+                .chains
+                .iter_mut()
+                .find(|chain| chain.name == *"PREROUTING")
+                .unwrap();
+            base.rules.insert(0, rule([], action));
+            table.chains.push(chain("empty", vec![]));
+            let answer = explain(&found, &inbound("10.0.0.1:80"));
+            assert_eq!(answer.verdict, Verdict::Bypass);
+            let line = answer.at.unwrap().line().unwrap();
+            assert_eq!((line.chain.name.to_string(), line.number), ("PREROUTING".to_owned(), 1));
+        }
+    }
+
+    #[test]
     fn the_reason_is_one_that_matters() {
         let rules = vec![
             rule([strange()], Action::Accept),
