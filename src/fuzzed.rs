@@ -86,7 +86,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
         }
         if let Ok(mut chain) = chain {
             chain.rules.push(read);
-            judge(table::with_chain(family, chain));
+            exercise(table::with_chain(family, chain));
         }
     }
 }
@@ -100,12 +100,12 @@ fn read_legacy(input: &[u8], family: Family) {
         bytes: input.to_vec(),
     };
     if let Ok(table) = legacy::read::table(family, "nat", &entries) {
-        judge(table);
+        exercise(table);
     }
 }
 
 /// Prints each rule of a table, follows a connection each way through it, and verifies beside it.
-fn judge(table: Table) {
+fn exercise(table: Table) {
     for chain in &table.chains {
         for line in Line::all(&table, chain) {
             let _ = line.to_string();

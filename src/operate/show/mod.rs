@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::backend::all;
 use crate::error::Error;
+use crate::findings::explain::proxy_ports;
 use crate::findings::proxy::ProxyWarning;
 use crate::found::line::Line;
 use crate::found::{Found, Unseen};
@@ -19,7 +20,7 @@ use crate::operate::words;
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
-use crate::rules::rule::{self, Action};
+use crate::rules::rule::Action;
 use crate::rules::table::{self, Base, Policy, Subsystem, Table, TableFamily};
 use crate::walk::order::Slot;
 use crate::wanted::direction::Direction;
@@ -180,7 +181,7 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
         for direction in Direction::ALL {
             let mut way = Way {
                 ours,
-                proxy: proxy_ports(ours),
+                proxy: proxy_ports(std::slice::from_ref(ours)),
                 direction,
                 chains: Vec::new(),
             };
@@ -270,15 +271,6 @@ fn title(table: &Table, chain: &table::Chain) -> String {
         Subsystem::NfTables => "",
     };
     format!("{legacy}{} {}", table.name, chain.name)
-}
-
-/// The ports to which proxy-init's rules redirect.
-fn proxy_ports(table: &Table) -> Vec<u16> {
-    let rules = table.chains.iter().flat_map(|chain| &chain.rules);
-    rules
-        .filter(|rule| rule.is_ours())
-        .filter_map(rule::Rule::redirects_to)
-        .collect()
 }
 
 /// The way of a direction's connections through the chains.
