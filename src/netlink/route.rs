@@ -8,6 +8,8 @@ use nix::errno::Errno;
 use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
+use crate::findings::neighbours::Link;
+use crate::rules::name::Name;
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
 /// message's header.
@@ -210,6 +212,34 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     })
 }
 
+/// Each device of the thread's network namespace.
+///
+/// # Errors
+/// Reading fails.
+pub(crate) fn links() -> Result<Vec<Link>, ReadError> {
+    let socket = Socket::open_bus(Bus::Route)?;
+    let mut request = Writer::with_capacity(32);
+    let kind = libc::RTM_GETLINK.into();
+    request.any_message(kind, libc::NLM_F_DUMP, 0, &[0; IFINFOMSG], |_| ());
+    let mut links = Vec::new();
+    socket.request(request, &mut |message| {
+        links.push(read_link(message)?);
+        Ok(())
+    })?;
+    Ok(links)
+}
+
+/// What a message about a device says of its name and its kind.
+pub(crate) fn read_link(message: &Message<'_>) -> Result<Link, Malformed> {
+    let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
+    let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
+    let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
+    Ok(Link {
+        name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
+        kind: kind.map(string).transpose()?.unwrap_or_default().to_vec(),
+    })
+}
+
 /// The numbers of the devices that have an address of this one's family, in the thread's network namespace.
 ///
 /// # Errors
@@ -284,11 +314,35 @@ mod tests {
         );
     }
 
+    /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.
+    #[test]
+    fn a_device_may_have_a_kind() {
+        let read = |attributes: &[(u16, &[u8])]| {
+            let mut writer = Writer::with_capacity(64);
+            writer.any_message(libc::RTM_NEWLINK.into(), 0, 0, &[0; IFINFOMSG], |to| {
+                for (kind, value) in attributes {
+                    to.bytes(*kind, value);
+                }
+            });
+            let bytes = writer.finish().unwrap();
+            read_link(&Messages(&bytes).next().unwrap()?)
+        };
+        let info = b"\x0e\0\x01\0wireguard\0\0\0";
+        let wireguard = read(&[(libc::IFLA_IFNAME, b"wg0\0"), (libc::IFLA_LINKINFO, info)]);
+        let link = |name: &str, kind: &str| Link {
+            name: Name::from(name),
+            kind: kind.into(),
+        };
+        assert_eq!(wireguard, Ok(link("wg0", "wireguard")));
+        assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(link("lo", "")));
+        assert_eq!(read(&[]), Err(Malformed));
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
-            let _ = (read_route(&message), read_device(&message));
+            let _ = (read_route(&message), read_device(&message), read_link(&message));
         }
     }
 }

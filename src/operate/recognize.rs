@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::difference::differences;
+use crate::findings::neighbours::beside;
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
+use crate::operate::neighbours::devices;
 use crate::operate::proxy;
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::wrapped;
@@ -109,6 +111,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
         Ok(config) => {
             let mut verdict = verdict(looked_at, &plan(&config), found)?;
             verdict.warnings = proxy::of(&config);
+            verdict.neighbours = beside(found, &devices());
             Ok((verdict, spelled(&config, looked_at)))
         }
         Err(reason) => Err(reason),

@@ -8,12 +8,14 @@ use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
+use crate::findings::neighbours::beside;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
+use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::rules::family::Family;
 use crate::rules::table::{Subsystem, TableFamily};
@@ -39,6 +41,8 @@ pub struct Verification {
     pub not_known: Vec<Subsystem>,
     /// What is probably wrong with the proxy, though the rules are as they should be.
     pub warnings: Vec<ProxyWarning>,
+    /// What other programs have to do with where connections go, as far as it can be seen.
+    pub neighbours: Vec<String>,
 }
 
 impl Verification {
@@ -92,7 +96,8 @@ impl Verification {
 impl Verification {
     fn all_warnings(&self) -> Vec<String> {
         let doubts = self.doubts.iter().map(Finding::in_a_line);
-        doubts.chain(self.warnings.iter().map(ToString::to_string)).collect()
+        let warnings = self.warnings.iter().map(ToString::to_string);
+        doubts.chain(warnings).chain(self.neighbours.iter().cloned()).collect()
     }
 
     /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
@@ -198,6 +203,7 @@ impl Install {
             verdict.not_known.push(Subsystem::Legacy);
         }
         verdict.warnings = operate::proxy::of(&self.config);
+        verdict.neighbours = beside(&found, &devices());
         Ok(verdict)
     }
 }
@@ -220,5 +226,6 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
             .collect(),
         not_known: found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
         warnings: Vec::new(),
+        neighbours: Vec::new(),
     })
 }

@@ -348,6 +348,42 @@ fn detect_tells_what_is_there_and_makes_nothing() {
     assert!(text.lines().count() < 25, "{text}");
 }
 
+#[test]
+fn other_programs_are_named() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    assert_eq!(detect(&namespace)["neighbours"], Value::Array(vec![]));
+    let (code, said) = verify(&namespace, &chart());
+    assert!(code == 0 && !said.contains(" is here"), "{said}");
+    for line in [
+        "iptables-nft -t nat -N ISTIO_OUTPUT",
+        "iptables-nft -t nat -A ISTIO_OUTPUT -p tcp --dport 7 -j RETURN",
+        "iptables-nft -t nat -A OUTPUT -p tcp --dport 7 -j ISTIO_OUTPUT",
+        "nft add table inet kube-proxy",
+        "ip link add cilium_host type veth peer name cilium_net",
+        "ip link set lo up",
+    ] {
+        namespace.sh(line);
+    }
+    let istio = "Istio is here (chain ISTIO_OUTPUT in ip nat)";
+    let cilium = "Cilium is here (device cilium_";
+    let report = detect(&namespace)["neighbours"].to_string();
+    let text = install(&namespace, "detect");
+    for words in [istio, cilium, "kube-proxy is in nftables mode"] {
+        assert!(report.contains(words), "{report}");
+        assert!(text.contains(&format!("neighbour   {words}")), "{text}");
+    }
+    for flags in ["", &chart()] {
+        let (code, said) = verify(&namespace, flags);
+        assert_eq!(code, 0, "{said}");
+        for words in [istio, cilium] {
+            assert!(said.contains(&format!("warning: {words}")), "{said}");
+        }
+    }
+    let said = install(&namespace, "explain outbound --to 127.0.0.1:7");
+    assert!(said.contains("\n      ISTIO_OUTPUT (Istio's)\n"), "{said}");
+}
+
 /// Discarding a batch takes milliseconds, so all features are tried in one.
 #[test]
 fn detect_tries_everything_in_one_batch() {

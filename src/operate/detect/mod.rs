@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::Error;
+use crate::findings::neighbours::{around, beside};
 use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
+use crate::operate::neighbours::{devices, traces};
 use crate::rules::table::{Subsystem, Table as FoundTable};
 use crate::wanted::config::{Config, OwnerId, Port, PortRange};
 use crate::wanted::mode::Mode;
@@ -30,6 +32,8 @@ pub struct Detected {
     pub(crate) legacy: Tables,
     /// What Kubernetes' chains say about who uses which backend.
     pub(crate) hints: Vec<String>,
+    /// What the namespace, the kernel and the node show of other programs.
+    pub(crate) neighbours: Vec<String>,
     /// The iptables commands on PATH.
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
@@ -106,9 +110,14 @@ fn look_around() -> Detected {
         },
         Err(error) => Err(error.to_string()),
     };
+    let neighbours = match &found {
+        Ok(found) => neighbours(found, &features),
+        Err(_) => neighbours(&Found::default(), &features),
+    };
     Detected {
         kernel: kernel.trim().to_owned(),
         features,
+        neighbours,
         nft: tables(Subsystem::NfTables),
         legacy: tables(Subsystem::Legacy),
         hints: found.as_ref().map(hints).unwrap_or_default(),
@@ -123,6 +132,20 @@ fn look_around() -> Detected {
         },
         auto,
     }
+}
+
+/// What the namespace, the kernel and the node show of other programs.
+fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
+    let is_refused = |feature: &Feature| match &feature.works {
+        Err(Error::NotPermitted { .. }) => true,
+        // A call that a filter refuses.
+        Err(Error::Netlink { errno, .. }) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
+        _ => false,
+    };
+    let devices = devices();
+    let mut signs = beside(found, &devices);
+    signs.extend(around(found, &devices, &traces(), features.iter().any(is_refused)));
+    signs
 }
 
 /// A table's name without what it is in, and its rules.

@@ -44,6 +44,7 @@ impl Detected {
             "installed": self.installed.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "kubernetes": self.hints,
+            "neighbours": self.neighbours,
             "binaries": binaries.collect::<Vec<_>>(),
             "auto": match &self.auto {
                 Ok((mode, reason)) => json!({"mode": mode.to_string(), "reason": reason.to_string()}),
@@ -111,6 +112,9 @@ impl fmt::Display for Detected {
         for hint in &self.hints {
             writeln!(f, "hint        {hint}")?;
         }
+        for neighbour in &self.neighbours {
+            writeln!(f, "neighbour   {}", escaped(neighbour))?;
+        }
         for binary in &self.binaries {
             writeln!(
                 f,
@@ -167,6 +171,7 @@ mod tests {
             nft: tables(&[("ip nat", 8), ("ip6 nat", 0)]),
             legacy: tables(&[]),
             hints: vec!["a hint".to_owned()],
+            neighbours: vec!["a sign".to_owned()],
             binaries: vec![Binary {
                 name: "iptables",
                 path: "/usr/sbin/xtables-nft-multi".into(),
@@ -187,6 +192,7 @@ nft rules   ip nat 8, ip6 nat 0 (rules per table)
 legacy      no tables
 installed   proxy-init's rules, in nft mode
 hint        a hint
+neighbour   a sign
 binary      iptables: nf_tables (/usr/sbin/xtables-nft-multi)
 auto        would choose nft, because it holds proxy-init's rules already
 pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode: nft in Linkerd's chart
@@ -266,6 +272,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
             "installed": ["nft"],
             "not_known": ["legacy"],
             "kubernetes": ["a hint"],
+            "neighbours": ["a sign"],
             "binaries": [{"name": "iptables", "path": "/usr/sbin/xtables-nft-multi", "kind": "nf_tables"}],
             "auto": {"mode": "nft", "reason": "it holds proxy-init's rules already"},
         });

@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::backend::all;
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
+use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
 use crate::found::Found;
 use crate::namespace;
@@ -181,12 +182,19 @@ impl<'a> Explained<'a> {
     }
 }
 
+/// Which program's chain it is in, as far as its name tells: ` (Istio's)`.
+fn whose(at: Place<'_>) -> String {
+    let owner = owner_of(at.table(), &at.chain().name);
+    owner.map_or_else(String::new, |owner| format!(" ({owner}'s)"))
+}
+
 /// Where a rule is, as `rule 4 of chain PROXY_INIT_OUTPUT in ip nat`.
 fn place(at: Place<'_>) -> String {
     let (table, chain) = (at.table(), &at.chain().name);
+    let owner = whose(at);
     match at {
-        Place::Rule(line) => format!("rule {} of chain {chain} in {table}", line.number),
-        Place::Policy(_) => format!("the policy of chain {chain} in {table}"),
+        Place::Rule(line) => format!("rule {} of chain {chain} in {table}{owner}", line.number),
+        Place::Policy(_) => format!("the policy of chain {chain} in {table}{owner}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Explained, Step};
+use super::{Explained, Step, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::walk::step::{Packet, Step as Walked};
@@ -155,13 +155,14 @@ impl Step<'_> {
             let above = indent - 2;
             *text += &match at.chain().base {
                 Some(base) => format!(
-                    "{:above$}{} {} (priority {})\n",
+                    "{:above$}{} {} (priority {}){}\n",
                     "",
                     at.table(),
                     at.chain().name,
-                    base.priority
+                    base.priority,
+                    whose(at)
                 ),
-                None => format!("{:above$}{}\n", "", at.chain().name),
+                None => format!("{:above$}{}{}\n", "", at.chain().name, whose(at)),
             };
         }
         let number = at.line().map_or("-".to_owned(), |line| line.number.to_string());

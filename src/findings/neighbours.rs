@@ -1,0 +1,417 @@
+//! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is guessed:
+//! what leaves no sign here, such as BPF programs of cgroups, isn't named.
+
+use crate::found::Found;
+use crate::rules::name::Name;
+use crate::rules::table::Table;
+use crate::wanted::ruleset::Purpose;
+
+/// A program, the names that its chains or tables begin with, and what that means for connections.
+struct Owner {
+    name: &'static str,
+    chains: &'static str,
+    tables: &'static [&'static str],
+    means: &'static str,
+}
+
+const MESH: &str = "its rules redirect connections too";
+const CILIUM: &str = "where its socket load balancing is on, a connection has another address before any rule sees it; its BPF \
+                      programs cannot be seen from here";
+
+/// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and tools/istio-nftables/pkg/constants of
+/// Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul, pkg/datapath/iptables of Cilium.
+const OWNERS: [Owner; 4] = [
+    Owner {
+        name: "Istio",
+        chains: "ISTIO_",
+        tables: &["istio-proxy-", "istio-ambient-"],
+        means: MESH,
+    },
+    Owner {
+        name: "Kuma",
+        chains: "KUMA_MESH_",
+        tables: &[],
+        means: MESH,
+    },
+    Owner {
+        name: "Consul",
+        chains: "CONSUL_PROXY_",
+        tables: &[],
+        means: MESH,
+    },
+    Owner {
+        name: "Cilium",
+        chains: "CILIUM_",
+        tables: &[],
+        means: CILIUM,
+    },
+];
+
+impl Owner {
+    fn has(&self, table: &Table, chain: &Name) -> bool {
+        let table = table.name.to_string();
+        chain.as_bytes().starts_with(self.chains.as_bytes())
+            || self.tables.iter().any(|prefix| table.starts_with(prefix))
+    }
+}
+
+/// Whose chain this is, by its name or its table's.
+pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
+    let owner = OWNERS.iter().find(|owner| owner.has(table, chain));
+    owner.map(|owner| owner.name)
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: Name,
+    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
+    pub kind: Vec<u8>,
+}
+
+/// What other programs have left in the network namespace that has to do with where its connections go.
+pub fn beside(found: &Found, devices: &[Link]) -> Vec<String> {
+    let mut signs = Vec::new();
+    for owner in &OWNERS {
+        let mut places: Vec<String> = Vec::new();
+        for table in &found.tables {
+            let chain = table.chains.iter().find(|chain| owner.has(table, &chain.name));
+            places.extend(chain.map(|chain| format!("chain {} in {table}", chain.name)));
+        }
+        // All of its devices in the node's own namespace: cilium_host, cilium_net, cilium_vxlan.
+        let is_ciliums = |device: &&Link| owner.name == "Cilium" && device.name.as_bytes().starts_with(b"cilium_");
+        places.extend(devices.iter().find(is_ciliums).map(|it| format!("device {}", it.name)));
+        if !places.is_empty() {
+            signs.push(format!(
+                "{} is here ({}): {}",
+                owner.name,
+                places.join(", "),
+                owner.means
+            ));
+        }
+    }
+    for device in devices {
+        let kind = match device.kind.as_slice() {
+            b"tun" => "tun",
+            b"wireguard" => "WireGuard",
+            _ => continue,
+        };
+        let name = &device.name;
+        if !is_ignored(found, name) {
+            signs.push(format!(
+                "{name} is a {kind} device: the rules redirect connections by it as all others, unless \
+                 --outbound-interfaces-to-ignore and --inbound-interfaces-to-ignore name it"
+            ));
+        }
+    }
+    signs
+}
+
+/// Whether a rule of proxy-init's exempts connections by this device.
+fn is_ignored(found: &Found, device: &Name) -> bool {
+    let chains = found.tables.iter().flat_map(|table| &table.chains);
+    let mut purposes = chains.flat_map(|chain| &chain.rules).filter_map(Purpose::of);
+    purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
+}
+
+/// What the machine shows of itself beside its rules. What can't be read is empty.
+#[derive(Debug, Clone, Default)]
+pub struct Traces {
+    /// /proc/version
+    pub version: String,
+    /// /proc/self/status
+    pub status: String,
+    /// /proc/self/attr/current: how a security module confines the process.
+    pub confinement: String,
+    /// The names in /etc/cni/net.d.
+    pub networks: Vec<String>,
+}
+
+/// What the kernel and the node show, for `detect`. `is_refused`: something was refused for lack of permission.
+pub fn around(found: &Found, devices: &[Link], traces: &Traces, is_refused: bool) -> Vec<String> {
+    let mut signs = Vec::new();
+    // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
+    if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
+        signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
+    }
+    signs.extend(kube_proxy(found, devices));
+    // Cilium renames what it finds there (cni.exclusive in its chart).
+    let set_aside = |name: &&String| name.ends_with(".cilium_bak");
+    if let Some(name) = traces.networks.iter().find(set_aside) {
+        signs.push(format!(
+            "Cilium has set other CNI configurations aside (/etc/cni/net.d/{name}): its chart's cni.exclusive=false leaves \
+             them"
+        ));
+    }
+    if is_refused && has_net_admin(&traces.status) {
+        signs.extend(refusers(traces));
+    }
+    signs
+}
+
+/// The mode of kube-proxy, which only the node's own network namespace shows.
+fn kube_proxy(found: &Found, devices: &[Link]) -> Option<String> {
+    if let Some(table) = found.tables.iter().find(|table| table.name == *"kube-proxy") {
+        return Some(format!("kube-proxy is in nftables mode (table {table})"));
+    }
+    if devices.iter().any(|device| device.name == *"kube-ipvs0") {
+        return Some("kube-proxy is in IPVS mode (device kube-ipvs0)".to_owned());
+    }
+    found.tables.iter().find_map(|table| {
+        let mut chains = table.chains.iter();
+        let chain = chains.find(|chain| chain.name.as_bytes().starts_with(b"KUBE-SVC-"))?;
+        Some(format!(
+            "kube-proxy is in iptables mode (chain {} in {table})",
+            chain.name
+        ))
+    })
+}
+
+/// Whether the process has CAP_NET_ADMIN (12, linux/capability.h), so that something else has refused.
+fn has_net_admin(status: &str) -> bool {
+    let effective = field(status, "CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
+    effective.is_some_and(|bits| bits & (1 << 12) != 0)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// What may have refused although the process has CAP_NET_ADMIN.
+fn refusers(traces: &Traces) -> Vec<String> {
+    let mut signs = Vec::new();
+    if field(&traces.status, "Seccomp:") == Some("2") {
+        signs.push(
+            "a seccomp filter is on (Seccomp: 2 in /proc/self/status): it may be what refuses, for the process has \
+             CAP_NET_ADMIN"
+                .to_owned(),
+        );
+    }
+    let label = traces.confinement.trim_end_matches(['\0', '\n']);
+    // SELinux: user:role:type:level. AppArmor: a profile and its mode, or `unconfined`.
+    if label.matches(':').count() >= 2 {
+        signs.push(format!(
+            "SELinux runs the process as {label}: its policy may be what refuses, for the process has CAP_NET_ADMIN \
+             (`ausearch -m AVC` on the node)"
+        ));
+    } else if label.ends_with("(enforce)") {
+        signs.push(format!(
+            "AppArmor confines the process by the profile {label}: it may be what refuses, for the process has \
+             CAP_NET_ADMIN"
+        ));
+    }
+    signs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{chain, table};
+    use crate::rules::table::Subsystem;
+    use crate::wanted::config::Config;
+    use crate::wanted::plan::plan;
+    use crate::wanted::ruleset::nat_tables;
+
+    fn found(tables: Vec<Table>) -> Found {
+        Found {
+            tables,
+            not_known: vec![],
+        }
+    }
+
+    fn device(name: &str, kind: &str) -> Link {
+        Link {
+            name: Name::from(name),
+            kind: kind.into(),
+        }
+    }
+
+    fn holding(name: &str, chains: &[&str]) -> Table {
+        table(name, chains.iter().map(|name| chain(name, vec![])).collect())
+    }
+
+    #[test]
+    fn other_meshes_are_known_by_their_chains() {
+        for (table, chain, want) in [
+            ("ip nat", "ISTIO_OUTPUT", Some("Istio")),
+            ("inet istio-proxy-nat", "output", Some("Istio")),
+            ("inet istio-ambient-mangle", "prerouting", Some("Istio")),
+            ("ip nat", "KUMA_MESH_INBOUND_REDIRECT", Some("Kuma")),
+            ("ip nat", "CONSUL_PROXY_OUTPUT", Some("Consul")),
+            ("ip nat", "CILIUM_PRE_nat", Some("Cilium")),
+            ("ip nat", "PROXY_INIT_OUTPUT", None),
+            ("ip nat", "MY_ISTIO_OUTPUT", None),
+            ("ip istio", "OUTPUT", None),
+        ] {
+            let table = holding(table, &["OUTPUT", chain]);
+            assert_eq!(owner_of(&table, &Name::from(chain)), want, "{chain}");
+            let signs = beside(&found(vec![table]), &[]);
+            assert_eq!(signs.len(), usize::from(want.is_some()), "{signs:?}");
+        }
+        let tables = ["ip nat", "ip6 nat"].map(|name| holding(name, &["ISTIO_INBOUND", "ISTIO_OUTPUT"]));
+        assert_eq!(
+            beside(&found(tables.into()), &[]),
+            [
+                "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): its rules redirect connections too"
+            ]
+        );
+    }
+
+    /// As `ip -d link` shows them in a node's namespace with Cilium, and in a pod's with Tailscale.
+    #[test]
+    fn devices_are_known_by_their_kind_and_ciliums_by_name() {
+        let node = [
+            device("eth0", ""),
+            device("cilium_net", "veth"),
+            device("cilium_host", "veth"),
+        ];
+        let signs = beside(&Found::default(), &node);
+        assert!(
+            signs.len() == 1 && signs[0].starts_with("Cilium is here (device cilium_net): where"),
+            "{signs:?}"
+        );
+        let pod = [
+            device("lo", ""),
+            device("tailscale0", "tun"),
+            device("w", "wireguard"),
+            device("tun9", "dummy"),
+        ];
+        let signs = beside(&Found::default(), &pod);
+        let begin: Vec<_> = signs.iter().map(|sign| sign.split(':').next().unwrap()).collect();
+        assert_eq!(begin, ["tailscale0 is a tun device", "w is a WireGuard device"]);
+        // Those that the rules exempt are said nothing of.
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
+        let installed = found(nat_tables(Subsystem::NfTables, &plan(&config)));
+        assert_eq!(beside(&installed, &pod), signs[1..]);
+    }
+
+    fn said(traces: &Traces, is_refused: bool) -> Vec<String> {
+        around(&Found::default(), &[], traces, is_refused)
+    }
+
+    #[test]
+    fn gvisor_is_known_by_its_version() {
+        for (version, is_gvisor) in [
+            ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n", true),
+            (
+                "Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016\n",
+                true,
+            ),
+            (
+                "Linux version 4.4.0-210-generic (buildd@lgw01) (gcc version 5.4.0) #242-Ubuntu SMP\n",
+                false,
+            ),
+            ("", false),
+        ] {
+            let traces = Traces {
+                version: version.to_owned(),
+                ..Traces::default()
+            };
+            let want = ["the kernel is gVisor, which has no nf_tables"];
+            assert_eq!(said(&traces, false), &want[..usize::from(is_gvisor)], "{version}");
+        }
+    }
+
+    #[test]
+    fn kube_proxys_mode_is_known_by_what_it_makes() {
+        let nat = ["KUBE-SERVICES", "KUBE-SVC-NPX46M4PTMTKRN6Y"];
+        for (tables, devices, want) in [
+            (
+                vec![holding("ip kube-proxy", &["services"])],
+                vec![],
+                "kube-proxy is in nftables mode (table ip kube-proxy)",
+            ),
+            (
+                vec![holding("ip nat", &["KUBE-SERVICES"])],
+                vec![device("kube-ipvs0", "dummy")],
+                "kube-proxy is in IPVS mode (device kube-ipvs0)",
+            ),
+            (
+                vec![holding("ip nat", &nat)],
+                vec![],
+                "kube-proxy is in iptables mode (chain KUBE-SVC-NPX46M4PTMTKRN6Y in ip nat)",
+            ),
+            (
+                vec![holding("legacy ip nat", &nat)],
+                vec![],
+                "kube-proxy is in iptables mode (chain KUBE-SVC-NPX46M4PTMTKRN6Y in legacy ip nat)",
+            ),
+        ] {
+            assert_eq!(around(&found(tables), &devices, &Traces::default(), false), [want]);
+        }
+        assert_eq!(
+            around(
+                &found(vec![holding("ip nat", &["KUBE-SERVICES"])]),
+                &[],
+                &Traces::default(),
+                false
+            ),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn what_cilium_set_aside_is_named() {
+        let traces = Traces {
+            networks: ["05-cilium.conflist", "10-linkerd.conflist.cilium_bak"]
+                .map(str::to_owned)
+                .into(),
+            ..Traces::default()
+        };
+        let signs = said(&traces, false);
+        assert!(
+            signs.len() == 1 && signs[0].contains("10-linkerd.conflist.cilium_bak"),
+            "{signs:?}"
+        );
+    }
+
+    /// Lines of a container's /proc/self/status, and labels as Fedora's and Debian's kernels show them.
+    #[test]
+    fn what_may_refuse_is_named_only_after_a_refusal_that_capabilities_do_not_explain() {
+        let status = |capabilities: &str, seccomp: u8| {
+            format!("Name:\tproxy-init\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}\nSeccomp_filters:\t{seccomp}\n")
+        };
+        const NET_ADMIN: &str = "0000000000003000";
+        const NONE: &str = "00000000a80425fb";
+        let selinux = "system_u:system_r:container_t:s0:c12,c345\0";
+        for (capabilities, seccomp, confinement, is_refused, want) in [
+            (
+                NET_ADMIN,
+                2,
+                selinux,
+                true,
+                &[
+                    "a seccomp filter",
+                    "SELinux runs the process as system_u:system_r:container_t:s0:c12,c345:",
+                ][..],
+            ),
+            (
+                NET_ADMIN,
+                0,
+                "docker-default (enforce)\n",
+                true,
+                &["AppArmor confines the process by the profile docker-default (enforce):"],
+            ),
+            (NET_ADMIN, 0, "unconfined\n", true, &[]),
+            (NET_ADMIN, 2, selinux, false, &[]),
+            (NONE, 2, selinux, true, &[]),
+            (NET_ADMIN, 0, "", true, &[]),
+        ] {
+            let traces = Traces {
+                status: status(capabilities, seccomp),
+                confinement: confinement.to_owned(),
+                ..Traces::default()
+            };
+            let signs = said(&traces, is_refused);
+            assert_eq!(signs.len(), want.len(), "{signs:?}");
+            assert!(
+                signs.iter().zip(want).all(|(sign, want)| sign.starts_with(want)),
+                "{signs:?}"
+            );
+        }
+        // Nothing can be read.
+        assert_eq!(said(&Traces::default(), true), [""; 0]);
+    }
+}
