@@ -88,7 +88,14 @@ pub async fn run(settings: &Settings, server: &Server, told: &Arc<Told>) -> Resu
         pods: BTreeMap::new(),
         listed: Vec::new(),
     };
-    let config = watcher::Config::default()
+    // From the API server's memory: otherwise etcd reads all pods of the cluster for each node. What is not the latest is no harm:
+    // a pod is looked at where it runs, and deleted only if it is still the same. In pages, it would be read from etcd again.
+    let config = watcher::Config {
+        page_size: None,
+        ..watcher::Config::default()
+    };
+    let config = config
+        .any_semantic()
         .labels(MESHED)
         .fields(&format!("spec.nodeName={node}"));
     let api: Api<Meshed> = Api::all_with(server.client.clone(), &pod::resource());
@@ -194,9 +201,18 @@ impl Watcher<'_> {
             .filter(|(_, pod)| pod.due <= soon)
             .map(|(uid, _)| uid.clone())
             .collect();
-        // One look at all processes for all pods.
-        let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
-        let processes = Arc::new(processes.ok().and_then(Result::ok).unwrap_or_default());
+        // One look at all processes for all pods, if one of these has any.
+        let run = |uid| {
+            let case = self.pods.get(uid).map(|tracked| pod::case(&tracked.pod));
+            matches!(case, Some(Case::Running | Case::Failed))
+        };
+        let processes = if due.iter().any(run) {
+            let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
+            processes.ok().and_then(Result::ok).unwrap_or_default()
+        } else {
+            Processes::default()
+        };
+        let processes = Arc::new(processes);
         for uid in &due {
             let Some(mut tracked) = self.pods.remove(uid) else {
                 continue;

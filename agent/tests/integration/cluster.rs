@@ -110,6 +110,11 @@ impl Cluster {
         self.server.object("nodes/node-1").unwrap()["spec"].clone()
     }
 
+    /// What was asked for with each list of pods.
+    pub(crate) fn lists(&self) -> Vec<String> {
+        self.server.lists()
+    }
+
     /// The path and the preconditions of each deletion.
     pub(crate) fn deletions(&self) -> Vec<(String, Value)> {
         self.server.deletions()

@@ -45,6 +45,7 @@ struct State {
     /// What all further requests get once `plans` are used up.
     for_ever: Option<Plan>,
     requests: Vec<String>,
+    lists: Vec<String>,
     connections: usize,
     /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
     changes: Vec<(&'static str, Value)>,
@@ -237,6 +238,11 @@ impl ApiServer {
         self.state().requests.clone()
     }
 
+    /// What was asked for with each list of pods.
+    pub fn lists(&self) -> Vec<String> {
+        self.state().lists.clone()
+    }
+
     /// How many connections were made.
     pub fn connections(&self) -> usize {
         self.state().connections
@@ -370,6 +376,7 @@ impl State {
         let path = request.path.as_str();
         match request.method.as_str() {
             "GET" if path == PODS => {
+                self.lists.push(request.query.clone());
                 let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
                 let items: Vec<&Value> = pods.map(|(_, pod)| pod).filter(|pod| request.selects(pod)).collect();
                 let metadata = json!({"resourceVersion": self.changes.len().to_string()});
