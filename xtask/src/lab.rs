@@ -24,6 +24,8 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
+use crate::wait;
+
 /// How long a connection may take before it counts as lost; connections here take microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -157,6 +159,15 @@ impl Namespace {
         self.stdout("ip", arguments.split_whitespace());
     }
 
+    /// Waits until this IPv6 address of the namespace's is its own to the kernel's routing too. The kernel sees to that once
+    /// it notices that the device's link is up, which it does by a queue of work (net/core/link_watch.c): on a busy
+    /// machine, after programs have begun to use the device.
+    fn wait_for_route_to(&self, own: IpAddr) {
+        let line = format!("ip -6 route show table local {own}");
+        let there = wait::until(Duration::from_secs(60), || (!self.sh(&line).is_empty()).then_some(()));
+        assert!(there.is_some(), "no route to {own}: the link isn't up");
+    }
+
     fn enter(&self) {
         if let Err(errno) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
             panic!("cannot enter a network namespace of our own: {errno}");
@@ -229,6 +240,10 @@ impl Lab {
         for (neighbour, distant) in NEIGHBOUR.iter().zip(DISTANT).take(families()) {
             lab.outside.ip(&format!("address add {distant} dev lo nodad"));
             lab.pod.ip(&format!("route add default via {neighbour}"));
+        }
+        if families() > 1 {
+            lab.pod.wait_for_route_to(POD[1]);
+            lab.outside.wait_for_route_to(NEIGHBOUR[1]);
         }
         lab
     }
