@@ -100,9 +100,29 @@ fn remove(folder: &Path, module: &str) {
 }
 
 fn proxy_init(lab: &Lab, before: &[&str], arguments: &[&str]) -> Output {
+    lab.pod.output(&mut in_a_pod(before, arguments))
+}
+
+/// As in a pod, where the machine's own network namespace is refused.
+fn in_a_pod(before: &[&str], arguments: &[&str]) -> Command {
     let mut command = Command::new("/bin/proxy-init");
-    command.env("PATH", "/usr/sbin:/sbin:/bin").args(before).args(arguments);
-    lab.pod.output(&mut command)
+    command
+        .env("PATH", "/usr/sbin:/sbin:/bin")
+        .env("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        .args(before)
+        .args(arguments);
+    command
+}
+
+/// Whether these flags are refused in the machine's own network namespace, which is the guest's: kernels differ in how it
+/// can be told.
+fn refuses_the_machines_namespace(flags: &[&str]) -> Result<(), String> {
+    let output = in_a_pod(&[], flags).output().map_err(|error| error.to_string())?;
+    let log = String::from_utf8_lossy(&output.stdout);
+    match log.lines().last() {
+        Some(line) if !output.status.success() && line.contains("the node's own network namespace") => Ok(()),
+        line => Err(format!("not refused in the machine's own network namespace: {line:?}")),
+    }
 }
 
 /// `ok`, or the mode that was taken if it is another than this; else what the error says. On a whole kernel, other flags are
@@ -110,6 +130,9 @@ fn proxy_init(lab: &Lab, before: &[&str], arguments: &[&str]) -> Output {
 fn try_mode(mode: &str, is_whole: bool) -> String {
     let lab = Lab::new();
     let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
+    if let Err(otherwise) = refuses_the_machines_namespace(&flags) {
+        return otherwise;
+    }
     let output = proxy_init(&lab, &[], &flags);
     let log = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = log.lines().last().unwrap_or_default();
