@@ -386,6 +386,7 @@ mod tests {
             to_80.with(Field::InInterface, &others).to_string(),
             "to port 80 in by any device but \"eth0\",\"lo\""
         );
+        assert_eq!(to_80.with(Field::InInterface, &any_but_lo()).to_string(), "to port 80");
         assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
         let inbound = all(Direction::Inbound);
         assert_eq!(

@@ -577,6 +577,20 @@ mod tests {
         assert_eq!(at(inbound, Hook::Input, Some("lo")), [dropped]);
         let perhaps = ["perhaps First Dropped by f", "at last perhaps Ack Translated by nat"];
         assert_eq!(at(inbound, Hook::Forward, None), perhaps);
+        // What is forwarded leaves by a device, and not by lo.
+        for (device, drops) in [(&b"lo"[..], false), (b"eth1", true)] {
+            let leaves_by_it = Condition::is(Field::OutInterface, interface(device));
+            let tables = vec![
+                nat("nat", Hook::Prerouting, dnat(Some(elsewhere))),
+                filter("f", Hook::Forward, 0, drop_if(leaves_by_it)),
+            ];
+            let said = ends_around(inbound, tables, &Surroundings::default());
+            assert_eq!(
+                said.contains(&"perhaps First Dropped by f".to_owned()),
+                drops,
+                "{said:?}"
+            );
+        }
         assert_eq!(at(inbound, Hook::Input, None), perhaps);
         assert_eq!(at(outbound, Hook::Input, Some("lo")), [dropped]);
         assert_eq!(at(outbound, Hook::Forward, Some("lo")), [arrives]);
