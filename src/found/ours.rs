@@ -26,9 +26,14 @@ impl Found {
         }
     }
 
-    /// The mode whose chains of proxy-init's were found; of several, the first.
+    /// The modes in which they were found.
+    pub fn holders(&self) -> impl Iterator<Item = Mode> {
+        Mode::ALL.into_iter().filter(|&mode| self.holds(mode))
+    }
+
+    /// The first of these.
     pub fn holder(&self) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|&mode| self.holds(mode))
+        self.holders().next()
     }
 
     /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
@@ -41,6 +46,11 @@ impl Found {
     fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
         self.tables_of(subsystem)
             .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// What could not be seen.
+    pub(crate) fn unseen_subsystems(&self) -> Vec<Subsystem> {
+        self.not_known.iter().map(|unseen| unseen.subsystem).collect()
     }
 
     /// Why a subsystem could not be seen; none if it could.

@@ -119,7 +119,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
     Ok(Recognized {
         mode,
         compared,
-        not_known: found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+        not_known: found.unseen_subsystems(),
     })
 }
 

@@ -69,7 +69,7 @@ impl Uninstall {
                 }
             }
         }
-        for mode in Mode::ALL.into_iter().filter(|&mode| found.holds(mode)) {
+        for mode in found.holders() {
             match all::remove(mode, self.iptables_dir.clone(), self.wait_for_lock) {
                 Ok(done) => {
                     if done.any {

@@ -220,11 +220,8 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
         mode,
         findings,
         doubts,
-        others: Mode::ALL
-            .into_iter()
-            .filter(|&other| other != mode && found.holds(other))
-            .collect(),
-        not_known: found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+        others: found.holders().filter(|&other| other != mode).collect(),
+        not_known: found.unseen_subsystems(),
         warnings: Vec::new(),
         neighbours: Vec::new(),
     })

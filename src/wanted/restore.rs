@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::Write as _;
 
-use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::Rule;
 use crate::rules::xtables::IptablesRule;
@@ -82,10 +81,6 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
         text += NOT_FOR_ONE_COMMAND;
     }
     for ruleset in rulesets {
-        let command = match ruleset.family {
-            Family::V4 => "iptables-restore",
-            Family::V6 => "ip6tables-restore",
-        };
         let mut input = Input::new();
         for chain in Ruleset::CHAINS.into_iter().filter(|chain| chain.is_ours()) {
             input.make_or_flush(chain);
@@ -95,8 +90,9 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
         }
         let lines = input.uncommitted();
         text += &format!(
-            "# {}: {command} --noflush\n{}COMMIT\n",
+            "# {}: {}-restore --noflush\n{}COMMIT\n",
             ruleset.family,
+            ruleset.family.iptables(),
             String::from_utf8_lossy(&lines)
         );
     }

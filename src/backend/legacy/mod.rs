@@ -61,11 +61,7 @@ impl Commands {
 
     /// The name of the family's command that a rule stands for.
     fn name(&self, family: Family, suffix: &str) -> String {
-        let family = match family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        };
-        format!("{family}{}{suffix}", self.variant)
+        format!("{}{}{suffix}", family.iptables(), self.variant)
     }
 
     /// Where it is.

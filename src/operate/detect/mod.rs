@@ -122,12 +122,9 @@ fn look_around() -> Detected {
         legacy: tables(Subsystem::Legacy),
         hints: found.as_ref().map(hints).unwrap_or_default(),
         binaries: binaries(),
-        installed: found
-            .iter()
-            .flat_map(|found| Mode::ALL.into_iter().filter(|&mode| found.holds(mode)))
-            .collect(),
+        installed: found.iter().flat_map(Found::holders).collect(),
         not_known: match &found {
-            Ok(found) => found.not_known.iter().map(|unseen| unseen.subsystem).collect(),
+            Ok(found) => found.unseen_subsystems(),
             Err(_) => vec![Subsystem::NfTables, Subsystem::Legacy],
         },
         auto,

@@ -155,9 +155,8 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
 
 impl<'a> Shown<'a> {
     fn of(found: &'a Found) -> Self {
-        let holding = Mode::ALL.into_iter().filter(|&mode| found.holds(mode));
         Self {
-            backends: holding.map(|mode| backend(mode, found)).collect(),
+            backends: found.holders().map(|mode| backend(mode, found)).collect(),
             not_known: found.not_known.clone(),
             warnings: Vec::new(),
             auto: None,
