@@ -881,6 +881,14 @@ mod tests {
     }
 
     #[test]
+    fn of_two_doubts_the_one_is_said_on_which_it_depends() {
+        let doubt = |text: &str, action| rule([Condition::Unknown(text.to_owned())], action);
+        let rules = vec![doubt("first", Action::Continue(None)), doubt("second", Action::Drop)];
+        let said = said(&beside(vec![filter(Hook::Prerouting, rules)]), &inbound("10.0.0.1:80"));
+        assert!(said.starts_with("not known: it depends on `second` in "), "{said}");
+    }
+
+    #[test]
     fn a_doubt_that_changes_nothing_is_none() {
         for rules in [
             vec![rule([strange()], Action::Accept)],

@@ -325,7 +325,7 @@ mod tests {
     use crate::rules::examples::{base, not, rule, table, to_port};
     use crate::rules::flags;
     use crate::rules::rule::{Bits, Condition, Effect, Rule, TCP};
-    use crate::rules::table::{Kind, Table};
+    use crate::rules::table::{Chain, Kind, Table};
     use crate::walk::connections::any_but_lo;
     use crate::walk::step::Matched;
 
@@ -763,6 +763,80 @@ mod tests {
             };
             assert_eq!(drop_of(8, 1, &around), perhaps);
         }
+    }
+
+    #[test]
+    fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
+        let at_egress = |device: &[u8]| {
+            let dropping = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
+            let of_one = Chain {
+                devices: Some(Intervals::one(interface(device))),
+                ..dropping
+            };
+            table("netdev edge", vec![of_one])
+        };
+        let said = outbound(vec![at_egress(b"eth1")]);
+        assert_eq!(said, ["First Dropped by edge", "at last Ack Accepted"]);
+        assert_eq!(outbound(vec![at_egress(b"lo")]), ["at last Ack Accepted"]);
+        // By that device alone, nothing depends on it.
+        for (device, steps) in [(b"eth1", 1), (b"eth2", 0)] {
+            let found = Found {
+                tables: vec![at_egress(b"eth1")],
+                not_known: vec![],
+            };
+            let direction = Direction::Outbound;
+            let by_it = to_80(direction).with(Field::OutInterface, &Intervals::one(interface(device)));
+            let walk = there_and_back(&found, Family::V4, direction, by_it, &Surroundings::default(), None);
+            assert_eq!(walk.steps.len(), steps, "{:?}", walk.steps);
+            assert!(walk.steps.iter().all(|step| matches!(step.matched, Matched::Yes(_))));
+        }
+    }
+
+    #[test]
+    fn what_comes_of_each_order_is_certain_and_what_comes_of_one_is_not() {
+        let tied = |name: &str, rule: Rule| nat(name, Hook::Output, vec![rule]);
+        let to = |port, action| rule([to_port(port)], action);
+        let said = outbound(vec![
+            tied("one", to(80, Action::Drop)),
+            tied("two", to(81, Action::Drop)),
+            tracking(),
+        ]);
+        assert_eq!(said, ["First Dropped by one"], "once");
+        let said = outbound(vec![
+            tied("one", to(81, Action::Drop)),
+            tied("two", to(82, Action::Drop)),
+            tracking(),
+        ]);
+        assert_eq!(said, ["at last Ack Accepted"]);
+        let mut said = outbound(vec![tied("one", redirect(1)), tied("two", redirect(2))]);
+        said.sort();
+        assert_eq!(
+            said,
+            [
+                "at last perhaps Ack Translated by one",
+                "at last perhaps Ack Translated by two",
+                "perhaps First Translated by one",
+                "perhaps First Translated by two",
+            ]
+        );
+    }
+
+    /// Where the reply alone isn't tracked, the ACK comes too early for the connection that was begun.
+    #[test]
+    fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
+        let of_reply = Condition::is(Field::SourcePort, 80);
+        let raw = filter("raw", Hook::Prerouting, -300, vec![rule([of_reply], Action::Untrack)]);
+        let is_ack = Condition::Flags {
+            text: "tcp flags ack".to_owned(),
+            field: Field::TcpFlags,
+            numbers: flags::ACK.map(|flags| (flags.into(), flags.into())).into(),
+        };
+        let redirecting = nat(
+            "nat",
+            Hook::Output,
+            vec![rule([is_ack], Action::Redirect(Some((1, 1))))],
+        );
+        assert_eq!(outbound(vec![raw, redirecting]), ["at last Ack Accepted"]);
     }
 
     /// A chain that some connections get to as others than the rest: each rule is one step all the same, and isn't known to
