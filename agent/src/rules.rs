@@ -40,10 +40,9 @@ pub fn wanted(entry: &Entry, kubeconfig: &Path, pod: &Meshed) -> Result<Option<I
         "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"
     ))?;
     let Some(name) = name else { return Ok(None) };
-    let log = Log {
-        level: LogLevel::Warning,
-        about: format!(" pod={:?}", name.to_string()),
-    };
+    let mut log = Log::new(LogLevel::Warning);
+    log.format = configuration.log_format();
+    log.about.push(("pod", name.to_string()));
     let config = redirect::rules(&configuration, &name, &log).map_err(words)?;
     Ok(config.map(|config| {
         let mut install = configuration.install(config);

@@ -25,6 +25,7 @@ pub struct Configuration {
     version: Option<String>,
     name: Option<String>,
     log_level: Option<String>,
+    log_format: Option<String>,
     #[serde(rename = "prevresult")]
     previous: Option<Box<RawValue>>,
     kubernetes: Option<Object<Kubernetes>>,
@@ -143,6 +144,14 @@ impl Configuration {
         }
     }
 
+    /// How the log's lines are written: `json`, and plain for anything else.
+    pub fn log_format(&self) -> LogFormat {
+        match self.log_format.as_deref() {
+            Some(word) if word.eq_ignore_ascii_case("json") => LogFormat::Json,
+            _ => LogFormat::Plain,
+        }
+    }
+
     /// The result of the plugin before this one in the list.
     pub fn previous(&self) -> Option<&RawValue> {
         self.previous.as_deref()
@@ -258,6 +267,15 @@ pub fn api_server_ports_by_default() -> Vec<PortRange> {
         .into_iter()
         .filter_map(|port| PortRange::new(port, port))
         .collect()
+}
+
+/// How a line of the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `KEY=VALUE` pairs.
+    Plain,
+    /// One object a line.
+    Json,
 }
 
 /// How important a line of the log is.

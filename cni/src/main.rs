@@ -52,12 +52,8 @@ fn main() -> ExitCode {
     if !outcome.stdout.is_empty()
         && let Err(error) = print(&outcome.stdout)
     {
-        let log = Log {
-            level: LogLevel::Error,
-            about: String::new(),
-        };
         // The specification's code for a failure of input or output, which no object can carry here.
-        log.add(
+        Log::new(LogLevel::Error).add(
             LogLevel::Error,
             format_args!("the answer cannot be written to stdout: {error} (code 5)"),
         );

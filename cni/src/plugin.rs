@@ -35,10 +35,7 @@ pub struct Outcome {
 /// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
 pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Outcome {
     let mut command = Command {
-        log: Log {
-            level: LogLevel::Warning,
-            about: String::new(),
-        },
+        log: Log::new(LogLevel::Warning),
         version: Version::LATEST,
     };
     match command.run(environment, stdin) {
@@ -71,7 +68,7 @@ impl Command {
         stdin: impl FnOnce() -> io::Result<Vec<u8>>,
     ) -> Result<String, Error> {
         let verb = verb(environment)?;
-        self.log.about = format!(" command={verb}");
+        self.log.about.push(("command", verb.to_string()));
         match verb {
             // The rules go with the pod's network namespace, so there is nothing to undo, and nothing that could be in the
             // way of it: not a namespace that is gone, nor whatever made ADD fail.
@@ -116,6 +113,7 @@ impl Command {
         })?;
         self.version = configuration.version()?;
         self.log.level = configuration.log_level();
+        self.log.format = configuration.log_format();
         if self.version < verb.since() {
             return Err(Error::NoSuchVerb {
                 verb,
@@ -133,13 +131,12 @@ impl Command {
         configuration: &Configuration,
         container: &'a Container,
     ) -> Result<Option<(Install, PodNamespace<'a>)>, Error> {
-        let about = format!(" containerID={:?}", container.id);
-        self.log.about.push_str(&about);
+        self.log.about.push(("containerID", container.id.to_string()));
         let Some(pod) = &container.pod else {
             self.log.add(LogLevel::Debug, "CNI_ARGS name no pod: nothing to do");
             return Ok(None);
         };
-        self.log.about.push_str(&format!(" pod={:?}", pod.to_string()));
+        self.log.about.push(("pod", pod.to_string()));
         let namespace = PodNamespace::open(&container.netns)?;
         let config = redirect::rules(configuration, pod, &self.log)?;
         Ok(config.map(|config| (configuration.install(config), namespace)))

@@ -116,6 +116,7 @@ fn a_key_of_the_wrong_type_or_value_is_named() {
         ("/name", json!(""), "name: the network's name was expected"),
         ("/name", json!("a b"), "name: the network's name was expected"),
         ("/log_level", json!([]), "log_level: invalid type"),
+        ("/log_format", json!(1), "log_format: invalid type"),
         ("/kubernetes", json!("x"), "kubernetes: invalid type"),
         (
             "/kubernetes/kubeconfig",
@@ -392,6 +393,21 @@ fn nothing_handed_over_is_an_error_and_not_a_guess() {
         }
     }
     assert_untouched(&pod);
+}
+
+#[test]
+fn the_log_is_json_where_the_configuration_asks_for_it() {
+    let (node, pod) = (Namespace::new(), Namespace::new());
+    let mut configuration = meshed();
+    configuration["log_format"] = json!("json");
+    let finished = Run::new("ADD", &configuration, pod.path()).output(&node);
+    let stderr = finished.stderr();
+    finished.success();
+    let lines: Vec<Value> = stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = lines.last().unwrap();
+    assert!(last["msg"].as_str().unwrap().contains("rules are in place"), "{stderr}");
+    let about = ["level", "command", "containerID", "pod"].map(|key| last[key].as_str());
+    assert_eq!(about, ["info", "ADD", "sandbox-1", "shop/web"].map(Some));
 }
 
 #[test]
