@@ -120,11 +120,13 @@ pub enum Error {
 
     /// The network namespace belongs to another user namespace.
     #[error(
-        "nft mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): a rule on an owner must come from \
-         the user namespace that the network namespace belongs to: run proxy-init in that user namespace, or without \
-         --proxy-uid and --proxy-gid"
+        "{mode} mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): the network namespace belongs to \
+         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from there: \
+         use native mode, whose rules compare with the pod's own ids"
     )]
     ForeignOwner {
+        /// The mode in use.
+        mode: Mode,
         /// The rule, as an iptables command.
         rule: String,
     },
@@ -594,6 +596,7 @@ impl Error {
             self,
             Error::NoCommand { .. }
                 | Error::NoLegacyTables { .. }
+                | Error::ForeignOwner { .. }
                 | Error::Lacks {
                     lack: Lack::Extension { .. },
                     ..
@@ -768,7 +771,7 @@ mod tests {
                 rule: rule.clone(),
                 what: what.clone(),
             },
-            Error::ForeignOwner { rule },
+            Error::ForeignOwner { mode, rule },
             Error::BatchTooLarge { mode, bytes: 1 },
             Error::Contended { mode, tries: 2 },
             Error::Refused {

@@ -124,6 +124,8 @@ pub struct Traces {
     pub status: String,
     /// /proc/self/attr/current: how a security module confines the process.
     pub confinement: String,
+    /// Whether the network namespace belongs to another user namespace than the process's.
+    pub is_of_others: bool,
     /// The names in /etc/cni/net.d.
     pub networks: Vec<String>,
 }
@@ -134,6 +136,13 @@ pub fn around(found: &Found, devices: &[Link], traces: &Traces, is_refused: bool
     // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
         signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
+    }
+    if traces.is_of_others {
+        signs.push(
+            "the network namespace belongs to another user namespace, as that of a pod with hostUsers: false: rules on owners \
+             compare with the ids in there, and need native mode"
+                .to_owned(),
+        );
     }
     signs.extend(kube_proxy(found, devices));
     // Cilium renames what it finds there (cni.exclusive in its chart).
@@ -312,6 +321,16 @@ mod tests {
             let want = ["the kernel is gVisor, which has no nf_tables"];
             assert_eq!(said(&traces, false), &want[..usize::from(is_gvisor)], "{version}");
         }
+    }
+
+    #[test]
+    fn a_pod_with_users_of_its_own_is_known_by_its_owner() {
+        let traces = Traces {
+            is_of_others: true,
+            ..Traces::default()
+        };
+        let signs = said(&traces, false);
+        assert!(signs.len() == 1 && signs[0].contains("hostUsers: false"), "{signs:?}");
     }
 
     #[test]

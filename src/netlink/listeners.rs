@@ -6,6 +6,7 @@ use mnl::Bus;
 use nix::errno::Errno;
 
 use super::message::{Attributes, Malformed, Message, Writer, u16_at, u32_at};
+use super::privilege::owns_network;
 use super::sockopt::has_ipv6;
 use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::{ReadError, Socket};
@@ -40,6 +41,12 @@ pub(crate) fn listeners() -> Result<Vec<Listener>, ReadError> {
             Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
             other => other?,
         }
+    }
+    // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare with.
+    if owns_network() == Some(false) {
+        listeners
+            .iter_mut()
+            .for_each(|listener| listener.uid = Listener::UNMAPPED);
     }
     Ok(listeners)
 }

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::step::{Step, Unwritten};
 use crate::error::{self, Error, Lack, Privilege};
+use crate::netlink::privilege::owns_network;
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::rule::Rule;
 use crate::rules::table::TableFamily;
@@ -136,7 +137,9 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             errno: kept,
         },
         (Step::AddRule(new), _, _) => match (owner(new.rule), errno) {
-            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, step).unwrap_or(Error::ForeignOwner { rule: what }),
+            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, step)
+                .or_else(|| foreign(mode, new.rule, step))
+                .unwrap_or_else(|| refused(mode, &what, errno, &failure.text)),
             (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
                 Some((name, module, option)) => {
                     let rule = what;
@@ -185,6 +188,16 @@ pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Op
         mode,
         rule: shown.to_string(),
         ids,
+    })
+}
+
+/// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own user
+/// namespace. `shown` is the rule for people.
+pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
+    owner(rule)?;
+    (owns_network() != Some(true)).then(|| Error::ForeignOwner {
+        mode,
+        rule: shown.to_string(),
     })
 }
 

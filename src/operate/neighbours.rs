@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::{Link, Traces};
+use crate::netlink::privilege::owns_network;
 use crate::netlink::route::links;
 
 /// The devices of the thread's network namespace.
@@ -21,6 +22,7 @@ pub(super) fn traces() -> Traces {
         version: read("/proc/version"),
         status: read(&format!("{thread}/status")),
         confinement: read(&format!("{thread}/attr/current")),
+        is_of_others: owns_network() == Some(false),
         networks: names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect(),

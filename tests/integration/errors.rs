@@ -9,30 +9,6 @@ use xtask::lab::Namespace;
 
 use crate::support::{Folder, PORTS, Run, install, saved};
 
-#[test]
-fn a_namespace_of_another_user_namespace() {
-    let namespace = Namespace::new();
-    let mut other = namespace.run(|| {
-        let mut command = Command::new("unshare");
-        command
-            .args(["-Urn", "sh", "-c", "echo ready; exec sleep 100"])
-            .stdout(Stdio::piped());
-        command.spawn().unwrap()
-    });
-    let mut ready = [0; 6];
-    std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut ready).unwrap();
-    let netns = format!("/proc/{}/ns/net", other.id());
-    let line = Run::new(&format!("--iptables-mode nft {PORTS} -u 2102 --netns {netns}"))
-        .output(&namespace)
-        .last_line();
-    other.kill().unwrap();
-    other.wait().unwrap();
-    assert!(
-        line.contains("must come from the user namespace that the network namespace belongs to"),
-        "{line}"
-    );
-}
-
 /// A table that belongs to another program, as long as that runs.
 #[test]
 fn a_table_with_an_owner() {

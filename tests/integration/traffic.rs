@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Owner, POD, ROOT, Reached, Server, connect, families};
+use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 
-use crate::support::install;
+use crate::support::{Run, install};
 
 const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
 const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };
@@ -22,8 +22,12 @@ struct Mesh {
 
 impl Mesh {
     fn new(flags: &str) -> Self {
-        let lab = Lab::new();
-        install(&lab.pod, &format!("-p {INBOUND} -o {OUTBOUND} {flags}"));
+        Self::of(Lab::new(), flags)
+    }
+
+    fn of(lab: Lab, flags: &str) -> Self {
+        // Other tests hold iptables' lock too.
+        install(&lab.pod, &format!("-w -p {INBOUND} -o {OUTBOUND} {flags}"));
         let pod = Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 8090, 8099, 4190]);
         let outside = Server::start(&lab.outside, &[80, 443, 8090]);
         Self {
@@ -323,6 +327,55 @@ fn legacy() {
 #[test]
 fn native() {
     check_mode("native");
+}
+
+/// A pod with `hostUsers: false`: whatever the mode that was asked for, the rules compare with the pod's own ids.
+#[test]
+fn in_a_pod_with_users_of_its_own() {
+    const OUTSIDE: u32 = 200_000;
+    let owner = |id: u32| Owner { uid: id, gid: id };
+    for mode in ["nft", "legacy", "native", "auto"] {
+        let flags = format!("--iptables-mode {mode} -u 2102 --skip-gid 3000-3009");
+        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE));
+        if ["nft", "legacy"].contains(&mode) {
+            let refused = Run::new(&format!("-w -p {INBOUND} -o {OUTBOUND} {flags} --no-fallback")).output(&lab.pod);
+            let words = format!("{mode} mode: nothing was changed: the kernel refuses");
+            let line = refused.last_line();
+            assert!(line.contains(&words) && line.contains("hostUsers: false"), "{line}");
+        }
+        let mesh = Mesh::of(lab, &flags);
+        for (to, _) in NEIGHBOUR.iter().zip(0..families()) {
+            for (id, is_exempt) in [(2102, true), (1000, false), (3000, true), (3009, true), (3010, false)] {
+                let wanted = match is_exempt {
+                    true => direct(*to, 80),
+                    false => redirected(OUTBOUND, (*to, 80)),
+                };
+                assert_eq!(mesh.outbound(owner(OUTSIDE + id), *to, 80), wanted, "{mode}: of {id}");
+            }
+            // The same number outside is another user.
+            assert_eq!(
+                mesh.outbound(owner(2102), *to, 80),
+                redirected(OUTBOUND, (*to, 80)),
+                "{mode}"
+            );
+        }
+        for line in [
+            format!("verify -p {INBOUND} -o {OUTBOUND} {flags}"),
+            "verify".to_owned(),
+        ] {
+            let said = install(&mesh.lab.pod, &line);
+            assert!(said.starts_with("in place in native mode"), "{mode}: {said}");
+            // The listeners' numbers are those outside.
+            assert!(!said.contains("what listens on port"), "{mode}: {said}");
+        }
+        let to = SocketAddr::new(NEIGHBOUR[0], 80);
+        let said = install(&mesh.lab.pod, &format!("explain outbound --to {to} --uid 2102"));
+        assert!(said.starts_with("bypasses the proxy\n"), "{mode}: {said}");
+        let report = install(&mesh.lab.pod, "detect");
+        assert!(report.contains("belongs to another user namespace"), "{mode}: {report}");
+        install(&mesh.lab.pod, "uninstall -w");
+        assert_eq!(mesh.lab.pod.sh("nft list ruleset"), "", "{mode}");
+    }
 }
 
 #[test]

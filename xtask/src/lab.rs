@@ -4,13 +4,13 @@
 //! behind, however the program ends, and the machine's own namespace is never touched.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -79,6 +79,36 @@ impl Namespace {
             Ok(file) => file.map(Self),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
+    /// `outside` here, and so on.
+    ///
+    /// # Panics
+    /// Without root's privileges, or without unshare.
+    pub fn of_user_namespace(outside: u32) -> Self {
+        let mut holder = Command::new("unshare")
+            .args(["--user", "--net", "sh", "-c", "echo; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run unshare: {error}"));
+        let made = holder.stdout.take().map(|mut stdout| stdout.read_exact(&mut [0]));
+        let folder = format!("/proc/{}", holder.id());
+        let open = || {
+            made.unwrap_or(Ok(()))?;
+            for map in ["uid_map", "gid_map"] {
+                fs::write(format!("{folder}/{map}"), format!("0 {outside} 65536"))?;
+            }
+            let file = File::open(format!("{folder}/ns/net"))?;
+            // It ends with its input.
+            drop(holder.stdin.take());
+            holder.wait()?;
+            Ok::<_, io::Error>(file)
+        };
+        let namespace = Self(open().unwrap_or_else(|error| panic!("cannot make a user namespace: {error}")));
+        namespace.ip("link set lo up");
+        namespace
     }
 
     /// Where the namespace can be opened, by this process and by others.
@@ -221,8 +251,16 @@ impl Lab {
     /// # Panics
     /// Without root's privileges, or without iproute2.
     pub fn new() -> Self {
+        Self::around(Namespace::new())
+    }
+
+    /// Joins a pod in this namespace with the world outside, as [`Lab::new`] does.
+    ///
+    /// # Panics
+    /// As [`Lab::new`].
+    pub fn around(pod: Namespace) -> Self {
         let lab = Self {
-            pod: Namespace::new(),
+            pod,
             outside: Namespace::new(),
         };
         lab.pod.ip(&format!(

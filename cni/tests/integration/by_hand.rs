@@ -211,6 +211,22 @@ fn del_and_gc_succeed_whatever_there_is() {
     assert_untouched(&node);
 }
 
+/// With `hostUsers: false`, by the node's user.
+#[test]
+fn a_pod_with_users_of_its_own_gets_native_modes_rules() {
+    for mode in ["nft", "native", "auto"] {
+        let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000));
+        let mut configuration = meshed();
+        configuration["linkerd"]["iptables-mode"] = mode.into();
+        for verb in ["ADD", "ADD", "CHECK"] {
+            Run::new(verb, &configuration, pod.path()).output(&node).success();
+        }
+        // The pod's own id.
+        let rules = pod.sh("nft list table inet proxy-init");
+        assert!(rules.contains("meta skuid 2102 counter"), "{mode}: {rules}");
+    }
+}
+
 #[test]
 fn check_says_what_differs() {
     let (node, pod) = (Namespace::new(), Namespace::new());

@@ -22,9 +22,10 @@ use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
 use crate::error::{self, Error, Lack, Privilege};
+use crate::netlink::privilege::owns_network;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
-use crate::nf_tables::refusal::unmapped;
+use crate::nf_tables::refusal::{foreign, unmapped};
 use crate::rules::family::Family;
 use crate::rules::table::{Chain, Table};
 use crate::rules::xtables::IptablesRule;
@@ -160,7 +161,10 @@ impl Legacy {
                 let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule, &IptablesRule(rule)));
                 Err(match error {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
-                    Error::CommandRefused { .. } => unmapped.or_else(|| lack(rulesets)).unwrap_or(error),
+                    Error::CommandRefused { .. } => unmapped
+                        .or_else(|| lack(rulesets))
+                        .or_else(|| foreign_owner(rulesets))
+                        .unwrap_or(error),
                     _ => error,
                 })
             }
@@ -219,7 +223,18 @@ fn load_extensions(ruleset: &Ruleset) {
 pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
     let families = rulesets.iter().map(|ruleset| ruleset.family);
     read::check_nat(families.filter(|&family| has_sockets(family)))?;
-    lack(rulesets).map_or(Ok(()), Err)
+    let foreign = || {
+        (owns_network() == Some(false))
+            .then(|| foreign_owner(rulesets))
+            .flatten()
+    };
+    lack(rulesets).or_else(foreign).map_or(Ok(()), Err)
+}
+
+/// The error about the first rule on an owner, which xt_owner refuses in a network namespace of another user namespace.
+fn foreign_owner(rulesets: &[Ruleset]) -> Option<Error> {
+    let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
+    rules.find_map(|(_, rule)| foreign(Mode::Legacy, rule, &IptablesRule(rule)))
 }
 
 /// The error about the first rule for which the kernel lacks an extension.
