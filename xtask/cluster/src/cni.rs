@@ -16,7 +16,7 @@ use crate::services::{NETWORK, wait_for};
 use crate::world::{Scenario, World};
 
 /// The namespace that deploy/cni makes.
-const AGENTS: &str = "linkerd-cni";
+pub(crate) const AGENTS: &str = "linkerd-cni";
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     // Whatever pod starts meanwhile gets the plugin too.
@@ -44,7 +44,7 @@ const TAINT: &str = "linkerd.io/cni-not-ready";
 const METRICS: &str = "http://127.0.0.1:9990/metrics";
 
 /// deploy/cni, to be installed.
-struct Agent<'a> {
+pub(crate) struct Agent<'a> {
     kubectl: &'a Kubectl,
     /// What `kubectl apply --kustomize` takes.
     folder: String,
@@ -70,7 +70,7 @@ const CHANGES: [(&str, &str, &str); 4] = [
 ];
 
 /// Does this with deploy/cni, which is gone afterwards.
-fn with_agent(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
+pub(crate) fn with_agent(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
     let agent = Agent {
         kubectl,
@@ -220,7 +220,7 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
 }
 
 /// A metric of the agent's.
-fn metric(name: &str) -> Option<i64> {
+pub(crate) fn metric(name: &str) -> Option<i64> {
     let text = Command::new("curl").args(["--silent", METRICS]).read().ok()?;
     let value = text
         .lines()
@@ -252,7 +252,7 @@ fn copied() -> Result<PathBuf> {
 }
 
 impl Agent<'_> {
-    fn install(&self) -> Result<()> {
+    pub(crate) fn install(&self) -> Result<()> {
         // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
         self.kubectl
             .run(&["apply", "--validate=false", "--kustomize", &self.folder])?;

@@ -17,6 +17,7 @@ mod machine;
 mod plugin;
 mod pod;
 mod rollout;
+mod scale;
 mod services;
 mod world;
 
@@ -88,6 +89,9 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     scenarios.extend(cni::scenarios());
     scenarios.extend(plugin::scenarios());
     scenarios.extend(rollout::scenarios());
+    if words.iter().any(|word| word == scale::WORD) {
+        scenarios.extend(scale::scenarios());
+    }
     let outcome = xtask::scenario::run_all(
         "the cluster's",
         &scenarios,

@@ -50,6 +50,7 @@ impl Cluster {
         keys::make(&node.join("keys"))?;
         fs::create_dir_all(node.join("logs"))?;
         fs::write(NETWORK, network().to_string())?;
+        fs::write(node.join("audit.json"), audited().to_string())?;
         let socket = Path::new(SOCKET);
         fs::write(
             node.join("containerd.toml"),
@@ -117,6 +118,18 @@ impl Cluster {
         child.kill()?;
         child.wait()?;
         Ok(())
+    }
+
+    /// The process of one of the programs.
+    pub(crate) fn process(&self, name: &str) -> Option<u32> {
+        let running = self.running();
+        let found = running.iter().find(|(running, _)| *running == name);
+        found.map(|(_, child)| child.id())
+    }
+
+    /// A file of an image's, by the image's folder and the path in it.
+    pub(crate) fn file_of_image(&self, path: &str) -> PathBuf {
+        self.folder.join("images").join(path)
     }
 
     /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices when it is
@@ -257,6 +270,8 @@ impl Cluster {
                 "--service-account-extend-token-expiration=false".to_owned(),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--allow-privileged".to_owned(),
+                format!("--audit-policy-file={NODE}/audit.json"),
+                format!("--audit-log-path={AUDIT}"),
                 format!("--cert-dir={own}"),
                 FEATURES.to_owned(),
             ],
@@ -316,6 +331,17 @@ impl Cluster {
             ],
         }
     }
+}
+
+/// The API server's log of the requests that the node's agent and plugin have made, whose account deploy/cni makes.
+pub(crate) const AUDIT: &str = "/run/node/audit.log";
+
+/// What it logs: each request once, at its end. A watch begins with its answer.
+fn audited() -> serde_json::Value {
+    json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
+        {"level": "Metadata", "users": ["system:serviceaccount:linkerd-cni:linkerd-cni"]},
+        {"level": "None"}
+    ]})
 }
 
 /// The network configuration: a bridge, with addresses of both families.
