@@ -584,12 +584,15 @@ mod tests {
                 nat("nat", Hook::Prerouting, dnat(Some(elsewhere))),
                 filter("f", Hook::Forward, 0, drop_if(leaves_by_it)),
             ];
-            let said = ends_around(inbound, tables, &Surroundings::default());
-            assert_eq!(
-                said.contains(&"perhaps First Dropped by f".to_owned()),
-                drops,
-                "{said:?}"
-            );
+            let to_eth1 = routes("eth1");
+            for (routes, word) in [(&[][..], "perhaps "), (&to_eth1[..], "")] {
+                let around = Surroundings {
+                    routes,
+                    ..Surroundings::default()
+                };
+                let said = ends_around(inbound, tables.clone(), &around);
+                assert_eq!(said.contains(&format!("{word}{dropped}")), drops, "{said:?}");
+            }
         }
         assert_eq!(at(inbound, Hook::Input, None), perhaps);
         assert_eq!(at(outbound, Hook::Input, Some("lo")), [dropped]);
