@@ -1,11 +1,15 @@
 //! Sets of numbers as intervals: ports, addresses and ids alike.
 
+use std::sync::Arc;
+
 /// A set of numbers: inclusive intervals, sorted, neither overlapping nor touching.
 ///
 /// Addresses are numbers too (IPv4's 32 bits, IPv6's 128), and so are interface names: their 16 bytes, padded with
 /// zeros, as the kernel compares them.
+///
+/// A copy shares them: connections are copied at each rule that they are compared with, and a rule changes few of their sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Intervals(Vec<(u128, u128)>);
+pub struct Intervals(Arc<[(u128, u128)]>);
 
 impl Intervals {
     /// The numbers of all these intervals, which may come in any order and overlap. One that runs backwards is empty.
@@ -20,17 +24,17 @@ impl Intervals {
                 _ => merged.push((first, last)),
             }
         }
-        Self(merged)
+        Self(merged.into())
     }
 
     /// One number.
     pub fn one(number: u128) -> Self {
-        Self(vec![(number, number)])
+        Self([(number, number)].into())
     }
 
     /// Every number up to this one.
     pub fn up_to(last: u128) -> Self {
-        Self(vec![(0, last)])
+        Self([(0, last)].into())
     }
 
     /// The intervals, in order.
@@ -66,28 +70,32 @@ impl Intervals {
                 theirs.next();
             }
         }
-        Self(both)
+        Self(both.into())
     }
 
     /// The numbers that only this set has.
     pub fn without(&self, other: &Self) -> Self {
-        self.and(&other.complement())
-    }
-
-    /// All numbers that this set doesn't have.
-    fn complement(&self) -> Self {
-        let mut gaps = Vec::with_capacity(self.0.len() + 1);
-        let mut next = Some(0);
-        for &(first, last) in &self.0 {
-            if let Some(start) = next
-                && start < first
-            {
-                gaps.push((start, first - 1));
+        let mut only = Vec::with_capacity(self.0.len() + 1);
+        let mut others = other.0.iter().peekable();
+        for &(first, last) in &*self.0 {
+            // What is left of this interval; nothing where another one covers the rest.
+            let mut rest = Some(first);
+            while let (Some(start), Some(&&(other_first, other_last))) = (rest, others.peek()) {
+                if other_last < start {
+                    others.next();
+                    continue;
+                }
+                if other_first > last {
+                    break;
+                }
+                if start < other_first {
+                    only.push((start, other_first - 1));
+                }
+                rest = other_last.checked_add(1).filter(|next| *next <= last);
             }
-            next = last.checked_add(1);
+            only.extend(rest.map(|start| (start, last)));
         }
-        gaps.extend(next.map(|start| (start, u128::MAX)));
-        Self(gaps)
+        Self(only.into())
     }
 }
 
@@ -99,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_overlaps_or_touches_is_merged() {
-        let merged = |list: &[(u128, u128)]| Intervals::new(list.iter().copied()).0;
+        let merged = |list: &[(u128, u128)]| Intervals::new(list.iter().copied()).0.to_vec();
         assert_eq!(
             merged(&[(5, 9), (1, 2), (8, 12), (3, 3), (20, 20)]),
             [(1, 3), (5, 12), (20, 20)]

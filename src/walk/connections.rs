@@ -1,6 +1,7 @@
 //! Sets of connections.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::rules::family::Family;
 use crate::rules::flags::SYN;
@@ -17,8 +18,8 @@ const MOST_INTERVALS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connections {
     /// The numbers that each field may have. A field that isn't listed doesn't exist for these packets, and no
-    /// condition on it holds: a packet from outside has no owning user, for example.
-    fields: Vec<(Field, Intervals)>,
+    /// condition on it holds: a packet from outside has no owning user, for example. Copies share them.
+    fields: Arc<Vec<(Field, Intervals)>>,
 }
 
 /// Which of a set of connections meet a condition.
@@ -61,7 +62,9 @@ impl Connections {
                 any(Field::Gid),
             ]),
         }
-        Self { fields }
+        Self {
+            fields: Arc::new(fields),
+        }
     }
 
     /// The numbers that a field may have; none if it doesn't exist.
@@ -83,25 +86,32 @@ impl Connections {
     }
 
     fn changed(&self, field: Field, change: impl FnOnce(&Intervals) -> Intervals) -> Self {
-        let mut changed = self.clone();
-        if let Some((_, numbers)) = changed.fields.iter_mut().find(|(known, _)| *known == field) {
-            *numbers = change(numbers);
+        let Some(numbers) = self.get(field).map(change) else {
+            return self.clone();
+        };
+        let changed = self.fields.iter().map(|(other, known)| match *other == field {
+            true => (*other, numbers.clone()),
+            false => (*other, known.clone()),
+        });
+        Self {
+            fields: Arc::new(changed.collect()),
         }
-        changed
     }
 
     /// The same connections, which have this field, with these numbers.
     #[must_use]
     pub fn having(self, field: Field, numbers: Intervals) -> Self {
         let mut having = self.lacking(&[field]);
-        having.fields.push((field, numbers));
+        Arc::make_mut(&mut having.fields).push((field, numbers));
         having
     }
 
     /// The same connections, which don't have these fields any more.
     #[must_use]
     pub fn lacking(mut self, fields: &[Field]) -> Self {
-        self.fields.retain(|(field, _)| !fields.contains(field));
+        if self.fields.iter().any(|(field, _)| fields.contains(field)) {
+            Arc::make_mut(&mut self.fields).retain(|(field, _)| !fields.contains(field));
+        }
         self
     }
 
@@ -155,9 +165,11 @@ impl Connections {
     pub fn turned(&self) -> Self {
         let fields = self.fields.iter();
         Self {
-            fields: fields
-                .map(|(field, numbers)| (field.turned(), numbers.clone()))
-                .collect(),
+            fields: Arc::new(
+                fields
+                    .map(|(field, numbers)| (field.turned(), numbers.clone()))
+                    .collect(),
+            ),
         }
     }
 
@@ -185,7 +197,7 @@ impl Connections {
 
     /// Adds other connections with the same fields. Where that is more than can be told apart, it adds more than these.
     pub fn extend(&mut self, others: &Self) {
-        for (field, numbers) in &mut self.fields {
+        for (field, numbers) in Arc::make_mut(&mut self.fields) {
             if let Some(others) = others.get(*field) {
                 let all = numbers.as_slice().iter().chain(others.as_slice());
                 *numbers = Intervals::new(all.copied());
@@ -267,7 +279,7 @@ impl fmt::Display for Connections {
         /// At most this many intervals are listed.
         const MOST: usize = 8;
         let mut separator = "";
-        for (field, intervals) in &self.fields {
+        for (field, intervals) in &*self.fields {
             let (what, all_but) = match field {
                 Field::Source(_) => ("from", "from any address but"),
                 Field::Destination(_) => ("to", "to any address but"),

@@ -24,8 +24,8 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
     let mut is_told = true;
     // Those that meet all conditions so far; none as long as those are all.
     let mut matching: Option<Connections> = None;
-    // The others, as long as a single condition sets them apart.
-    let mut rest: Option<Connections> = None;
+    // What the others have, as long as a single condition sets them apart.
+    let mut others_have = None;
     let mut setting_apart = 0;
     for condition in &rule.conditions {
         let known = matching.as_ref().unwrap_or(&state.connections);
@@ -50,9 +50,7 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         setting_apart += 1;
         match (condition.field(), meeting) {
             (Some(field), Meeting::Some(held, others)) => {
-                if is_few(&others) {
-                    rest = Some(state.connections.replaced(field, others));
-                }
+                others_have = is_few(&others).then_some((field, others));
                 is_told &= is_few(&held) && state.tells(field);
                 if is_few(&held) {
                     matching = Some(known.replaced(field, held));
@@ -67,7 +65,9 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
     };
     let rest = match setting_apart {
         0 => None,
-        1 => Some(with(rest)),
+        1 => Some(with(
+            others_have.map(|(field, others)| state.connections.replaced(field, others)),
+        )),
         _ => Some(state.clone()),
     };
     Split {

@@ -20,6 +20,8 @@ const DEEPEST: usize = 32;
 /// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several times
 /// each would take for ever otherwise; 10,000 rules take a few times as many steps.
 const MOST_ASKED: usize = 1_000_000;
+/// When more sets of connections than this have left a base chain, they are taken together.
+const MOST_LEFT: usize = 256;
 
 /// The one of proxy-init's chains that connections should get to.
 #[derive(Debug, Clone, Copy)]
@@ -366,6 +368,11 @@ impl<'a, 'g> Walker<'a, 'g> {
                 self.rule(line, state, depth, first, &mut next, &mut out);
             }
             now = merged(next);
+            // As the base chain will in the end, but that 10,000 rules may each let others through. What has been in the watched
+            // chain is told by the rule that let it.
+            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(|state| state.after_watched) {
+                out.left_chain = merged(out.left_chain);
+            }
         }
         out.returned.extend(now);
         if is_watched {
