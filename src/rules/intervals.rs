@@ -1,20 +1,48 @@
 //! Sets of numbers as intervals: ports, addresses and ids alike.
 
 use std::sync::Arc;
+use std::{fmt, slice};
 
 /// A set of numbers: inclusive intervals, sorted, neither overlapping nor touching.
 ///
 /// Addresses are numbers too (IPv4's 32 bits, IPv6's 128), and so are interface names: their 16 bytes, padded with
 /// zeros, as the kernel compares them.
 ///
-/// A copy shares them: connections are copied at each rule that they are compared with, and a rule changes few of their sets.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Intervals(Arc<[(u128, u128)]>);
+/// Copies are made for each rule that connections are compared with, so that they take no memory of their own.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Intervals(Held);
+
+/// Most sets are a single interval. No set of one is held as a list.
+#[derive(Clone, PartialEq, Eq)]
+enum Held {
+    One((u128, u128)),
+    List(Arc<[(u128, u128)]>),
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Self(Held::List(Arc::default()))
+    }
+}
+
+impl fmt::Debug for Intervals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
 
 impl Intervals {
     /// The numbers of all these intervals, which may come in any order and overlap. One that runs backwards is empty.
     pub fn new(intervals: impl IntoIterator<Item = (u128, u128)>) -> Self {
-        let mut sorted: Vec<_> = intervals.into_iter().filter(|(first, last)| first <= last).collect();
+        let mut intervals = intervals.into_iter().filter(|(first, last)| first <= last);
+        let Some(first) = intervals.next() else {
+            return Self::default();
+        };
+        let Some(second) = intervals.next() else {
+            return Self(Held::One(first));
+        };
+        let mut sorted = vec![first, second];
+        sorted.extend(intervals);
         // Most come in order, or as one list of each family: a stable sort finds such runs and merges them.
         sorted.sort();
         let mut merged: Vec<(u128, u128)> = Vec::with_capacity(sorted.len());
@@ -24,42 +52,58 @@ impl Intervals {
                 _ => merged.push((first, last)),
             }
         }
-        Self(merged.into())
+        Self::of(merged)
+    }
+
+    /// These intervals, which are sorted and neither overlap nor touch.
+    fn of(list: Vec<(u128, u128)>) -> Self {
+        Self(match list.as_slice() {
+            [] => Held::List(Arc::default()),
+            [one] => Held::One(*one),
+            _ => Held::List(list.into()),
+        })
     }
 
     /// One number.
     pub fn one(number: u128) -> Self {
-        Self([(number, number)].into())
+        Self(Held::One((number, number)))
     }
 
     /// Every number up to this one.
     pub fn up_to(last: u128) -> Self {
-        Self([(0, last)].into())
+        Self(Held::One((0, last)))
     }
 
     /// The intervals, in order.
     pub fn as_slice(&self) -> &[(u128, u128)] {
-        &self.0
+        match &self.0 {
+            Held::One(one) => slice::from_ref(one),
+            Held::List(list) => list,
+        }
     }
 
     /// Whether it holds no number.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.as_slice().is_empty()
     }
 
     /// Whether it holds a number of one of these intervals, which may come in any order.
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
         let holds = |&(first, last): &(u128, u128)| {
-            let next = self.0.partition_point(|&(_, end)| end < first);
-            first <= last && self.0.get(next).is_some_and(|&(start, _)| start <= last)
+            let ours = self.as_slice();
+            let next = ours.partition_point(|&(_, end)| end < first);
+            first <= last && ours.get(next).is_some_and(|&(start, _)| start <= last)
         };
         intervals.iter().any(holds)
     }
 
     /// The numbers that both sets have.
     pub fn and(&self, other: &Self) -> Self {
+        if let (Held::One((first, last)), Held::One((other_first, other_last))) = (&self.0, &other.0) {
+            return Self::new([(*first.max(other_first), *last.min(other_last))]);
+        }
         let mut both = Vec::new();
-        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let (mut ours, mut theirs) = (self.as_slice().iter().peekable(), other.as_slice().iter().peekable());
         while let (Some(&&(first, last)), Some(&&(other_first, other_last))) = (ours.peek(), theirs.peek()) {
             if first.max(other_first) <= last.min(other_last) {
                 both.push((first.max(other_first), last.min(other_last)));
@@ -70,14 +114,14 @@ impl Intervals {
                 theirs.next();
             }
         }
-        Self(both.into())
+        Self::of(both)
     }
 
     /// The numbers that only this set has.
     pub fn without(&self, other: &Self) -> Self {
-        let mut only = Vec::with_capacity(self.0.len() + 1);
-        let mut others = other.0.iter().peekable();
-        for &(first, last) in &*self.0 {
+        let mut only = Vec::with_capacity(self.as_slice().len() + 1);
+        let mut others = other.as_slice().iter().peekable();
+        for &(first, last) in self.as_slice() {
             // What is left of this interval; nothing where another one covers the rest.
             let mut rest = Some(first);
             while let (Some(start), Some(&&(other_first, other_last))) = (rest, others.peek()) {
@@ -95,7 +139,7 @@ impl Intervals {
             }
             only.extend(rest.map(|start| (start, last)));
         }
-        Self(only.into())
+        Self::of(only)
     }
 }
 
@@ -107,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_overlaps_or_touches_is_merged() {
-        let merged = |list: &[(u128, u128)]| Intervals::new(list.iter().copied()).0.to_vec();
+        let merged = |list: &[(u128, u128)]| Intervals::new(list.iter().copied()).as_slice().to_vec();
         assert_eq!(
             merged(&[(5, 9), (1, 2), (8, 12), (3, 3), (20, 20)]),
             [(1, 3), (5, 12), (20, 20)]
@@ -130,7 +174,7 @@ mod tests {
 
     fn has(intervals: &Intervals, number: u128) -> bool {
         intervals
-            .0
+            .as_slice()
             .iter()
             .any(|&(first, last)| (first..=last).contains(&number))
     }
@@ -146,7 +190,7 @@ mod tests {
             }
             prop_assert_eq!(one.meets(other.as_slice()), !both.is_empty());
             for set in [&both, &rest] {
-                prop_assert_eq!(set, &Intervals::new(set.0.iter().copied()), "sorted and merged");
+                prop_assert_eq!(set, &Intervals::new(set.as_slice().iter().copied()), "sorted and merged");
             }
         }
     }

@@ -19,7 +19,7 @@ const MOST_INTERVALS: usize = 64;
 pub struct Connections {
     /// The numbers that each field may have. A field that isn't listed doesn't exist for these packets, and no
     /// condition on it holds: a packet from outside has no owning user, for example. Copies share them.
-    fields: Arc<Vec<(Field, Intervals)>>,
+    fields: Arc<[(Field, Intervals)]>,
 }
 
 /// Which of a set of connections meet a condition.
@@ -62,9 +62,7 @@ impl Connections {
                 any(Field::Gid),
             ]),
         }
-        Self {
-            fields: Arc::new(fields),
-        }
+        Self { fields: fields.into() }
     }
 
     /// The numbers that a field may have; none if it doesn't exist.
@@ -94,25 +92,26 @@ impl Connections {
             false => (*other, known.clone()),
         });
         Self {
-            fields: Arc::new(changed.collect()),
+            fields: changed.collect(),
         }
     }
 
     /// The same connections, which have this field, with these numbers.
     #[must_use]
     pub fn having(self, field: Field, numbers: Intervals) -> Self {
-        let mut having = self.lacking(&[field]);
-        Arc::make_mut(&mut having.fields).push((field, numbers));
-        having
+        let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
+        Self {
+            fields: others.chain([(field, numbers)]).collect(),
+        }
     }
 
     /// The same connections, which don't have these fields any more.
     #[must_use]
-    pub fn lacking(mut self, fields: &[Field]) -> Self {
-        if self.fields.iter().any(|(field, _)| fields.contains(field)) {
-            Arc::make_mut(&mut self.fields).retain(|(field, _)| !fields.contains(field));
+    pub fn lacking(self, fields: &[Field]) -> Self {
+        let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
+        Self {
+            fields: others.cloned().collect(),
         }
-        self
     }
 
     /// Which of them meet a condition of a rule of this table.
@@ -165,11 +164,9 @@ impl Connections {
     pub fn turned(&self) -> Self {
         let fields = self.fields.iter();
         Self {
-            fields: Arc::new(
-                fields
-                    .map(|(field, numbers)| (field.turned(), numbers.clone()))
-                    .collect(),
-            ),
+            fields: fields
+                .map(|(field, numbers)| (field.turned(), numbers.clone()))
+                .collect(),
         }
     }
 

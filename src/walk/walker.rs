@@ -368,9 +368,10 @@ impl<'a, 'g> Walker<'a, 'g> {
                 self.rule(line, state, depth, first, &mut next, &mut out);
             }
             now = merged(next);
-            // As the base chain will in the end, but that 10,000 rules may each let others through. What has been in the watched
-            // chain is told by the rule that let it.
-            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(|state| state.after_watched) {
+            // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not settled in
+            // the watched chain are told by the rule that let them.
+            let are_told = |state: &State<'_>| state.after_watched && !state.is_settled;
+            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(are_told) {
                 out.left_chain = merged(out.left_chain);
             }
         }
