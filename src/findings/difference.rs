@@ -542,7 +542,7 @@ fn shadows(
             // What its device and its sender are, a reply doesn't tell of a connection.
             let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
             let connections = match outcome.packet {
-                Packet::Reply => outcome.connections.clone().lacking(&of_sender),
+                Packet::Reply => outcome.connections.lacking(&of_sender),
                 Packet::First | Packet::Ack => outcome.connections.clone(),
             };
             Problem::Dropped {

@@ -57,11 +57,11 @@ impl Intervals {
 
     /// These intervals, which are sorted and neither overlap nor touch.
     fn of(list: Vec<(u128, u128)>) -> Self {
-        Self(match list.as_slice() {
-            [] => Held::List(Arc::default()),
-            [one] => Held::One(*one),
-            _ => Held::List(list.into()),
-        })
+        match list.as_slice() {
+            [] => Self::default(),
+            [one] => Self(Held::One(*one)),
+            _ => Self(Held::List(list.into())),
+        }
     }
 
     /// One number.

@@ -98,7 +98,7 @@ impl Connections {
 
     /// The same connections, which have this field, with these numbers.
     #[must_use]
-    pub fn having(self, field: Field, numbers: Intervals) -> Self {
+    pub fn having(&self, field: Field, numbers: Intervals) -> Self {
         let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
         Self {
             fields: others.chain([(field, numbers)]).collect(),
@@ -107,7 +107,7 @@ impl Connections {
 
     /// The same connections, which don't have these fields any more.
     #[must_use]
-    pub fn lacking(self, fields: &[Field]) -> Self {
+    pub fn lacking(&self, fields: &[Field]) -> Self {
         let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
         Self {
             fields: others.cloned().collect(),
@@ -172,7 +172,7 @@ impl Connections {
 
     /// Those with a socket of this namespace: its users and groups.
     #[must_use]
-    pub fn of_socket(self, (uids, gids): (Intervals, Intervals)) -> Self {
+    pub fn of_socket(&self, (uids, gids): (Intervals, Intervals)) -> Self {
         self.having(Field::Uid, uids).having(Field::Gid, gids)
     }
 
@@ -437,7 +437,7 @@ mod tests {
             assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
         }
         // What doesn't exist meets nothing.
-        let none = all.clone().lacking(&[Field::Mark]);
+        let none = all.lacking(&[Field::Mark]);
         assert_eq!(
             (met(&none, odd(false)), met(&none, odd(true))),
             (Meeting::None, Meeting::None)

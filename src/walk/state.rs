@@ -206,13 +206,13 @@ impl<'a> State<'a> {
     }
 
     pub(super) fn drop_socket(&mut self) {
-        self.connections = self.connections.clone().lacking(&[Field::Uid, Field::Gid]);
+        self.connections = self.connections.lacking(&[Field::Uid, Field::Gid]);
     }
 
     /// Gives the packet the client's socket, if that is of this namespace.
     pub(super) fn join_client(&mut self) {
         if let Some(owner) = self.client.clone() {
-            self.connections = self.connections.clone().of_socket(owner);
+            self.connections = self.connections.of_socket(owner);
             self.is_servers = false;
         }
     }
@@ -220,7 +220,7 @@ impl<'a> State<'a> {
     /// The same with the server's.
     pub(super) fn join_server(&mut self) {
         if let Some(owner) = self.server.clone() {
-            self.connections = self.connections.clone().of_socket(owner);
+            self.connections = self.connections.of_socket(owner);
             self.is_servers = true;
         }
     }
@@ -268,7 +268,6 @@ impl<'a> State<'a> {
         let any = |field: Field| Intervals::up_to(field.largest());
         let marked = self
             .connections
-            .clone()
             .having(Field::ConnectionMark, any(Field::ConnectionMark));
         let all = |packets: Connections, field: Field| packets.replaced(field, any(field));
         fields.into_iter().fold(marked, all)
@@ -309,10 +308,9 @@ impl<'a> State<'a> {
             return;
         }
         self.set(Field::State, numbers);
-        let connections = self.connections.clone();
         self.connections = match state.has_entry() {
-            true => connections.having(Field::ConnectionMark, self.mark.clone()),
-            false => connections.lacking(&[Field::ConnectionMark]),
+            true => self.connections.having(Field::ConnectionMark, self.mark.clone()),
+            false => self.connections.lacking(&[Field::ConnectionMark]),
         };
     }
 
