@@ -94,6 +94,14 @@ fn direct(address: IpAddr, port: u16) -> Reached {
     redirected(port, (address, port))
 }
 
+/// Taken by the proxy at this port, or by the server that the client meant.
+fn reached(is_redirected: bool, proxy: u16, (to, port): (IpAddr, u16)) -> Reached {
+    match is_redirected {
+        true => redirected(proxy, (to, port)),
+        false => direct(to, port),
+    }
+}
+
 /// What holds in every mode: the rules of `mode` with skipped ports, ranges and subnets.
 pub(crate) fn check_mode(mode: &str) {
     let ignored = "--inbound-ports-to-ignore 4190,8090-8099 --outbound-ports-to-ignore 443,8090-8099 -u 2102 -g 2103";
@@ -209,10 +217,7 @@ pub(crate) fn check_mode(mode: &str) {
             (1000, 7, true),
             (2102, 1000, true),
         ] {
-            let wanted = match is_exempt {
-                true => direct(to, 80),
-                false => redirected(OUTBOUND, (to, 80)),
-            };
+            let wanted = reached(!is_exempt, OUTBOUND, (to, 80));
             assert_eq!(mesh.outbound(Owner { uid, gid }, to, 80), wanted, "of {uid}, {gid}");
         }
     }
@@ -229,15 +234,11 @@ pub(crate) fn check_mode(mode: &str) {
             ("net1", ignored[family], true),
             ("net11", others[family], false),
         ] {
-            let wanted = |port: u16, to| match is_ignored {
-                true => direct(to, if port == INBOUND { 8080 } else { 80 }),
-                false => redirected(port, (to, if port == INBOUND { 8080 } else { 80 })),
-            };
             let come_in = connect(&mesh.lab.outside, ROOT, SocketAddr::new(inside, 8080));
-            assert_eq!(come_in, wanted(INBOUND, inside), "in by {device}");
+            assert_eq!(come_in, reached(!is_ignored, INBOUND, (inside, 8080)), "in by {device}");
             assert_eq!(
                 mesh.outbound(APP, outside, 80),
-                wanted(OUTBOUND, outside),
+                reached(!is_ignored, OUTBOUND, (outside, 80)),
                 "out by {device}"
             );
             assert_eq!(
@@ -269,10 +270,7 @@ pub(crate) fn check_mode(mode: &str) {
                 for (port, is_listed) in [(80, true), (443, true), (8090, false)] {
                     let is_chosen =
                         (is_listed || !flags.contains("ports")) && (is_in_subnet || !flags.contains("subnets"));
-                    let wanted = match is_chosen {
-                        true => redirected(OUTBOUND, (to, port)),
-                        false => direct(to, port),
-                    };
+                    let wanted = reached(is_chosen, OUTBOUND, (to, port));
                     assert_eq!(mesh.outbound(APP, to, port), wanted, "{flags}: to {to} {port}");
                     assert_eq!(mesh.outbound(PROXY, to, port), direct(to, port), "{flags}: the proxy");
                 }
@@ -346,10 +344,7 @@ fn in_a_pod_with_users_of_its_own() {
         let mesh = Mesh::of(lab, &flags);
         for (to, _) in NEIGHBOUR.iter().zip(0..families()) {
             for (id, is_exempt) in [(2102, true), (1000, false), (3000, true), (3009, true), (3010, false)] {
-                let wanted = match is_exempt {
-                    true => direct(*to, 80),
-                    false => redirected(OUTBOUND, (*to, 80)),
-                };
+                let wanted = reached(!is_exempt, OUTBOUND, (*to, 80));
                 assert_eq!(mesh.outbound(owner(OUTSIDE + id), *to, 80), wanted, "{mode}: of {id}");
             }
             // The same number outside is another user.
