@@ -176,7 +176,8 @@ impl Report {
 
     /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may begin.
     fn publish(&self, state: &State, events: &Events, node: &str) {
-        let before = self.state.clone().unwrap_or_default();
+        let nothing = State::default();
+        let before = self.state.as_ref().unwrap_or(&nothing);
         let new = |now: &BTreeMap<String, String>, before: &BTreeMap<String, String>, reason: &'static str| {
             let lines = now.iter().filter(|(name, line)| before.get(*name) != Some(line));
             let event = |(name, line): (&String, &String)| (reason, format!("Chaining {name}"), line.clone());
