@@ -590,6 +590,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went wrong.
+    pub(crate) fn rules_out_nft_mode(&self) -> bool {
+        matches!(self, Error::Lacks { .. } | Error::ForeignOwner { .. })
+    }
+
     /// Whether it says that this host lacks something which another mode does without.
     pub(crate) fn is_mended_by_another_mode(&self) -> bool {
         matches!(

@@ -96,7 +96,7 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
     let legacy_hidden = found.unseen(Subsystem::Legacy).is_some();
     let lack = match check(Mode::Nft) {
         Ok(()) => return Ok((Mode::Nft, Reason::Supported { legacy_hidden })),
-        Err(error @ (Error::Lacks { .. } | Error::ForeignOwner { .. })) => error,
+        Err(error) if error.rules_out_nft_mode() => error,
         Err(error) => return Err(error),
     };
     match check(Mode::Native) {

@@ -382,7 +382,7 @@ impl Work<'_, '_> {
                 let legacy_hidden = unseen.is_some();
                 return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
             }
-            Err(error @ (Error::Lacks { .. } | Error::ForeignOwner { .. })) => error,
+            Err(error) if error.rules_out_nft_mode() => error,
             _ => return None,
         };
         let plan = in_native_mode(&self.rulesets);

@@ -8,12 +8,9 @@ use serde_json::{Value, json};
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::difference::differences;
-use crate::findings::neighbours::beside;
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
-use crate::operate::neighbours::devices;
-use crate::operate::proxy;
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::wrapped;
 use crate::rules::table::Subsystem;
@@ -109,10 +106,8 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
         Ok(config) => {
-            let mut verdict = verdict(looked_at, &plan(&config), found)?;
-            verdict.warnings = proxy::of(&config);
-            verdict.neighbours = beside(found, &devices());
-            Ok((verdict, spelled(&config, looked_at)))
+            let verdict = verdict(looked_at, &plan(&config), found)?;
+            Ok((verdict.with_surroundings(&config, found), spelled(&config, looked_at)))
         }
         Err(reason) => Err(reason),
     };

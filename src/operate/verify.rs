@@ -19,8 +19,8 @@ use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::rules::family::Family;
 use crate::rules::table::{Subsystem, TableFamily};
-use crate::wanted::mode::NAT;
-use crate::wanted::mode::{Choice, Mode};
+use crate::wanted::config::Config;
+use crate::wanted::mode::{Choice, Mode, NAT};
 use crate::wanted::plan::plan;
 use crate::wanted::ruleset::Ruleset;
 
@@ -202,9 +202,18 @@ impl Install {
         if others_unseen {
             verdict.not_known.push(Subsystem::Legacy);
         }
-        verdict.warnings = operate::proxy::of(&self.config);
-        verdict.neighbours = beside(&found, &devices());
-        Ok(verdict)
+        Ok(verdict.with_surroundings(&self.config, &found))
+    }
+}
+
+impl Verification {
+    /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
+    pub(super) fn with_surroundings(self, config: &Config, found: &Found) -> Self {
+        Self {
+            warnings: operate::proxy::of(config),
+            neighbours: beside(found, &devices()),
+            ..self
+        }
     }
 }
 
