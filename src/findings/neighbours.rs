@@ -3,47 +3,66 @@
 
 use crate::found::Found;
 use crate::rules::name::Name;
-use crate::rules::table::Table;
+use crate::rules::rule::Action;
+use crate::rules::table::{Chain, Table};
+use crate::wanted::config::Interface;
 use crate::wanted::ruleset::Purpose;
 
-/// A program, the names that its chains or tables begin with, and what that means for connections.
+/// A program, and the names that its chains, tables and devices have.
 struct Owner {
     name: &'static str,
+    /// What its chains' names begin with.
     chains: &'static str,
+    /// What its tables' names begin with.
     tables: &'static [&'static str],
-    means: &'static str,
+    devices: &'static [&'static str],
+    /// What it means for connections; none for a mesh, whose rules say it.
+    means: Option<&'static str>,
 }
 
-const MESH: &str = "its rules redirect connections too";
 const CILIUM: &str = "where its socket load balancing is on, a connection has another address before any rule sees it; its BPF \
                       programs cannot be seen from here";
 
 /// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and tools/istio-nftables/pkg/constants of
-/// Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul, pkg/datapath/iptables of Cilium.
+/// Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul, pkg/datapath/iptables, pkg/defaults and pkg/wireguard
+/// of Cilium.
 const OWNERS: [Owner; 4] = [
     Owner {
         name: "Istio",
         chains: "ISTIO_",
         tables: &["istio-proxy-", "istio-ambient-"],
-        means: MESH,
+        devices: &[],
+        means: None,
     },
     Owner {
         name: "Kuma",
         chains: "KUMA_MESH_",
         tables: &[],
-        means: MESH,
+        devices: &[],
+        means: None,
     },
     Owner {
         name: "Consul",
         chains: "CONSUL_PROXY_",
         tables: &[],
-        means: MESH,
+        devices: &[],
+        means: None,
     },
     Owner {
         name: "Cilium",
         chains: "CILIUM_",
         tables: &[],
-        means: CILIUM,
+        // All of them in the node's own namespace.
+        devices: &[
+            "cilium_host",
+            "cilium_net",
+            "cilium_vxlan",
+            "cilium_geneve",
+            "cilium_wg0",
+            "cilium_ipip4",
+            "cilium_ipip6",
+        ],
+        means: Some(CILIUM),
     },
 ];
 
@@ -52,6 +71,22 @@ impl Owner {
         let table = table.name.to_string();
         chain.as_bytes().starts_with(self.chains.as_bytes())
             || self.tables.iter().any(|prefix| table.starts_with(prefix))
+    }
+
+    /// What its chains and devices in the network namespace mean for connections.
+    fn meaning(&self, found: &Found) -> &'static str {
+        if let Some(means) = self.means {
+            return means;
+        }
+        let is_its = |table: &&Table, chain: &&Chain| self.has(table, &chain.name);
+        let mut rules = found.tables.iter().flat_map(|table| {
+            let chains = table.chains.iter().filter(move |chain| is_its(&table, chain));
+            chains.flat_map(|chain| &chain.rules)
+        });
+        match rules.any(|rule| matches!(rule.action, Action::Redirect(_))) {
+            true => "it has rules that redirect connections too",
+            false => "no rule of its is known to redirect connections",
+        }
     }
 }
 
@@ -71,7 +106,7 @@ pub struct Link {
 }
 
 /// What other programs have left in the network namespace that has to do with where its connections go.
-pub fn beside(found: &Found, devices: &[Link]) -> Vec<String> {
+pub fn shown_by_namespace(found: &Found, devices: &[Link]) -> Vec<String> {
     let mut signs = Vec::new();
     for owner in &OWNERS {
         let mut places: Vec<String> = Vec::new();
@@ -79,15 +114,14 @@ pub fn beside(found: &Found, devices: &[Link]) -> Vec<String> {
             let chain = table.chains.iter().find(|chain| owner.has(table, &chain.name));
             places.extend(chain.map(|chain| format!("chain {} in {table}", chain.name)));
         }
-        // All of its devices in the node's own namespace: cilium_host, cilium_net, cilium_vxlan.
-        let is_ciliums = |device: &&Link| owner.name == "Cilium" && device.name.as_bytes().starts_with(b"cilium_");
-        places.extend(devices.iter().find(is_ciliums).map(|it| format!("device {}", it.name)));
+        let is_its = |device: &&Link| owner.devices.iter().any(|&name| device.name == *name);
+        places.extend(devices.iter().find(is_its).map(|it| format!("device {}", it.name)));
         if !places.is_empty() {
             signs.push(format!(
                 "{} is here ({}): {}",
                 owner.name,
                 places.join(", "),
-                owner.means
+                owner.meaning(found)
             ));
         }
     }
@@ -98,12 +132,16 @@ pub fn beside(found: &Found, devices: &[Link]) -> Vec<String> {
             _ => continue,
         };
         let name = &device.name;
-        if !is_ignored(found, name) {
-            signs.push(format!(
-                "{name} is a {kind} device: the rules redirect connections by it as all others, unless \
-                 --outbound-interfaces-to-ignore and --inbound-interfaces-to-ignore name it"
-            ));
+        if is_ignored(found, name) {
+            continue;
         }
+        let exempting = match name.to_string().parse::<Interface>() {
+            Ok(_) => "unless --outbound-interfaces-to-ignore and --inbound-interfaces-to-ignore name it",
+            Err(_) => "and no flag can exempt them, as flags take no such name",
+        };
+        signs.push(format!(
+            "{name} is a {kind} device: the rules redirect connections by it as all others, {exempting}"
+        ));
     }
     signs
 }
@@ -131,7 +169,7 @@ pub struct Traces {
 }
 
 /// What the kernel and the node show, for `detect`. `is_refused`: something was refused for lack of permission.
-pub fn around(found: &Found, devices: &[Link], traces: &Traces, is_refused: bool) -> Vec<String> {
+pub fn shown_by_node(found: &Found, devices: &[Link], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
     // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
@@ -216,7 +254,7 @@ fn refusers(traces: &Traces) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, table};
+    use crate::rules::examples::{chain, rule, table};
     use crate::rules::table::Subsystem;
     use crate::wanted::config::Config;
     use crate::wanted::plan::plan;
@@ -255,16 +293,38 @@ mod tests {
         ] {
             let table = holding(table, &["OUTPUT", chain]);
             assert_eq!(owner_of(&table, &Name::from(chain)), want, "{chain}");
-            let signs = beside(&found(vec![table]), &[]);
+            let signs = shown_by_namespace(&found(vec![table]), &[]);
             assert_eq!(signs.len(), usize::from(want.is_some()), "{signs:?}");
         }
         let tables = ["ip nat", "ip6 nat"].map(|name| holding(name, &["ISTIO_INBOUND", "ISTIO_OUTPUT"]));
         assert_eq!(
-            beside(&found(tables.into()), &[]),
+            shown_by_namespace(&found(tables.into()), &[]),
             [
-                "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): its rules redirect connections too"
+                "Istio is here (chain ISTIO_INBOUND in ip nat, chain ISTIO_INBOUND in ip6 nat): no rule of its is known to \
+                 redirect connections"
             ]
         );
+    }
+
+    #[test]
+    fn a_mesh_is_said_to_redirect_only_by_a_rule_that_does() {
+        let with = |name: &str, chain_name: &str, action| {
+            let rules = vec![rule([], action)];
+            table(name, vec![chain("OUTPUT", vec![]), chain(chain_name, rules)])
+        };
+        let to = || Action::Redirect(Some((15001, 15001)));
+        for (table, redirects) in [
+            (with("ip nat", "ISTIO_REDIRECT", to()), true),
+            (with("inet istio-proxy-nat", "output", to()), true),
+            (with("ip nat", "ISTIO_REDIRECT", Action::Return), false),
+            // Another program's.
+            (with("ip nat", "ISTIOS_NOT", to()), false),
+        ] {
+            let tables = vec![table, holding("ip6 nat", &["ISTIO_OUTPUT"])];
+            let signs = shown_by_namespace(&found(tables), &[]);
+            let has = signs[0].ends_with(": it has rules that redirect connections too");
+            assert!(signs.len() == 1 && has == redirects, "{signs:?}");
+        }
     }
 
     /// As `ip -d link` shows them in a node's namespace with Cilium, and in a pod's with Tailscale.
@@ -272,10 +332,11 @@ mod tests {
     fn devices_are_known_by_their_kind_and_ciliums_by_name() {
         let node = [
             device("eth0", ""),
+            device("cilium_x", "dummy"),
             device("cilium_net", "veth"),
             device("cilium_host", "veth"),
         ];
-        let signs = beside(&Found::default(), &node);
+        let signs = shown_by_namespace(&Found::default(), &node);
         assert!(
             signs.len() == 1 && signs[0].starts_with("Cilium is here (device cilium_net): where"),
             "{signs:?}"
@@ -285,19 +346,26 @@ mod tests {
             device("tailscale0", "tun"),
             device("w", "wireguard"),
             device("tun9", "dummy"),
+            device("tun:0", "tun"),
         ];
-        let signs = beside(&Found::default(), &pod);
+        let signs = shown_by_namespace(&Found::default(), &pod);
         let begin: Vec<_> = signs.iter().map(|sign| sign.split(':').next().unwrap()).collect();
-        assert_eq!(begin, ["tailscale0 is a tun device", "w is a WireGuard device"]);
+        assert_eq!(begin, ["tailscale0 is a tun device", "w is a WireGuard device", "tun",]);
+        // --outbound-interfaces-to-ignore refuses that name.
+        assert!(signs[1].ends_with("-ignore name it"), "{signs:?}");
+        assert!(
+            signs[2].starts_with("tun:0 is a tun device: ") && !signs[2].contains("--"),
+            "{signs:?}"
+        );
         // Those that the rules exempt are said nothing of.
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
         let installed = found(nat_tables(Subsystem::NfTables, &plan(&config)));
-        assert_eq!(beside(&installed, &pod), signs[1..]);
+        assert_eq!(shown_by_namespace(&installed, &pod), signs[1..]);
     }
 
     fn said(traces: &Traces, is_refused: bool) -> Vec<String> {
-        around(&Found::default(), &[], traces, is_refused)
+        shown_by_node(&Found::default(), &[], traces, is_refused)
     }
 
     #[test]
@@ -358,10 +426,13 @@ mod tests {
                 "kube-proxy is in iptables mode (chain KUBE-SVC-NPX46M4PTMTKRN6Y in legacy ip nat)",
             ),
         ] {
-            assert_eq!(around(&found(tables), &devices, &Traces::default(), false), [want]);
+            assert_eq!(
+                shown_by_node(&found(tables), &devices, &Traces::default(), false),
+                [want]
+            );
         }
         assert_eq!(
-            around(
+            shown_by_node(
                 &found(vec![holding("ip nat", &["KUBE-SERVICES"])]),
                 &[],
                 &Traces::default(),

@@ -8,7 +8,7 @@ use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
-use crate::findings::neighbours::beside;
+use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::found::{Found, Unseen};
 use crate::namespace;
@@ -211,7 +211,7 @@ impl Verification {
     pub(super) fn with_surroundings(self, config: &Config, found: &Found) -> Self {
         Self {
             warnings: operate::proxy::of(config),
-            neighbours: beside(found, &devices()),
+            neighbours: shown_by_namespace(found, &devices()),
             ..self
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::Error;
-use crate::findings::neighbours::{around, beside};
+use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
@@ -140,8 +140,13 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
         _ => false,
     };
     let devices = devices();
-    let mut signs = beside(found, &devices);
-    signs.extend(around(found, &devices, &traces(), features.iter().any(is_refused)));
+    let mut signs = shown_by_namespace(found, &devices);
+    signs.extend(shown_by_node(
+        found,
+        &devices,
+        &traces(),
+        features.iter().any(is_refused),
+    ));
     signs
 }
 
