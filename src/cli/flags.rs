@@ -155,16 +155,25 @@ const FLAG: Flag = Flag {
     help: "",
 };
 
+/// Has a setting be the value that was read.
+fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *setting = value?;
+    Ok(())
+}
+
+/// Adds what was read to a setting that is a list.
+fn add<T>(setting: &mut Vec<T>, values: Result<Vec<T>, String>) -> Result<(), String> {
+    setting.extend(values?);
+    Ok(())
+}
+
 /// Every flag, in the order in which help shows them.
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::INCOMING_PROXY_PORT,
         short: Some('p'),
         placeholder: "PORT",
-        value: Value::Number(|settings, text| {
-            settings.incoming_proxy_port = Some(values::proxy_port(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.incoming_proxy_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for inbound connections",
         ..FLAG
@@ -173,10 +182,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::OUTGOING_PROXY_PORT,
         short: Some('o'),
         placeholder: "PORT",
-        value: Value::Number(|settings, text| {
-            settings.outgoing_proxy_port = Some(values::proxy_port(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.outgoing_proxy_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for outbound connections",
         ..FLAG
@@ -185,10 +191,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PROXY_UID,
         short: Some('u'),
         placeholder: "UID",
-        value: Value::Number(|settings, text| {
-            settings.proxy_uid = values::owner(text)?;
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.proxy_uid, values::owner(text))),
         help: "User id of the proxy, whose own connections are not redirected [default: -1, none]",
         ..FLAG
     },
@@ -196,10 +199,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PROXY_GID,
         short: Some('g'),
         placeholder: "GID",
-        value: Value::Number(|settings, text| {
-            settings.proxy_gid = values::owner(text)?;
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.proxy_gid, values::owner(text))),
         help: "Group id of the proxy, whose own connections are not redirected [default: -1, none]",
         ..FLAG
     },
@@ -207,36 +207,21 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PORTS_TO_REDIRECT,
         short: Some('r'),
         placeholder: "PORTS",
-        value: Value::Number(|settings, text| {
-            settings
-                .ports_to_redirect
-                .extend(values::to_redirect::<Port>(text, "port")?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.ports_to_redirect, values::to_redirect(text, "port"))),
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_PORTS_TO_IGNORE,
         placeholder: "PORTS",
-        value: Value::Number(|settings, text| {
-            settings
-                .inbound_ports_to_ignore
-                .extend(values::list::<PortRange>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.inbound_ports_to_ignore, values::list(text))),
         help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_IGNORE,
         placeholder: "PORTS",
-        value: Value::Number(|settings, text| {
-            settings
-                .outbound_ports_to_ignore
-                .extend(values::list::<PortRange>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.outbound_ports_to_ignore, values::list(text))),
         help: "Outbound ports that bypass the proxy, e.g. 443,3306",
         ..FLAG
     },
@@ -244,43 +229,32 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::INBOUND_SUBNETS_TO_IGNORE,
         alias: Some("subnets-to-ignore"),
         placeholder: "SUBNETS",
-        value: Value::Number(|settings, text| {
-            settings.inbound_subnets_to_ignore.extend(values::list::<Subnet>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.inbound_subnets_to_ignore, values::list(text))),
         help: "Connections from these subnets bypass the proxy, e.g. 10.0.0.0/8,fd00::/8",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
         placeholder: "SUBNETS",
-        value: Value::Number(|settings, text| {
-            settings
-                .outbound_subnets_to_ignore
-                .extend(values::list::<Subnet>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.outbound_subnets_to_ignore, values::list(text))),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_REDIRECT,
         placeholder: "PORTS",
-        value: Value::Number(|settings, text| {
-            let ports = values::to_redirect(text, "port")?;
-            settings.outbound_ports_to_redirect.extend::<Vec<PortRange>>(ports);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.outbound_ports_to_redirect, values::to_redirect(text, "port"))),
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_REDIRECT,
         placeholder: "SUBNETS",
-        value: Value::Number(|settings, text| {
-            let subnets = values::to_redirect(text, "subnet")?;
-            settings.outbound_subnets_to_redirect.extend::<Vec<Subnet>>(subnets);
-            Ok(())
+        value: Value::Number(|to, text| {
+            add(
+                &mut to.outbound_subnets_to_redirect,
+                values::to_redirect(text, "subnet"),
+            )
         }),
         help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8, and, with\n\
                --outbound-ports-to-redirect, only to those ports of them [default: all]",
@@ -289,62 +263,42 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::SKIP_UID,
         placeholder: "UIDS",
-        value: Value::Number(|settings, text| {
-            settings.skip_uid.extend(values::list::<IdRange>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.skip_uid, values::list(text))),
         help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::SKIP_GID,
         placeholder: "GIDS",
-        value: Value::Number(|settings, text| {
-            settings.skip_gid.extend(values::list::<IdRange>(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| add(&mut to.skip_gid, values::list(text))),
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
-        value: Value::Word(|settings, text| {
-            let interfaces = values::list::<Interface>(text)?;
-            settings.inbound_interfaces_to_ignore.extend(interfaces);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| add(&mut to.inbound_interfaces_to_ignore, values::list(text))),
         help: "Connections that come in by these interfaces bypass the proxy, e.g. net1,k6t-eth0",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
-        value: Value::Word(|settings, text| {
-            let interfaces = values::list::<Interface>(text)?;
-            settings.outbound_interfaces_to_ignore.extend(interfaces);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| add(&mut to.outbound_interfaces_to_ignore, values::list(text))),
         help: "Connections that leave by these interfaces bypass the proxy, e.g. net1,tun0",
         ..FLAG
     },
     Flag {
         name: flags::IPV6,
         placeholder: "BOOL",
-        value: Value::Switch(|settings, text| {
-            settings.ipv6 = Some(values::boolean(text)?);
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.ipv6, values::boolean(text).map(Some))),
         help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone [default: true]",
         ..FLAG
     },
     Flag {
         name: flags::IPTABLES_MODE,
         placeholder: "MODE",
-        value: Value::Word(|settings, text| {
-            settings.iptables_mode = values::mode(text)?;
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
         words: || Choice::NAMED.map(|(name, _)| name).to_vec(),
         heading: PLACE,
         help: "How the rules reach the kernel: nft (nf_tables over netlink, as iptables-nft does it),\n\
@@ -356,10 +310,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "no-fallback",
         placeholder: "BOOL",
-        value: Value::Switch(|settings, text| {
-            settings.no_fallback = Some(values::boolean(text)?);
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
         heading: PLACE,
         help: "Fail where the mode can't be used, instead of going on with a warning: legacy mode goes on in\n\
                nft mode where iptables or its tables are missing, nft mode in native mode where the kernel\n\
@@ -369,13 +320,12 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "netns",
         placeholder: "PATH",
-        value: Value::Path(|settings, path| {
+        value: Value::Path(|to, path| {
             // Of a script whose variable is not set, most likely; the current namespace may be the node's.
             if path.as_os_str().is_empty() {
                 return Err("is empty: name a network namespace, or leave it out for the current one".to_owned());
             }
-            settings.netns = Some(path);
-            Ok(())
+            set(&mut to.netns, Ok(Some(path)))
         }),
         taken_by: &[
             Subcommand::Install,
@@ -392,10 +342,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "allow-host-network",
         placeholder: "BOOL",
-        value: Value::Switch(|settings, text| {
-            settings.allow_host_network = values::boolean(text)?;
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.allow_host_network, values::boolean(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Install the rules even in the machine's own network namespace, which a pod with hostNetwork\n\
@@ -406,10 +353,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "simulate",
         placeholder: "BOOL|ipv4|ipv6",
-        value: Value::Switch(|settings, text| {
-            settings.simulate = values::simulate(text)?;
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.simulate, values::simulate(text))),
         words: || vec!["ipv4", "ipv6", "true", "false"],
         taken_by: &[Subcommand::Install],
         heading: PLACE,
@@ -421,10 +365,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "replace-other-backend",
         placeholder: "BOOL",
-        value: Value::Switch(|settings, text| {
-            settings.replace_other_backend = values::boolean(text)?;
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.replace_other_backend, values::boolean(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Remove the rules that proxy-init installed in another mode; without it they are an error,\n\
@@ -434,10 +375,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "timeout-close-wait-secs",
         placeholder: "SECONDS",
-        value: Value::Number(|settings, text| {
-            settings.timeout_close_wait_secs = values::seconds(text)?;
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.timeout_close_wait_secs, values::seconds(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]",
@@ -447,10 +385,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "use-wait-flag",
         short: Some('w'),
         placeholder: "BOOL",
-        value: Value::Switch(|settings, text| {
-            settings.use_wait_flag = values::boolean(text)?;
-            Ok(())
-        }),
+        value: Value::Switch(|to, text| set(&mut to.use_wait_flag, values::boolean(text))),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall],
         heading: PLACE,
         help: "Wait for the xtables lock (legacy mode; the other modes need no lock)",
@@ -459,10 +394,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "output",
         placeholder: "FORMAT",
-        value: Value::Word(|settings, text| {
-            settings.output = values::output(text)?;
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.output, values::output(text))),
         words: || vec!["text", "json"],
         taken_by: &[
             Subcommand::Show,
@@ -477,10 +409,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "to",
         placeholder: "ADDRESS:PORT",
-        value: Value::Word(|settings, text| {
-            settings.to = Some(values::destination(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.to, values::destination(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         required_by: &[Subcommand::Explain],
         heading: CONNECTION,
@@ -490,10 +419,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "from",
         placeholder: "ADDRESS[:PORT]",
-        value: Value::Word(|settings, text| {
-            settings.from = Some(values::source(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.from, values::source(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
         help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000 [default: inbound, any address;\n\
@@ -503,10 +429,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "in",
         placeholder: "INTERFACE",
-        value: Value::Word(|settings, text| {
-            settings.in_device = Some(values::device(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.in_device, values::device(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
         help: "By which interface an inbound connection comes in [default: any but lo]",
@@ -515,10 +438,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "out",
         placeholder: "INTERFACE",
-        value: Value::Word(|settings, text| {
-            settings.out_device = Some(values::device(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.out_device, values::device(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
         help: "The interface to which an outbound connection's socket is bound\n\
@@ -528,10 +448,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "uid",
         placeholder: "UID",
-        value: Value::Number(|settings, text| {
-            settings.uid = Some(values::id(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.uid, values::id(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
         help: "User id of the process that makes an outbound connection [default: any but the proxy's]",
@@ -540,10 +457,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "gid",
         placeholder: "GID",
-        value: Value::Number(|settings, text| {
-            settings.gid = Some(values::id(text)?);
-            Ok(())
-        }),
+        value: Value::Number(|to, text| set(&mut to.gid, values::id(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
         help: "Group id of that process [default: any but the proxy's]",
@@ -552,10 +466,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "expect",
         placeholder: "ANSWER",
-        value: Value::Word(|settings, text| {
-            settings.expect = Some(values::expected(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.expect, values::expected(text).map(Some))),
         words: || vec!["proxy", "bypass"],
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,
@@ -565,10 +476,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "listen-addr",
         placeholder: "ADDRESS",
-        value: Value::Word(|settings, text| {
-            settings.listen_addr = Some(values::address(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.listen_addr, values::address(text).map(Some))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "Where the proxy listens for outbound connections [default: 0.0.0.0:4140]",
@@ -577,10 +485,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "connect-addr",
         placeholder: "ADDRESS",
-        value: Value::Word(|settings, text| {
-            settings.connect_addr = Some(values::address(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.connect_addr, values::address(text).map(Some))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "Where to connect to; it needs a route, but no host [default: 192.0.2.2:1404]",
@@ -589,10 +494,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "timeout",
         placeholder: "DURATION",
-        value: Value::Word(|settings, text| {
-            settings.timeout = Some(values::duration(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.timeout, values::duration(text).map(Some))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "How long the connection may take, e.g. 500ms or 1m30s [default: 10s]",
@@ -601,10 +503,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "log-format",
         placeholder: "FORMAT",
-        value: Value::Word(|settings, text| {
-            settings.log_format = Some(text.to_owned());
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
         words: || vec!["plain", "json"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
@@ -614,10 +513,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "log-level",
         placeholder: "LEVEL",
-        value: Value::Word(|settings, text| {
-            settings.log_level = Some(values::log_level(text)?);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.log_level, values::log_level(text).map(Some))),
         words: || vec!["error", "warning", "info", "debug"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
@@ -627,10 +523,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "firewall-bin-path",
         placeholder: "NAME",
-        value: Value::Word(|settings, text| {
-            text.clone_into(&mut settings.firewall_bin_path);
-            Ok(())
-        }),
+        value: Value::Word(|to, text| set(&mut to.firewall_bin_path, Ok(text.to_owned()))),
         taken_by: &[Subcommand::Install, Subcommand::Verify, Subcommand::Uninstall],
         heading: COMPATIBILITY,
         help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to choose the mode. The\n\
