@@ -613,7 +613,7 @@ impl Error {
 /// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
 /// whether anything was changed.
 pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
-    Chain(error)
+    Causes(error)
 }
 
 /// An error as the reason for another one, which says itself what was changed.
@@ -638,9 +638,9 @@ impl fmt::Display for Source {
     }
 }
 
-struct Chain<'a>(&'a (dyn std::error::Error + 'a));
+struct Causes<'a>(&'a (dyn std::error::Error + 'a));
 
-impl fmt::Display for Chain<'_> {
+impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let mut source = self.0.source();

@@ -1,9 +1,10 @@
 //! Start here: what all of this is for, in twenty lines, and a test that every mode does that.
 //!
-//! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags, and
-//! from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init) and
-//! linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from what help says of it. The test below makes random configs and connections, plans the rules, writes
-//! them as each backend does, reads the bytes back, has the connection go through what was read, and compares.
+//! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags,
+//! and from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init)
+//! and linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from what help says of it. The test
+//! below makes random configs and connections, plans the rules, writes them as each backend does, reads the bytes back,
+//! has the connection go through what was read, and compares.
 
 use std::net::{IpAddr, SocketAddr};
 

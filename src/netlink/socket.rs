@@ -45,8 +45,8 @@ impl AsRawFd for MnlSocket {
 
 impl Drop for MnlSocket {
     fn drop(&mut self) {
-        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well, would
-        // be about closing alone.
+        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well,
+        // would be about closing alone.
         unsafe { mnl_sys::mnl_socket_close(self.0.as_ptr()) };
     }
 }
@@ -205,8 +205,8 @@ impl Socket {
         }
     }
 
-    /// Sends a request that has been written, and passes each message of the answer to `read`. One that can't be is answered as the kernel answers a request that is
-    /// too long.
+    /// Sends a request, and passes each message of the answer to `read`. A request that could not be written is
+    /// answered as the kernel answers one that is too long.
     pub(super) fn request(
         &self,
         request: Writer,
@@ -289,7 +289,8 @@ mod tests {
     use super::*;
     use crate::netlink::message::recorded;
 
-    /// What Linux 6.18 answered to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and NETLINK_EXT_ACK.
+    /// What Linux 6.18 answered to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and
+    /// NETLINK_EXT_ACK.
     #[test]
     fn answers_are_read_as_the_kernel_gives_them() {
         for (answer, sequence, errno) in [
@@ -299,7 +300,8 @@ mod tests {
                 1,
                 None,
             ),
-            // To NFT_MSG_NEWCHAIN in a table that isn't there. An attribute says which (NLMSGERR_ATTR_OFFS), not a text.
+            // To NFT_MSG_NEWCHAIN in a table that isn't there. An attribute says which (NLMSGERR_ATTR_OFFS), not a
+            // text.
             (
                 "2c000000020000030100000022140000feffffff28000000030a010401000000000000000800020014000000",
                 1,

@@ -72,9 +72,9 @@ pub(crate) enum Expression<'a> {
     /// `[ counter pkts PACKETS bytes BYTES ]`
     Counter(Counters),
     /// `[ match name NAME rev REVISION ]`: an xt match, through nft_compat.
-    Match(Extension<'a>),
+    Match(XtData<'a>),
     /// `[ target name NAME rev REVISION ]`: an xt target, through nft_compat.
-    Target(Extension<'a>),
+    Target(XtData<'a>),
     /// `[ meta set KEY with reg REGISTER ]`; the key is one of `NFT_META_*`.
     SetMeta { key: i32, register: u32 },
     /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
@@ -108,7 +108,7 @@ pub(crate) enum Verdict<'a> {
 
 /// An xt match or target: its name, its revision and its structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extension<'a> {
+pub(crate) struct XtData<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) revision: u32,
     pub(crate) info: &'a [u8],
@@ -386,8 +386,8 @@ impl<'a> Expression<'a> {
                     bytes: number(NFTA_COUNTER_BYTES)?,
                 })
             }
-            b"match" => Self::Match(Extension::read(data)?),
-            b"target" => Self::Target(Extension::read(data)?),
+            b"match" => Self::Match(XtData::read(data)?),
+            b"target" => Self::Target(XtData::read(data)?),
             _ => return Ok(None),
         }))
     }
@@ -428,7 +428,7 @@ impl<'a> Verdict<'a> {
     }
 }
 
-impl<'a> Extension<'a> {
+impl<'a> XtData<'a> {
     fn write(self, data: &mut Writer) {
         data.string(NFTA_XT_NAME, self.name);
         data.be32(NFTA_XT_REV, self.revision);
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let extension = Extension {
+        let extension = XtData {
             name: b"multiport",
             revision: 1,
             info: &[1, 2, 3, 4, 5, 6, 7, 8],

@@ -116,7 +116,8 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
         }
         Ok(())
     })?;
-    // Whether there are any can't be known from the tables' objects: a bound anonymous set isn't counted (seen on 6.18).
+    // Whether there are any can't be known from the tables' objects: a bound anonymous set isn't counted (seen on
+    // 6.18).
     read_sets(socket, &mut tables)?;
     // The chain that the last rule was added to. A dump lists rules chain by chain, so the next one is usually for it
     // too.
@@ -157,12 +158,12 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     Ok(tables)
 }
 
-/// Whether a rule of a dump comes after those before it in its chain, as the kernel says: `position` is the handle of the rule
-/// that precedes it.
+/// Whether a rule of a dump comes after those before it in its chain, as the kernel says: `position` is the handle of
+/// the rule that precedes it.
 ///
-/// The kernel continues a dump that takes more than one datagram at the number of rules that it has listed. A batch that is
-/// being prepared has put its rules among them already, and one that was discarded has taken them out again, both without
-/// another generation: then some rules are listed twice, or not at all (`__nf_tables_dump_rules` in
+/// The kernel continues a dump that takes more than one datagram at the number of rules that it has listed. A batch
+/// that is being prepared has put its rules among them already, and one that was discarded has taken them out again,
+/// both without another generation: then some rules are listed twice, or not at all (`__nf_tables_dump_rules` in
 /// net/netfilter/nf_tables_api.c; seen on 6.18).
 fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
     match (before, position) {
@@ -293,8 +294,8 @@ mod tests {
         }
     }
 
-    /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were listed, lists
-    /// two of them again; if the rules were taken out, two are missing.
+    /// A dump of rules in two datagrams, between which somebody else's batch has put two rules before those that were
+    /// listed, lists two of them again; if the rules were taken out, two are missing.
     #[test]
     fn a_torn_dump_is_read_again() {
         type Tear = fn(&mut Vec<Vec<u8>>);

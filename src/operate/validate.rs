@@ -20,8 +20,8 @@ use crate::findings::explain::{Connection, Verdict};
 use crate::operate::explain::{Explained, explain};
 use crate::wanted::direction::Direction;
 
-/// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its own
-/// answer.
+/// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
+/// own answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Validate {
@@ -335,8 +335,8 @@ fn wait(errno: nix::errno::Errno) -> NotValidated {
     }
 }
 
-/// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process, for which the
-/// kernel drops signals that have no handler (sig_task_ignored in kernel/signal.c).
+/// The signals that end a program, as a file to read. A blocked signal is kept even for a container's first process,
+/// for which the kernel drops signals that have no handler (sig_task_ignored in kernel/signal.c).
 struct Signals {
     file: SignalFd,
     before: SigSet,

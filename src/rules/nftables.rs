@@ -177,7 +177,7 @@ fn number(field: Field, number: u128) -> String {
     }
 }
 
-/// The interface's name that these numbers are; a prefix ends in `end`'s sign, an asterisk for nft.
+/// The name of the interface that these numbers stand for; a prefix ends in an asterisk, as nft writes it.
 pub fn interface_name(first: u128, last: u128) -> String {
     let bytes = first.to_be_bytes();
     let name: Vec<u8> = bytes.into_iter().take_while(|&byte| byte != 0).collect();

@@ -214,8 +214,8 @@ impl FromStr for Subnet {
     }
 }
 
-/// The id of a user or group other than root, as the kernel knows it: 1 to 2³² − 2. (2³² − 1 is `(uid_t) -1`, which stands
-/// for no id.)
+/// The id of a user or group other than root, as the kernel knows it: 1 to 2³² − 2. (2³² − 1 is `(uid_t) -1`, which
+/// stands for no id.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(NonZeroU32);
 
@@ -303,9 +303,9 @@ impl FromStr for IdRange {
 
 /// The name of a network interface, which need not be there: rules compare names, packet by packet.
 ///
-/// Of the names that the kernel takes (`dev_valid_name` in net/core/dev.c), those of letters, digits and `.`, `_`, `-` and
-/// `@`, the first of which is no `-`: iptables would take `net+` for a prefix, and so would nft `net*`, and other characters
-/// would have to be quoted, differently in each of them and in a shell.
+/// Of the names that the kernel takes (`dev_valid_name` in net/core/dev.c), those of letters, digits and `.`, `_`, `-`
+/// and `@`, the first of which is no `-`: iptables would take `net+` for a prefix, and so would nft `net*`, and other
+/// characters would have to be quoted, differently in each of them and in a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface(String);
 
@@ -340,7 +340,8 @@ impl FromStr for Interface {
     }
 }
 
-/// What the rules are to do. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two ports are required.
+/// What the rules are to do. Each field is one of linkerd-init's flags, or one that it lacks; only the proxy's two
+/// ports are required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
@@ -408,10 +409,10 @@ impl Config {
         }
     }
 
-    /// The subnets that are ignored as sources in a family's rules: its own. But iptables ignores the address of a subnet of
-    /// all addresses, so that linkerd-init, which gives the whole list to both families, has it in both; any other subnet is
-    /// an error to the other family's iptables. So where there are none but of all addresses, a family that has none of its
-    /// own gets those of the other.
+    /// The subnets that are ignored as sources in a family's rules: its own. But iptables ignores the address of a
+    /// subnet of all addresses, so that linkerd-init, which gives the whole list to both families, has it in both; any
+    /// other subnet is an error to the other family's iptables. So where there are none but of all addresses, a family
+    /// that has none of its own gets those of the other.
     pub(crate) fn ignored_sources(&self, family: Family) -> impl Iterator<Item = &Subnet> {
         let listed = self.ignored_inbound_subnets.iter();
         let is_own = move |subnet: &Subnet| subnet.family() == family;

@@ -370,11 +370,11 @@ impl Layout {
 struct Entry<'a> {
     offset: usize,
     bytes: &'a [u8],
-    target: Extension<'a>,
+    target: XtEntry<'a>,
 }
 
 /// A `struct xt_entry_match` or `struct xt_entry_target`.
-struct Extension<'a> {
+struct XtEntry<'a> {
     size: usize,
     name: &'a [u8],
     revision: u8,
@@ -462,9 +462,9 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
 }
 
 /// Its size (2 bytes), name (29), revision (1), and its own structure.
-fn extension(bytes: &[u8]) -> Result<Extension<'_>, Malformed> {
+fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
     let size = usize::from(u16_at(bytes, 0)?);
-    Ok(Extension {
+    Ok(XtEntry {
         size,
         name: string(bytes.get(2..31).ok_or(Malformed)?)?,
         revision: u8_at(bytes, 31)?,
@@ -478,7 +478,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.matches;
     while place < end {
-        let Extension {
+        let XtEntry {
             size,
             name,
             revision,
@@ -493,7 +493,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
         }
         place += size;
     }
-    let Extension {
+    let XtEntry {
         name, revision, info, ..
     } = entry.target;
     let (action, effects) = match name {

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::nf_tables::expression::{Expression, Extension as Written, REGISTER};
+use crate::nf_tables::expression::{Expression, REGISTER, XtData};
 use crate::nf_tables::header::{self, last_bytes, place};
 use crate::nf_tables::step::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::uapi::*;
@@ -37,8 +37,8 @@ impl Dialect for Xtables {
     }
 }
 
-fn written(extension: Extension, info: &[u8]) -> Written<'_> {
-    Written {
+fn written(extension: Extension, info: &[u8]) -> XtData<'_> {
+    XtData {
         name: extension.name().as_bytes(),
         revision: extension.revision().into(),
         info,

@@ -19,7 +19,7 @@ use crate::operate::words;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Rule};
 use crate::rules::table::Subsystem;
-use crate::walk::step::{self, Matched, Place};
+use crate::walk::step::{Matched, Place, Step};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
 
@@ -36,7 +36,7 @@ pub struct Explained<'a> {
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
     /// Everything that the connection was compared with, in the kernel's order.
-    pub(crate) steps: Vec<Step<'a>>,
+    pub(crate) steps: Vec<ExplainedStep<'a>>,
 }
 
 /// The rule or the policy that decides.
@@ -67,14 +67,14 @@ impl fmt::Display for Decider {
 /// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each is
 /// put into words when they are asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Step<'a> {
+pub(crate) struct ExplainedStep<'a> {
     /// What the walk says of it.
-    walked: step::Step<'a>,
+    walked: Step<'a>,
     /// What becomes of the connection by it, if it decides that.
     verdict: Option<Verdict>,
 }
 
-impl Step<'_> {
+impl ExplainedStep<'_> {
     /// Which connections the rule matches, in words.
     fn matches(&self) -> String {
         match self.walked.at {
@@ -162,7 +162,7 @@ impl<'a> Explained<'a> {
             place: place(at),
             mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(Rule::is_ours)),
         });
-        let decided = |step: &step::Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
+        let decided = |step: &Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
         let ports = explain::proxy_ports(&found.tables);
         let steps = answer.steps.into_iter().map(|walked| {
             let to_proxy = walked.at.rule().and_then(Rule::redirects_to);
@@ -170,7 +170,7 @@ impl<'a> Explained<'a> {
                 Some(port) => Some(Verdict::Proxy(port)),
                 None => Some(answer.verdict.clone()).filter(|_| decided(&walked)),
             };
-            Step { walked, verdict }
+            ExplainedStep { walked, verdict }
         });
         Self {
             steps: steps.collect(),

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Explained, Step, whose};
+use super::{Explained, ExplainedStep, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
-use crate::walk::step::{Packet, Step as Walked};
+use crate::walk::step::{Packet, Step};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
@@ -46,10 +46,10 @@ impl Explained<'_> {
         for warning in &self.warnings {
             text += &format!("warning: {warning}\n");
         }
-        let mut before: Option<&Step<'_>> = None;
+        let mut before: Option<&ExplainedStep<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        let mut written: Vec<&[Step<'_>]> = Vec::new();
+        let mut written: Vec<&[ExplainedStep<'_>]> = Vec::new();
         let mut rest = self.steps.as_slice();
         while let Some((step, after)) = rest.split_first() {
             rest = after;
@@ -80,11 +80,12 @@ impl Explained<'_> {
 }
 
 /// Whether two jumps lead to the same chain, and the same comes of it.
-fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
-    let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.walked.depth);
+fn is_same_way(one: &[ExplainedStep<'_>], other: &[ExplainedStep<'_>]) -> bool {
+    let top = |steps: &[ExplainedStep<'_>]| steps.first().map_or(0, |step| step.walked.depth);
     let (one_top, other_top) = (top(one), top(other));
-    let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
-        let place = |step: &Step<'_>, top| (step.walked.packet, step.walked.hook, step.walked.depth.checked_sub(top));
+    let is_same = |(one, other): (&ExplainedStep<'_>, &ExplainedStep<'_>)| {
+        let place =
+            |step: &ExplainedStep<'_>, top| (step.walked.packet, step.walked.hook, step.walked.depth.checked_sub(top));
         place(one, one_top) == place(other, other_top)
             && one.walked.at == other.walked.at
             && one.is_match() == other.is_match()
@@ -93,24 +94,24 @@ fn is_same_way(one: &[Step<'_>], other: &[Step<'_>]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
 
-fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
+fn end_row(text: &mut String, before: Option<&ExplainedStep<'_>>, left_out: &mut usize) {
     if *left_out > 0 {
-        let indent = before.map_or(0, Step::indent);
+        let indent = before.map_or(0, ExplainedStep::indent);
         *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
     }
     *left_out = 0;
 }
 
-impl Step<'_> {
+impl ExplainedStep<'_> {
     fn is_in_chain_of(&self, other: &Self) -> bool {
-        let visit = |step: &Walked<'_>| (step.packet, step.hook, step.depth);
+        let visit = |step: &Step<'_>| (step.packet, step.hook, step.depth);
         let (one, other) = (&self.walked, &other.walked);
         visit(one) == visit(other) && one.at.is_in_chain_of(&other.at)
     }
 
     /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, after: &[Self]) -> usize {
-        let Walked {
+        let Step {
             packet, hook, depth, ..
         } = self.walked;
         let is_inside = |other: &&Self| {
@@ -126,7 +127,7 @@ impl Step<'_> {
 
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
-        let Walked {
+        let Step {
             packet,
             hook,
             depth,
@@ -180,8 +181,8 @@ impl Step<'_> {
     }
 }
 
-fn step(step: &Step<'_>) -> Value {
-    let Walked {
+fn step(step: &ExplainedStep<'_>) -> Value {
+    let Step {
         packet,
         hook,
         depth,

@@ -21,7 +21,7 @@ use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
-use crate::rules::table::{self, Base, Policy, Subsystem, Table, TableFamily};
+use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
 use crate::walk::order::Slot;
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
@@ -50,7 +50,7 @@ pub struct Backend<'a> {
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
     pub flags: Option<Vec<String>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
-    pub chains: Vec<Chain<'a>>,
+    pub chains: Vec<ShownChain<'a>>,
     /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
     pub later: Vec<Later>,
 }
@@ -72,7 +72,7 @@ pub struct Later {
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Chain<'a> {
+pub struct ShownChain<'a> {
     /// Whose connections pass it: inbound or outbound ones.
     pub direction: Direction,
     /// The family of its table.
@@ -86,14 +86,14 @@ pub struct Chain<'a> {
     /// Why connections don't pass it as they should.
     pub note: Option<&'static str>,
     /// Its rules, first to last.
-    pub rules: Vec<Rule<'a>>,
+    pub rules: Vec<ShownRule<'a>>,
 }
 
 /// A rule. There may be thousands of other programs, of which the text has a few: each is put into words when they are
 /// asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rule<'a> {
+pub struct ShownRule<'a> {
     /// The rule, and where it is.
     pub line: Line<'a>,
     /// What it does with a connection.
@@ -102,7 +102,7 @@ pub struct Rule<'a> {
     pub after_jump: bool,
 }
 
-impl Rule<'_> {
+impl ShownRule<'_> {
     /// Whether it is proxy-init's, as its comment says.
     pub fn is_ours(&self) -> bool {
         self.line.rule.is_ours()
@@ -165,7 +165,7 @@ impl<'a> Shown<'a> {
 }
 
 fn backend(mode: Mode, found: &Found) -> Backend<'_> {
-    let mut chains: Vec<Chain<'_>> = Vec::new();
+    let mut chains: Vec<ShownChain<'_>> = Vec::new();
     let mut slots: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
         let Some(ours) = found.table_of(mode, family) else {
@@ -239,7 +239,7 @@ fn can_drop(slot: &Slot<'_>) -> bool {
                 Action::Drop | Action::Unknown(_) => return true,
                 Action::Jump(target) | Action::Goto(target) => {
                     let target = table.chain(target);
-                    let is_new = |target: &&table::Chain| chains.iter().all(|known| known.name != target.name);
+                    let is_new = |target: &&Chain| chains.iter().all(|known| known.name != target.name);
                     chains.extend(target.filter(is_new));
                 }
                 _ => {}
@@ -261,7 +261,7 @@ fn outcomes<'a>(table: &'a Table, action: &'a Action) -> Vec<&'a Action> {
 }
 
 /// A chain's name, after that of its table without the family where each family may have one of that name.
-fn title(table: &Table, chain: &table::Chain) -> String {
+fn title(table: &Table, chain: &Chain) -> String {
     if !matches!(table.family, TableFamily::Ip(_)) {
         return format!("{table} {}", chain.name);
     }
@@ -279,7 +279,7 @@ struct Way<'a> {
     /// The proxy's ports.
     proxy: Vec<u16>,
     direction: Direction,
-    chains: Vec<Chain<'a>>,
+    chains: Vec<ShownChain<'a>>,
 }
 
 impl<'a> Way<'a> {
@@ -327,7 +327,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn has(&self, table: &Table, chain: &table::Chain) -> bool {
+    fn has(&self, table: &Table, chain: &Chain) -> bool {
         let name = self.name(table, chain, true);
         self.chains
             .iter()
@@ -336,7 +336,7 @@ impl<'a> Way<'a> {
 
     /// The chain's name; if it isn't in the table of proxy-init's rules, after that of its table, with or without the
     /// family.
-    fn name(&self, table: &Table, chain: &table::Chain, with_family: bool) -> String {
+    fn name(&self, table: &Table, chain: &Chain, with_family: bool) -> String {
         if table.is(self.ours) {
             chain.name.to_string()
         } else if with_family {
@@ -347,7 +347,7 @@ impl<'a> Way<'a> {
     }
 
     /// Adds a chain, and after it those to which its rules lead.
-    fn add(&mut self, table: &'a Table, chain: &'a table::Chain, depth: usize, note: Option<&'static str>) {
+    fn add(&mut self, table: &'a Table, chain: &'a Chain, depth: usize, note: Option<&'static str>) {
         /// The kernel's limit is 16 (`NFT_JUMP_STACK_SIZE`).
         const DEEPEST: usize = 16;
         if depth > DEEPEST || self.has(table, chain) {
@@ -360,12 +360,12 @@ impl<'a> Way<'a> {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
         });
-        let rules = Line::all(table, chain).enumerate().map(|(index, line)| Rule {
+        let rules = Line::all(table, chain).enumerate().map(|(index, line)| ShownRule {
             line,
             effect: self.effect(line),
             after_jump: jump.is_some_and(|jump| index > jump),
         });
-        let shown = Chain {
+        let shown = ShownChain {
             direction: self.direction,
             family: table.family,
             name: self.name(table, chain, true),

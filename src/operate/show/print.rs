@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Backend, Chain, Effect, Later, Rule, Shown};
+use super::{Backend, Effect, Later, Shown, ShownChain, ShownRule};
 use crate::operate::json::{object, strings};
 use crate::operate::words::wrapped;
 use crate::rules::family::Family;
@@ -90,7 +90,7 @@ fn family(family: TableFamily) -> String {
     }
 }
 
-fn chain(chain: &Chain<'_>) -> Value {
+fn chain(chain: &ShownChain<'_>) -> Value {
     let mut value = vec![
         ("family", family(chain.family).into()),
         ("chain", chain.name.as_str().into()),
@@ -103,7 +103,7 @@ fn chain(chain: &Chain<'_>) -> Value {
     object(value)
 }
 
-fn rule(rule: &Rule<'_>) -> Value {
+fn rule(rule: &ShownRule<'_>) -> Value {
     let (effect, port) = match rule.effect {
         Effect::Bypass => ("bypass", None),
         Effect::Proxy(port) => ("proxy", Some(port)),
@@ -156,7 +156,7 @@ impl Line {
 /// Whose packets a counter counts: IPv4's, IPv6's or those of both.
 const COUNTED: [&str; 3] = ["IPv4", "IPv6", "both"];
 
-fn counted(chain: &Chain<'_>) -> &'static str {
+fn counted(chain: &ShownChain<'_>) -> &'static str {
     let [v4, v6, both] = COUNTED;
     match chain.family {
         TableFamily::Ip(Family::V4) => v4,
@@ -166,7 +166,7 @@ fn counted(chain: &Chain<'_>) -> &'static str {
 }
 
 /// A rule that one family has, or both.
-type Row<'a> = Vec<(&'a Chain<'a>, &'a Rule<'a>)>;
+type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
@@ -244,14 +244,14 @@ impl Backend<'_> {
 
     /// Adds the lines of a direction, the chains of both families side by side.
     fn add_lines(&self, direction: Direction, used: &[&str], lines: &mut Vec<Line>) {
-        let mut pairs: Vec<(&Chain<'_>, Option<&Chain<'_>>)> = Vec::new();
+        let mut pairs: Vec<(&ShownChain<'_>, Option<&ShownChain<'_>>)> = Vec::new();
         let mut next = 0;
         for chain in self.chains.iter().filter(|chain| chain.direction == direction) {
             if chain.family != TableFamily::Ip(Family::V6) {
                 pairs.push((chain, None));
                 continue;
             }
-            let is_counterpart = |(other, _): &(&Chain<'_>, Option<&Chain<'_>>)| {
+            let is_counterpart = |(other, _): &(&ShownChain<'_>, Option<&ShownChain<'_>>)| {
                 other.title == chain.title && other.family == TableFamily::Ip(Family::V4)
             };
             match pairs.iter().position(is_counterpart) {
@@ -329,7 +329,7 @@ fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: boo
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
-fn heading(first: &Chain<'_>, second: Option<&Chain<'_>>) -> String {
+fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     let mut about = Vec::new();
     if let Some(base) = first.base {
         about.push(format!("{}, priority {}", base.hook, base.priority));
@@ -350,18 +350,19 @@ fn heading(first: &Chain<'_>, second: Option<&Chain<'_>>) -> String {
 
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
 /// chain isn't among them.
-fn merged<'a>(first: &'a Chain<'a>, second: Option<&'a Chain<'a>>) -> Vec<Row<'a>> {
+fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> Vec<Row<'a>> {
     let Some(second) = second else {
         return before_jump(first).map(|rule| vec![(first, rule)]).collect();
     };
-    let others: Vec<&Rule<'_>> = before_jump(second).collect();
+    let others: Vec<&ShownRule<'_>> = before_jump(second).collect();
     // Where the second family has each rule that is told in the same words, the last one first.
     let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (place, rule) in others.iter().enumerate().rev() {
         places.entry((rule.words(), rule.is_ours())).or_default().push(place);
     }
     let mut rows = Vec::new();
-    let alone = |rules: &[&'a Rule<'a>]| -> Vec<Row<'a>> { rules.iter().map(|rule| vec![(second, *rule)]).collect() };
+    let alone =
+        |rules: &[&'a ShownRule<'a>]| -> Vec<Row<'a>> { rules.iter().map(|rule| vec![(second, *rule)]).collect() };
     let mut next = 0;
     for rule in before_jump(first) {
         let same = places.get_mut(&(rule.words(), rule.is_ours()));
@@ -381,7 +382,7 @@ fn merged<'a>(first: &'a Chain<'a>, second: Option<&'a Chain<'a>>) -> Vec<Row<'a
     rows
 }
 
-fn before_jump<'a>(chain: &'a Chain<'a>) -> impl Iterator<Item = &'a Rule<'a>> {
+fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownRule<'a>> {
     chain.rules.iter().filter(|rule| !rule.after_jump)
 }
 
