@@ -137,7 +137,7 @@ pub fn of_seen<'a>(
     found: &'a Found,
     connection: &Connection,
     listeners: &[Listener],
-    routes: &[(IpAddr, Name)],
+    routes: &[(IpAddr, Option<Name>)],
 ) -> Answer<'a> {
     let family = Family::of(connection.to.ip());
     let connections = connections(found, family, connection);
@@ -279,6 +279,9 @@ fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
     let port = end.port.as_ref().map(Intervals::as_slice);
     Some(match (end.fate, end.action) {
         (Fate::Dropped, _) => match end.packet {
+            Packet::First if is_translated_at(end) => {
+                Verdict::Lost("routing has no way to where a rule sends it".to_owned())
+            }
             Packet::First => Verdict::Dropped,
             Packet::Reply => Verdict::Lost("the reply".to_owned()),
             Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
@@ -297,6 +300,12 @@ fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
+}
+
+/// Whether what ends a connection is the rule that sends it elsewhere.
+fn is_translated_at(end: &Outcome<'_>) -> bool {
+    let rule = end.at.and_then(|at| at.rule());
+    rule.is_some_and(|rule| matches!(rule.action, Action::Nat(_)))
 }
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.

@@ -37,16 +37,17 @@ pub struct Surroundings<'p> {
     pub gids: Intervals,
     /// What listens in the namespace, as far as that is known.
     pub listeners: &'p [Listener],
-    /// By which devices packets to some addresses leave; by lo, if they stay here.
-    pub routes: &'p [(IpAddr, Name)],
+    /// By which devices packets to some addresses leave: by lo, if they stay here; by none, if routing refuses them.
+    pub routes: &'p [(IpAddr, Option<Name>)],
 }
 
 impl Surroundings<'_> {
-    /// By which devices what a rule sends elsewhere leaves.
+    /// By which devices what a rule sends elsewhere leaves; by none, if routing refuses it.
     fn devices(&self, nat: &Nat) -> Intervals {
         let route = self.routes.iter().find(|(address, _)| Some(*address) == nat.address);
         match route {
-            Some((_, device)) => Intervals::one(interface(device.as_bytes())),
+            Some((_, Some(device))) => Intervals::one(interface(device.as_bytes())),
+            Some((_, None)) => Intervals::default(),
             None => Intervals::up_to(Field::OutInterface.largest()),
         }
     }
@@ -180,14 +181,16 @@ fn ways<'a>(
             let question = walker.ask(Open::Delivery);
             let (mut here, mut forwarded) = (Vec::new(), Vec::new());
             for mut state in states {
-                let Some((_, Action::Nat(nat))) = state.taken else {
+                let Some((at, Action::Nat(nat))) = state.taken else {
                     here.push(state);
                     continue;
                 };
                 // Whether what was sent elsewhere is forwarded depends on where that is.
                 let devices = around.devices(nat);
                 let (is_here, others) = (devices.meets(lo().as_slice()), devices.without(&lo()));
-                if is_here && !others.is_empty() {
+                if devices.is_empty() {
+                    walker.decide(&state, at, Fate::Dropped);
+                } else if is_here && !others.is_empty() {
                     let mut other = state.clone();
                     state.assumptions.push(Assumption::no(question));
                     other.assumptions.push(Assumption::yes(question));
@@ -208,7 +211,13 @@ fn ways<'a>(
                 state.sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
                 let devices = match state.taken {
                     Some((_, Action::Redirect(_))) => lo(),
-                    Some((_, Action::Nat(nat))) => around.devices(nat),
+                    Some((at, Action::Nat(nat))) => {
+                        let devices = around.devices(nat);
+                        if devices.is_empty() {
+                            walker.decide(&state, at, Fate::Dropped);
+                        }
+                        devices
+                    }
                     _ => state.sent_by.clone(),
                 };
                 for (by, states) in [
@@ -551,7 +560,7 @@ mod tests {
     #[test]
     fn what_is_sent_elsewhere_goes_where_routing_says() {
         let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
-        let routes = |device: &str| [(IpAddr::V4(elsewhere), Name::from(device))];
+        let routes = |device: &str| [(IpAddr::V4(elsewhere), Some(Name::from(device)))];
         let at = |direction: Direction, hook, device: Option<&str>| {
             let routes = device.map(routes);
             let around = Surroundings {
@@ -600,12 +609,21 @@ mod tests {
         assert_eq!(at(outbound, Hook::Forward, Some("eth1")), [arrives]);
         let reply = at(outbound, Hook::Input, Some("eth1"));
         assert_eq!(reply, ["Reply Dropped by f"]);
+        for direction in [inbound, outbound] {
+            let around = Surroundings {
+                routes: &[(IpAddr::V4(elsewhere), None)],
+                ..Surroundings::default()
+            };
+            let early = direction.hooks().last().copied().unwrap();
+            let said = ends_around(direction, vec![nat("nat", early, dnat(Some(elsewhere)))], &around);
+            assert_eq!(said, ["First Translated by nat", "First Dropped by nat"], "{direction}");
+        }
     }
 
     #[test]
     fn what_is_sent_to_an_address_keeps_its_port_and_what_is_redirected_does_not() {
         let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
-        let routes = [(IpAddr::V4(elsewhere), Name::from("lo"))];
+        let routes = [(IpAddr::V4(elsewhere), Some(Name::from("lo")))];
         let around = Surroundings {
             routes: &routes,
             ..Surroundings::default()

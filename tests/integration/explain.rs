@@ -74,6 +74,7 @@ fn json_has_the_documented_keys() {
 fn routing_says_how_an_outbound_connection_leaves() {
     let lab = pod_with_chart("nft");
     lab.pod.sh("ip link add wg0 type veth peer name wg1");
+    lab.pod.sh("ip link set wg0 up");
     for (line, connection) in [
         (
             "outbound --to 192.0.2.1:80",
@@ -164,6 +165,7 @@ fn a_connection_that_cannot_be_made_is_an_error() {
     lab.pod.sh("ip route add unreachable 203.0.113.0/24");
     lab.pod.sh("ip route add prohibit 198.51.100.0/24");
     lab.pod.sh("ip -6 route del default");
+    lab.pod.sh("ip link add idle type veth peer name far");
     for (line, words) in [
         (
             "outbound --to 203.0.113.1:80",
@@ -205,6 +207,9 @@ fn a_connection_that_cannot_be_made_is_an_error() {
             "outbound --to 10.77.0.1:80 --out wg0",
             "has no network device wg0: name another one, or leave out --out",
         ),
+        // A socket that is bound to a device leaves by that one or not at all.
+        ("outbound --to [fd77::1]:80 --out lo", "(ENETUNREACH: "),
+        ("outbound --to 10.77.0.1:80 --out idle", "(ENETUNREACH: "),
         (
             "inbound --to 10.77.0.2:80 --netns /nonexistent",
             "cannot enter the network namespace",
@@ -303,6 +308,77 @@ fn a_redirection_to_nowhere_is_a_loss() {
         first_line(&lab, "inbound --to 10.77.0.2:80 --in eth0"),
         "dropped: it is redirected to an IPv4 address of eth0, which has none"
     );
+}
+
+/// Another program's rule sends a connection to an address that routing refuses: of everybody, or of a socket that is bound to
+/// another device, which IPv6 keeps to.
+#[test]
+fn what_a_rule_sends_where_no_route_leads_is_lost() {
+    let lab = Lab::new();
+    lab.pod.sh("ip link add eth1 type veth peer name far");
+    lab.pod.sh("ip link set far up");
+    lab.pod.sh("ip address add 10.78.0.2/24 dev eth1");
+    lab.pod.sh("ip link set eth1 up");
+    lab.pod.sh("ip route del default");
+    let mut rules = "table ip nat {
+        chain output { type nat hook output priority -100; tcp dport 81 dnat to 10.77.0.1:9999
+          tcp dport 82 dnat to 203.0.113.1:9999; }
+    }
+    "
+    .to_owned();
+    let mut cases = vec![
+        ("10.77.0.1:80", "bypasses the proxy", Some(80)),
+        ("10.77.0.1:81", "goes elsewhere", Some(9999)),
+        ("10.77.0.1:82", "dropped: routing has no way", None),
+    ];
+    if families() > 1 {
+        lab.pod.sh("ip -6 address add fd78::2/64 dev eth1 nodad");
+        lab.pod.sh("ip -6 route del default");
+        rules += "table ip6 nat {
+            chain output { type nat hook output priority -100; tcp dport 81 dnat to [fd77::1]:9999
+              tcp dport 82 dnat to [2001:db8::7]:9999; }
+        }
+        ";
+        cases.extend([
+            ("[fd77::1]:81", "goes elsewhere", Some(9999)),
+            ("[fd77::1]:82", "dropped: routing has no way", None),
+            ("[fd78::1]:81 --out eth1", "dropped: routing has no way", None),
+            (
+                "[fd78::1]:81 --from fd78::2 --out eth1",
+                "dropped: routing has no way",
+                None,
+            ),
+            ("[fd77::1]:81 --out eth0", "goes elsewhere", Some(9999)),
+        ]);
+    }
+    feed(&lab.pod, "nft -f -", &rules).success();
+    let handshakes = Handshakes::new(&[&lab.outside], &[80, 9999]);
+    for address in NEIGHBOUR.into_iter().take(families()) {
+        // Finding the neighbour takes its time.
+        let reached = xtask::lab::connect(&lab.pod, ROOT, SocketAddr::new(address, 70));
+        assert_eq!(reached, Reached::Refused, "{address}");
+    }
+    for (port, (line, said, reached)) in (20_000..).zip(cases) {
+        let mut words = line.split(' ');
+        let to: SocketAddr = words.next().unwrap().parse().unwrap();
+        let device = line.split_once("--out ").map(|(_, device)| device.to_owned());
+        let from: IpAddr = match (to, device.as_deref()) {
+            (SocketAddr::V4(_), _) => POD[0],
+            (_, Some("eth1")) => "fd78::2".parse().unwrap(),
+            _ => POD[1],
+        };
+        let client = Client {
+            device,
+            ..Client::new(SocketAddr::new(from, port))
+        };
+        let answer = first_line(&lab, &format!("outbound --to {line}"));
+        assert!(answer.starts_with(said), "{line}: {answer}");
+        match (handshakes.connect(&lab.pod, &client, to), reached) {
+            (Outcome::Answered { at, .. }, Some(port)) => assert_eq!(at.port(), port, "{line}"),
+            (Outcome::Lost, None) => {}
+            (outcome, _) => panic!("{line}: {outcome:?}"),
+        }
+    }
 }
 
 /// What is redirected is redirected before it is routed, so its destination need not be an address of the pod's.

@@ -8,7 +8,7 @@ use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::found::Found;
 use crate::netlink::ReadError;
-use crate::netlink::route::{Kind, Packet, device, devices_with_addresses_like, route};
+use crate::netlink::route::{Device, Kind, Packet, Route, device, devices_with_addresses_like, route};
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
@@ -96,17 +96,22 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     }
     let to = connection.to.ip();
     let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let no_route = |error| Error::NoRoute {
+        to,
+        from: connection.from,
+        errno: errno(error),
+    };
     if let Some(named) = &connection.device {
-        let bound = device(named.as_bytes()).map(|device| route(packet_by(device.index, connection)));
-        return Ok(match bound {
+        return match device(named.as_bytes()).and_then(|device| route_by(&device, connection.to, connection)) {
             // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
-            Ok(Ok(found)) if is_link_local && found.kind == Kind::Local => {
+            Ok(found) if is_link_local && found.kind == Kind::Local => {
                 connection.device = Some(Name::from(LOOPBACK));
-                Destination::Usual
+                Ok(Destination::Usual)
             }
-            _ if named.as_bytes() == LOOPBACK => Destination::Usual,
-            _ => Destination::Bound,
-        });
+            Err(error) if is_refusal(&error) => Err(no_route(error)),
+            _ if named.as_bytes() == LOOPBACK => Ok(Destination::Usual),
+            _ => Ok(Destination::Bound),
+        };
     }
     if is_link_local {
         return Err(Error::NoConnection {
@@ -114,16 +119,7 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
             reason: "it is a link-local address: name the device by which it is reached with --out",
         });
     }
-    let leaving = Packet {
-        from: connection.from,
-        from_port: connection.from_port,
-        ..packet(connection.to, connection)
-    };
-    let found = route(leaving).map_err(|error| Error::NoRoute {
-        to,
-        from: connection.from,
-        errno: errno(error),
-    })?;
+    let found = route(leaving(connection.to, connection)).map_err(no_route)?;
     if found.kind == Kind::NotUnicast {
         return Err(Error::NoConnection {
             to,
@@ -135,8 +131,13 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     Ok(Destination::Usual)
 }
 
-/// By which devices connections leave that other programs' rules send to other addresses; by lo, if these are of this namespace.
-pub(super) fn of_others(found: &Found, connection: &Connection, destination: Destination) -> Vec<(IpAddr, Name)> {
+/// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this namespace;
+/// by none, if routing refuses them.
+pub(super) fn of_others(
+    found: &Found,
+    connection: &Connection,
+    destination: Destination,
+) -> Vec<(IpAddr, Option<Name>)> {
     /// For more addresses, routing isn't asked.
     const MOST: usize = 32;
     let rules = found
@@ -153,23 +154,43 @@ pub(super) fn of_others(found: &Found, connection: &Connection, destination: Des
     addresses.dedup();
     let bound = connection.device.as_ref().filter(|_| destination == Destination::Bound);
     let ask = |&to: &IpAddr| {
-        let packet = packet(SocketAddr::new(to, connection.to.port()), connection);
-        let bound = bound.and_then(|named| Some(device(named.as_bytes()).ok()?.index));
-        let found = route(Packet {
-            device: bound,
-            ..packet
-        })
-        .ok()?;
-        Some((to, Name::from(&found.device.name)))
+        let target = SocketAddr::new(to, connection.to.port());
+        let found = match (connection.direction, bound) {
+            (Direction::Inbound, _) => route(packet(target, connection)),
+            (Direction::Outbound, None) => route(leaving(target, connection)),
+            (Direction::Outbound, Some(named)) => {
+                device(named.as_bytes()).and_then(|device| route_by(&device, target, connection))
+            }
+        };
+        match found {
+            Ok(found) => Some((to, Some(Name::from(&found.device.name)))),
+            // What comes in may have a route of its own, by the device at which it does.
+            Err(error) if is_refusal(&error) && connection.direction == Direction::Outbound => Some((to, None)),
+            Err(_) => None,
+        }
     };
     addresses.iter().take(MOST).filter_map(ask).collect()
 }
 
-/// The same packet, from a socket that is bound to the device with this number.
-fn packet_by(device: u32, connection: &Connection) -> Packet {
+/// The route of a packet to this address from a socket that is bound to a device.
+fn route_by(device: &Device, to: SocketAddr, connection: &Connection) -> Result<Route, ReadError> {
+    let bound = |packet| Packet {
+        device: Some(device.index),
+        ..packet
+    };
+    // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a wish.
+    route(bound(packet(to, connection))).or_else(|refused| match route(bound(leaving(to, connection))) {
+        Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
+        _ => Err(refused),
+    })
+}
+
+/// A packet of the connection, to this address.
+fn leaving(to: SocketAddr, connection: &Connection) -> Packet {
     Packet {
-        device: Some(device),
-        ..packet(connection.to, connection)
+        from: connection.from,
+        from_port: connection.from_port,
+        ..packet(to, connection)
     }
 }
 
