@@ -141,6 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
 
     fn batch(config: &Config) -> Vec<u8> {
         nft::batch(&plan(config)).unwrap()
@@ -202,6 +203,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         /// What nft mode writes is read back as the same rules.
         #[test]
         fn rules_survive_the_kernels_encoding(config in any_config()) {

@@ -75,7 +75,7 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::backend::{all, native, nft};
+    use crate::backend::{native, nft};
     use crate::findings::explain::{self, Verdict, explain};
     use crate::found::Found;
     use crate::nf_tables::replay::replayed;
@@ -84,6 +84,7 @@ mod tests {
     use crate::wanted::config::OwnerId;
     use crate::wanted::mode::Mode;
     use crate::wanted::plan::plan;
+    use crate::wanted::tables::{self, expected};
 
     /// Few, so that connections meet configs; the ends of all ranges among them.
     const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];
@@ -203,12 +204,12 @@ mod tests {
         #[test]
         fn every_mode_redirects_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
             let rulesets = plan(&config);
-            let table = native::expected(&rulesets);
+            let table = tables::native(&rulesets);
             let modes = [
                 (Mode::Nft, replayed(&nft::fresh(&rulesets))),
                 (Mode::Native, replayed(&native::fresh(&table).unwrap())),
                 // Legacy mode's rules are written as text, which iptables reads: here they are as they are planned.
-                (Mode::Legacy, all::expected(Mode::Legacy, &rulesets)),
+                (Mode::Legacy, expected(Mode::Legacy, &rulesets)),
             ];
             for (mode, tables) in modes {
                 let found = Found { tables, not_known: Vec::new() };

@@ -14,7 +14,8 @@ use crate::nf_tables::step::Step;
 use crate::nf_tables::{read, refusal};
 use crate::rules::table::{Subsystem, Table};
 use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::{Ruleset, nat_tables};
+use crate::wanted::ruleset::Ruleset;
+use crate::wanted::tables;
 
 /// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
 /// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in
@@ -60,14 +61,6 @@ pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
             reason: unseen.reason.clone(),
         }),
         None => Ok(()),
-    }
-}
-
-/// The tables that a mode makes to hold exactly these rulesets.
-pub(crate) fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
-    match mode {
-        Mode::Nft | Mode::Legacy => nat_tables(mode.subsystem(), rulesets),
-        Mode::Native => vec![native::expected(rulesets)],
     }
 }
 
@@ -144,7 +137,7 @@ pub(crate) fn in_nft_mode(rulesets: &[Ruleset]) -> Plan<'_> {
 
 /// What native mode makes of rulesets.
 pub(crate) fn in_native_mode(rulesets: &[Ruleset]) -> Plan<'_> {
-    Plan::Native(native::expected(rulesets))
+    Plan::Native(tables::native(rulesets))
 }
 
 /// What installing did.

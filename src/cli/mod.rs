@@ -393,6 +393,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
     use crate::wanted::flags::arguments;
 
     fn read_back(arguments: Vec<String>) -> (Config, Choice) {
@@ -477,6 +478,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn a_configs_flags_install_just_that_config(flags in any_flags()) {
             let (config, choice) = read_back(flags);

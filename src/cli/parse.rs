@@ -256,6 +256,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
 
     const ALL: [Subcommand; 10] = [
         Subcommand::Install,
@@ -392,6 +393,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn every_spelling_arrives(flags in prop::collection::vec(spelled(), 0..6)) {
             let arguments: Vec<OsString> = flags.iter().flat_map(|(.., arguments)| arguments.clone()).collect();

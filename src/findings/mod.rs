@@ -2,7 +2,6 @@
 
 pub mod difference;
 pub mod explain;
-pub mod lists;
 pub mod neighbours;
 pub mod proxy;
 pub mod recognize;

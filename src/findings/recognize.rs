@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::findings::lists::{self, all};
 use crate::found::Found;
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
@@ -14,6 +13,7 @@ use crate::rules::subnet::addresses;
 use crate::rules::table::{Table, TableFamily};
 use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::direction::Direction;
+use crate::wanted::lists::{self, all};
 use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::Purpose;
 
@@ -349,4 +349,193 @@ fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
         }
     }
     items
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::findings::difference::differences;
+    use crate::rules::examples::random;
+    use crate::wanted::plan::plan;
+    use crate::wanted::tables::expected;
+
+    fn port() -> impl Strategy<Value = Port> {
+        prop_oneof![1..20u16, Just(u16::MAX), 1..=u16::MAX].prop_map(|port| Port::new(port).unwrap())
+    }
+
+    /// Numbers that are often close together, so that ranges overlap and touch.
+    fn range() -> impl Strategy<Value = PortRange> {
+        let first = prop_oneof![0..40u16, any::<u16>()];
+        (first, prop_oneof![Just(0), 0..5u16, any::<u16>()])
+            .prop_map(|(first, more)| PortRange::new(first, first.saturating_add(more)).unwrap())
+    }
+
+    fn subnet() -> impl Strategy<Value = Subnet> {
+        let v4 =
+            (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)));
+        let v6 =
+            (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip)));
+        prop_oneof![
+            v4,
+            v6,
+            prop::sample::select(vec![
+                "0.0.0.0/0",
+                "::/0",
+                "::1/0",
+                "1.2.3.4/0",
+                "0.0.0.0/1",
+                "128.0.0.0/1",
+                "10.1.2.3/8"
+            ])
+            .prop_map(str::to_owned),
+        ]
+        .prop_filter_map("IPv4-mapped", |text| text.parse().ok())
+    }
+
+    /// Short lists, whose comments have room, and long ones.
+    fn list<S: Strategy + 'static>(item: fn() -> S) -> impl Strategy<Value = Vec<S::Value>> {
+        prop_oneof![
+            prop::collection::vec(item(), 0..4),
+            prop::collection::vec(item(), 0..60)
+        ]
+    }
+
+    fn ids() -> impl Strategy<Value = IdRange> {
+        (0..u32::MAX, prop_oneof![Just(0), any::<u32>()])
+            .prop_map(|(first, more)| IdRange::new(first, first.saturating_add(more).min(u32::MAX - 1)).unwrap())
+    }
+
+    /// lo, which has a rule anyway, and others.
+    fn name() -> impl Strategy<Value = Interface> {
+        prop_oneof![Just("lo".to_owned()), "[a-z][a-z0-9._@-]{0,14}"].prop_map(|name| name.parse().unwrap())
+    }
+
+    fn any_config() -> impl Strategy<Value = Config> {
+        let id = || prop::option::of((1..u32::MAX).prop_map(|id| OwnerId::new(id).unwrap()));
+        (
+            (port(), port(), id(), id(), any::<bool>()),
+            list(port),
+            (list(range), list(range), list(subnet), list(subnet)),
+            (list(ids), list(ids)),
+            (list(range), list(subnet)),
+            (list(name), list(name)),
+        )
+            .prop_map(
+                |(
+                    (inbound_port, outbound_port, uid, gid, ipv6),
+                    redirected_ports,
+                    lists,
+                    ids,
+                    mut chosen,
+                    interfaces,
+                )| {
+                    // Subnets of IPv6 alone, without rules for it, would redirect nothing.
+                    chosen.1.retain(|subnet| ipv6 || subnet.family() == Family::V4);
+                    Config {
+                        inbound_port,
+                        outbound_port,
+                        proxy_uid: uid,
+                        proxy_gid: gid,
+                        redirected_ports,
+                        ignored_inbound_ports: lists.0,
+                        ignored_outbound_ports: lists.1,
+                        ignored_inbound_subnets: lists.2,
+                        ignored_outbound_subnets: lists.3,
+                        redirected_outbound_ports: chosen.0,
+                        redirected_outbound_subnets: chosen.1,
+                        ignored_uids: ids.0,
+                        ignored_gids: ids.1,
+                        ignored_inbound_interfaces: interfaces.0,
+                        ignored_outbound_interfaces: interfaces.1,
+                        ipv6,
+                    }
+                },
+            )
+    }
+
+    fn found(tables: Vec<Table>) -> Found {
+        Found {
+            tables,
+            not_known: vec![],
+        }
+    }
+
+    proptest! {
+        #![proptest_config(random(256))]
+
+        #[test]
+        fn the_recovered_config_installs_the_same(wanted in any_config()) {
+            for mode in Mode::ALL {
+                let installed = found(expected(mode, &plan(&wanted)));
+                let recovered = config(mode, &installed).unwrap();
+                prop_assert_eq!(&expected(mode, &plan(&recovered)), &installed.tables, "{:?} {:?}", mode, recovered);
+                prop_assert_eq!(differences(mode, &expected(mode, &plan(&recovered)), &installed, &[]), []);
+            }
+        }
+    }
+
+    #[test]
+    fn each_flag_comes_back_as_it_was_written() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.proxy_gid = OwnerId::new(2103);
+        config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
+        config.ignored_inbound_ports = vec!["4191".parse().unwrap(), "8000-8100".parse().unwrap()];
+        config.ignored_outbound_ports = vec!["25".parse().unwrap(), "7".parse().unwrap()];
+        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        config.ignored_outbound_subnets = vec!["0.0.0.0/0".parse().unwrap(), "2001:db8::1/128".parse().unwrap()];
+        config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
+        config.redirected_outbound_subnets = vec!["192.0.2.7/24".parse().unwrap(), "fd01::/16".parse().unwrap()];
+        config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
+        config.ignored_gids = vec!["7".parse().unwrap()];
+        config.ignored_inbound_interfaces = vec!["lo".parse().unwrap(), "net1".parse().unwrap()];
+        config.ignored_outbound_interfaces = vec!["net2".parse().unwrap()];
+        for mode in Mode::ALL {
+            for ipv6 in [true, false] {
+                config.ipv6 = ipv6;
+                if !ipv6 {
+                    for subnets in [
+                        &mut config.ignored_inbound_subnets,
+                        &mut config.ignored_outbound_subnets,
+                        &mut config.redirected_outbound_subnets,
+                    ] {
+                        subnets.retain(|subnet| subnet.family() == Family::V4);
+                    }
+                }
+                let installed = found(expected(mode, &plan(&config)));
+                assert_eq!(super::config(mode, &installed), Ok(config.clone()), "{mode}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_reason_names_what_is_missing() {
+        assert_eq!(config(Mode::Nft, &Found::default()), Err(NoConfig::Nothing));
+        assert_eq!(NoConfig::Nothing.to_string(), "no rules of proxy-init's were found");
+        let outbound = NoConfig::NoRedirect(Direction::Outbound);
+        assert_eq!(
+            outbound.to_string(),
+            "no rule of proxy-init's redirects outbound connections"
+        );
+    }
+
+    #[test]
+    fn a_comment_that_says_otherwise_than_the_set_is_not_believed() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
+        let mut tables = expected(Mode::Native, &plan(&config));
+        let set = tables[0]
+            .sets
+            .iter_mut()
+            .find(|set| set.name == *"inbound-ports")
+            .unwrap();
+        set.elements = Some(crate::rules::intervals::Intervals::new([(4190, 4191), (9090, 9090)]));
+        let recovered = super::config(Mode::Native, &found(tables)).unwrap();
+        assert_eq!(
+            recovered.ignored_inbound_ports,
+            ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]
+        );
+    }
 }

@@ -78,6 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
 
     /// `struct inet_diag_msg` of a listener, and its attributes.
     fn answer(family: i32, address: &[u8], attributes: &[u8]) -> Vec<u8> {
@@ -132,6 +133,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
             let _ = read(&payload);

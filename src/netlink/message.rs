@@ -376,6 +376,7 @@ pub(crate) fn recorded(hex: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::examples::random;
     use proptest::prelude::*;
 
     #[test]
@@ -437,6 +438,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             for message in Messages(&bytes).flatten() {

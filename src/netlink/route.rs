@@ -269,6 +269,7 @@ mod tests {
 
     use super::super::message::Messages;
     use super::*;
+    use crate::rules::examples::random;
 
     /// An answer with this type of route and these attributes.
     fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
@@ -339,6 +340,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };

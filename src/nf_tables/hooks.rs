@@ -119,6 +119,7 @@ fn table_at(priority: i32) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::netlink::message::{Messages, Writer};
+    use crate::rules::examples::random;
     use nftnl::ProtoFamily;
     use proptest::prelude::*;
 
@@ -231,6 +232,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let _ = Hooked::default().add(Attributes(&bytes));

@@ -7,11 +7,9 @@
 
 use crate::netlink::message::{Writer, string};
 use crate::rules::name::Name;
+use crate::rules::nftables::LONGEST_COMMENT;
 
 const COMMENT: u8 = 0;
-
-/// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
-pub(crate) const LONGEST_COMMENT: usize = 127;
 
 /// Adds an attribute of user data that holds a comment.
 pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {

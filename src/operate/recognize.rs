@@ -18,6 +18,7 @@ use crate::wanted::config::Config;
 use crate::wanted::flags::{self, arguments};
 use crate::wanted::mode::{Choice, Mode};
 use crate::wanted::plan::plan;
+use crate::wanted::tables::expected;
 
 /// What a verification found that was not told what had been installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +123,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
 /// Whether rules of other programs take connections away doesn't count here.
 pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
     let config = config(mode, found).ok()?;
-    differences(mode, &all::expected(mode, &plan(&config)), found, &[])
+    differences(mode, &expected(mode, &plan(&config)), found, &[])
         .iter()
         .all(|finding| finding.problem.is_about_others())
         .then(|| spelled(&config, mode))
@@ -137,128 +138,15 @@ fn spelled(config: &Config, mode: Mode) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::rules::family::Family;
-    use crate::rules::name::Name;
     use crate::rules::table::Table;
-    use crate::wanted::config::{IdRange, Interface, OwnerId, Port, PortRange, Subnet};
+    use crate::wanted::config::OwnerId;
     use crate::wanted::direction::Direction;
-
-    fn port() -> impl Strategy<Value = Port> {
-        prop_oneof![1..20u16, Just(u16::MAX), 1..=u16::MAX].prop_map(|port| Port::new(port).unwrap())
-    }
-
-    /// Numbers that are often close together, so that ranges overlap and touch.
-    fn range() -> impl Strategy<Value = PortRange> {
-        let first = prop_oneof![0..40u16, any::<u16>()];
-        (first, prop_oneof![Just(0), 0..5u16, any::<u16>()])
-            .prop_map(|(first, more)| PortRange::new(first, first.saturating_add(more)).unwrap())
-    }
-
-    fn subnet() -> impl Strategy<Value = Subnet> {
-        let v4 =
-            (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)));
-        let v6 =
-            (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip)));
-        prop_oneof![
-            v4,
-            v6,
-            prop::sample::select(vec![
-                "0.0.0.0/0",
-                "::/0",
-                "::1/0",
-                "1.2.3.4/0",
-                "0.0.0.0/1",
-                "128.0.0.0/1",
-                "10.1.2.3/8"
-            ])
-            .prop_map(str::to_owned),
-        ]
-        .prop_filter_map("IPv4-mapped", |text| text.parse().ok())
-    }
-
-    /// Short lists, whose comments have room, and long ones.
-    fn list<S: Strategy + 'static>(item: fn() -> S) -> impl Strategy<Value = Vec<S::Value>> {
-        prop_oneof![
-            prop::collection::vec(item(), 0..4),
-            prop::collection::vec(item(), 0..60)
-        ]
-    }
-
-    fn ids() -> impl Strategy<Value = IdRange> {
-        (0..u32::MAX, prop_oneof![Just(0), any::<u32>()])
-            .prop_map(|(first, more)| IdRange::new(first, first.saturating_add(more).min(u32::MAX - 1)).unwrap())
-    }
-
-    /// lo, which has a rule anyway, and others.
-    fn name() -> impl Strategy<Value = Interface> {
-        prop_oneof![Just("lo".to_owned()), "[a-z][a-z0-9._@-]{0,14}"].prop_map(|name| name.parse().unwrap())
-    }
-
-    fn any_config() -> impl Strategy<Value = Config> {
-        let id = || prop::option::of((1..u32::MAX).prop_map(|id| OwnerId::new(id).unwrap()));
-        (
-            (port(), port(), id(), id(), any::<bool>()),
-            list(port),
-            (list(range), list(range), list(subnet), list(subnet)),
-            (list(ids), list(ids)),
-            (list(range), list(subnet)),
-            (list(name), list(name)),
-        )
-            .prop_map(
-                |(
-                    (inbound_port, outbound_port, uid, gid, ipv6),
-                    redirected_ports,
-                    lists,
-                    ids,
-                    mut chosen,
-                    interfaces,
-                )| {
-                    // Subnets of IPv6 alone, without rules for it, would redirect nothing.
-                    chosen.1.retain(|subnet| ipv6 || subnet.family() == Family::V4);
-                    Config {
-                        inbound_port,
-                        outbound_port,
-                        proxy_uid: uid,
-                        proxy_gid: gid,
-                        redirected_ports,
-                        ignored_inbound_ports: lists.0,
-                        ignored_outbound_ports: lists.1,
-                        ignored_inbound_subnets: lists.2,
-                        ignored_outbound_subnets: lists.3,
-                        redirected_outbound_ports: chosen.0,
-                        redirected_outbound_subnets: chosen.1,
-                        ignored_uids: ids.0,
-                        ignored_gids: ids.1,
-                        ignored_inbound_interfaces: interfaces.0,
-                        ignored_outbound_interfaces: interfaces.1,
-                        ipv6,
-                    }
-                },
-            )
-    }
 
     fn found(tables: Vec<Table>) -> Found {
         Found {
             tables,
             not_known: vec![],
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn the_recovered_config_installs_the_same(wanted in any_config()) {
-            for mode in Mode::ALL {
-                let installed = found(all::expected(mode, &plan(&wanted)));
-                let recovered = config(mode, &installed).unwrap();
-                prop_assert_eq!(&all::expected(mode, &plan(&recovered)), &installed.tables, "{:?} {:?}", mode, recovered);
-                let recognized = of(&installed, None).unwrap();
-                prop_assert!(recognized.is_in_place(), "{}", recognized);
-                prop_assert_eq!(recognized.mode, Some(mode));
-                prop_assert!(exact_flags(mode, &installed).is_some());
-            }
         }
     }
 
@@ -277,7 +165,7 @@ mod tests {
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
         for mode in Mode::ALL {
-            let installed = found(all::expected(mode, &plan(&config)));
+            let installed = found(expected(mode, &plan(&config)));
             assert_eq!(super::config(mode, &installed), Ok(config.clone()));
             assert_eq!(
                 exact_flags(mode, &installed).unwrap().join(" "),
@@ -293,7 +181,7 @@ mod tests {
     #[test]
     fn what_was_tampered_with_is_no_installation() {
         for mode in Mode::ALL {
-            let whole = all::expected(mode, &plan(&chart()));
+            let whole = expected(mode, &plan(&chart()));
             // One rule less, whichever.
             for (table, chain, rule) in whole.iter().enumerate().flat_map(|(index, table)| {
                 let chains = table.chains.iter().enumerate();
@@ -338,7 +226,7 @@ mod tests {
             .into_iter()
             .flat_map(|mode| Direction::ALL.map(|it| (mode, it)))
         {
-            let mut tables = all::expected(mode, &plan(&chart()));
+            let mut tables = expected(mode, &plan(&chart()));
             for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
                 if chain.name == *direction.chain().as_str() {
                     chain.rules.clear();
@@ -365,7 +253,7 @@ mod tests {
         assert_eq!(json["flags"], Value::Null);
         assert_eq!(json["mode"], Value::Null);
         // A mode that was named, beside rules in another.
-        let installed = found(all::expected(Mode::Nft, &plan(&chart())));
+        let installed = found(expected(Mode::Nft, &plan(&chart())));
         let recognized = of(&installed, Some(Mode::Native)).unwrap();
         assert_eq!(
             recognized.to_string(),
@@ -376,7 +264,7 @@ mod tests {
     #[test]
     fn rules_in_two_modes_are_not_one_installation() {
         let both = [Mode::Nft, Mode::Legacy]
-            .map(|mode| all::expected(mode, &plan(&chart())))
+            .map(|mode| expected(mode, &plan(&chart())))
             .concat();
         let recognized = of(&found(both), None).unwrap();
         assert!(!recognized.is_in_place());
@@ -386,23 +274,5 @@ mod tests {
                 .contains("proxy-init's rules are in legacy mode too"),
             "{recognized}"
         );
-    }
-
-    #[test]
-    fn a_comment_that_says_otherwise_than_the_set_is_not_believed() {
-        let mut tables = all::expected(Mode::Native, &plan(&chart()));
-        let set = tables[0]
-            .sets
-            .iter_mut()
-            .find(|set| set.name == *"inbound-ports")
-            .unwrap();
-        set.elements = Some(crate::rules::intervals::Intervals::new([(4190, 4191), (9090, 9090)]));
-        let recovered = config(Mode::Native, &found(tables.clone())).unwrap();
-        assert_eq!(
-            recovered.ignored_inbound_ports,
-            ["4190-4191".parse().unwrap(), "9090".parse().unwrap()]
-        );
-        assert_eq!(exact_flags(Mode::Native, &found(tables.clone())), None);
-        assert!(tables[0].chain(&Name::from("PROXY_INIT_REDIRECT")).is_some());
     }
 }

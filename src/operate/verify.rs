@@ -23,6 +23,7 @@ use crate::wanted::config::Config;
 use crate::wanted::mode::{Choice, Mode, NAT};
 use crate::wanted::plan::plan;
 use crate::wanted::ruleset::Ruleset;
+use crate::wanted::tables::expected;
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -223,7 +224,7 @@ impl Verification {
 /// What the mode's rules are kept in could not be seen.
 pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    let all = differences(mode, &all::expected(mode, rulesets), found, &listening()).into_iter();
+    let all = differences(mode, &expected(mode, rulesets), found, &listening()).into_iter();
     let (doubts, findings): (Vec<_>, Vec<_>) = all.partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,

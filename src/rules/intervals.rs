@@ -148,6 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
 
     #[test]
     fn what_overlaps_or_touches_is_merged() {
@@ -180,6 +181,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         /// Compared number by number with what the words mean.
         #[test]
         fn sets_behave_as_sets(one in any_intervals(), other in any_intervals()) {

@@ -10,6 +10,9 @@ use crate::rules::set::{Shape, set_elements, set_field};
 use crate::rules::subnet::subnet;
 use crate::rules::table::{Chain, Kind, Table};
 
+/// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
+pub const LONGEST_COMMENT: usize = 127;
+
 /// A rule in nft's language. Its counter is written without numbers.
 pub struct NftRule<'a>(pub &'a Rule);
 

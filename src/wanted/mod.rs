@@ -3,8 +3,10 @@
 pub mod config;
 pub mod direction;
 pub mod flags;
+pub mod lists;
 pub mod mode;
 pub mod plan;
 pub mod restore;
 pub mod ruleset;
+pub mod tables;
 pub mod warnings;

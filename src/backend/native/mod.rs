@@ -5,26 +5,25 @@
 //! sets that are as they should be stay. If its chains differ too, it is deleted and made again.
 
 mod body;
-mod table;
 
 use self::body::Nftables;
-use self::table::{TABLE, kind};
 use super::Removed;
 use super::change::{Wanted, change};
 use crate::error::Error;
 use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
+use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
 use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::set::{NewSet, elements};
 use crate::nf_tables::step::{self, NewRule, Step};
 use crate::rules::nftables::{self, datatype};
 use crate::rules::rule::{Condition, Rule, Values};
-use crate::rules::set::Set;
-use crate::rules::set::{Shape, set_elements};
-use crate::rules::table::{Chain, Subsystem, Table};
-use crate::wanted::mode::Mode;
+use crate::rules::set::{Set, Shape, set_elements, set_field};
+use crate::rules::table::{Chain, Table, TableFamily};
+use crate::wanted::mode::{Mode, NATIVE};
 use crate::wanted::ruleset::{ChainName, Ruleset};
+use crate::wanted::tables;
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
@@ -35,14 +34,15 @@ pub(super) fn remove() -> Result<Removed, Error> {
     Ok(Removed::from(any, &[]))
 }
 
-/// The table that installing these rulesets makes.
-pub(crate) fn expected(rulesets: &[Ruleset]) -> Table {
-    table::table(rulesets)
-}
+/// The table that holds the rules.
+const TABLE: TableId = TableId {
+    family: TableFamily::Inet,
+    name: NATIVE,
+};
 
 /// An nft script that makes the same table as installing does.
 pub fn script(rulesets: &[Ruleset]) -> String {
-    nftables::script(&table::table(rulesets))
+    nftables::script(&tables::native(rulesets))
 }
 
 /// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
@@ -50,7 +50,7 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 /// # Errors
 /// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    let (wanted, mut steps) = (table::table(rulesets), Vec::new());
+    let (wanted, mut steps) = (tables::native(rulesets), Vec::new());
     add(&wanted, &mut steps);
     let batch = step::batch(&steps, Generation::FRESH);
     let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Native, &error))?;
@@ -150,9 +150,7 @@ pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
 }
 
 fn held(tables: &[Table]) -> Option<&Table> {
-    tables.iter().find(|table| {
-        table.subsystem == Subsystem::NfTables && table.family == TABLE.family && table.name == *TABLE.name
-    })
+    tables.iter().find(|table| Mode::of(table) == Some(Mode::Native))
 }
 
 /// Whether the table has chains of another program.
@@ -199,7 +197,7 @@ fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
 
 /// Adds the steps that make a set, which has this number in the batch.
 fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
-    let (field, max) = kind(set);
+    let field = set_field(set);
     let (_, datatype) = datatype(field);
     let shape = Shape::of(set);
     let new = || NewSet {
@@ -210,7 +208,7 @@ fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
         shape,
     };
     steps.push(Step::AddSet(new(), id));
-    let elements = elements(shape, &set_elements(set), max);
+    let elements = elements(shape, &set_elements(set), field.largest());
     steps.extend(
         elements
             .chunks(ELEMENTS)

@@ -20,7 +20,7 @@ use crate::nf_tables::table::MARK;
 use crate::rules::family::Family;
 use crate::rules::name::Name;
 use crate::rules::rule::Rule;
-use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
+use crate::rules::table::{Base, Chain, Policy, Table, TableFamily};
 use crate::wanted::mode::Mode;
 use crate::wanted::mode::NAT;
 use crate::wanted::ruleset::{ChainName, Ruleset};
@@ -100,9 +100,8 @@ pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
 }
 
 fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
-    tables.iter().find(|table| {
-        table.subsystem == Subsystem::NfTables && table.family == TableFamily::Ip(family) && table.name == *NAT
-    })
+    let is_it = |table: &&Table| Mode::of(table) == Some(Mode::Nft) && table.family == TableFamily::Ip(family);
+    tables.iter().find(is_it)
 }
 
 /// Adds the steps after which each of proxy-init's chains holds its rules, and one correct jump leads to each.

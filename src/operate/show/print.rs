@@ -391,7 +391,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::backend::all;
     use crate::found::{self, Found};
     use crate::rules::name::Name;
     use crate::rules::rule::{self, Action, Condition, Counters, Field, Nat};
@@ -399,6 +398,7 @@ mod tests {
     use crate::wanted::config::{Config, OwnerId};
     use crate::wanted::mode::Mode;
     use crate::wanted::plan::plan;
+    use crate::wanted::tables::expected;
 
     fn chart() -> Config {
         let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect();
@@ -411,7 +411,7 @@ mod tests {
 
     /// What these flags install, each rule having counted a packet more than the one before.
     fn installed(mode: Mode, config: &Config) -> Found {
-        let mut tables = all::expected(mode, &plan(config));
+        let mut tables = expected(mode, &plan(config));
         let rules = tables.iter_mut().flat_map(|table| &mut table.chains);
         for (packets, rule) in (1..).zip(rules.flat_map(|chain| &mut chain.rules)) {
             rule.counters = Some(Counters {

@@ -1,30 +1,30 @@
-//! Native mode's table as plain data, made from rulesets. Rules on ports become one rule on a set, and so do rules on
+//! The tables that hold rulesets, as plain data: what a mode makes, and what verifying expects. In nft and legacy mode they
+//! are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do rules on
 //! subnets; a rule that both families have becomes one rule for both.
 
 use std::fmt::Display;
 
-use crate::findings::lists;
-use crate::nf_tables::TableId;
-use crate::nf_tables::user_data::LONGEST_COMMENT;
 use crate::rules::family::Family;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::nftables::is_of;
+use crate::rules::nftables::{LONGEST_COMMENT, is_of};
 use crate::rules::rule::{Action, Condition, Counters, Field, Rule, Values};
 use crate::rules::set::Set;
-use crate::rules::set::set_field;
 use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
-use crate::wanted::mode::NATIVE;
-use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
+use crate::wanted::lists;
+use crate::wanted::mode::{Mode, NATIVE};
+use crate::wanted::ruleset::{ChainName, Purpose, Ruleset, nat_tables};
 
-/// Native mode's table.
-pub(super) const TABLE: TableId = TableId {
-    family: TableFamily::Inet,
-    name: NATIVE,
-};
+/// The tables that a mode makes to hold exactly these rulesets.
+pub fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
+    match mode {
+        Mode::Nft | Mode::Legacy => nat_tables(mode.subsystem(), rulesets),
+        Mode::Native => vec![native(rulesets)],
+    }
+}
 
-/// The table that does what the rulesets do.
-pub(super) fn table(rulesets: &[Ruleset]) -> Table {
+/// Native mode's table, which does what the rulesets do.
+pub fn native(rulesets: &[Ruleset]) -> Table {
     let mut sets = Sets(Vec::new());
     let merged = ChainName::ALL.map(|name| (name, merged(&mut sets, name, rulesets)));
     let sets = sets.finish();
@@ -43,7 +43,7 @@ pub(super) fn table(rulesets: &[Ruleset]) -> Table {
     Table {
         chains: chains.into(),
         sets,
-        ..Table::new(Subsystem::NfTables, TABLE.family, Name::from(TABLE.name))
+        ..Table::new(Subsystem::NfTables, TableFamily::Inet, Name::from(NATIVE))
     }
 }
 
@@ -299,12 +299,6 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
     conditions
 }
 
-/// The field whose numbers a set holds, and the largest of them.
-pub(super) fn kind(set: &Set) -> (Field, u128) {
-    let field = set_field(set);
-    (field, field.largest())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_both_families_have_is_one_rule() {
-        let table = table(&plan(&config()));
+        let table = native(&plan(&config()));
         let output = table.chain(&Name::from("PROXY_INIT_OUTPUT")).unwrap();
         assert_eq!(output.rules.len(), 3);
         assert_eq!(output.rules[2].conditions, [Condition::is(Field::Protocol, TCP)]);
@@ -333,7 +327,7 @@ mod tests {
         config.ignored_inbound_ports = (1..=100)
             .map(|port| format!("{}", port * 100).parse().unwrap())
             .collect();
-        let table = table(&plan(&config));
+        let table = native(&plan(&config));
         let inbound = table.chain(&Name::from("PROXY_INIT_REDIRECT")).unwrap();
         let comment = inbound.rules[0].comment.as_ref().unwrap().to_string();
         assert!(comment.starts_with("proxy-init/ignore-port-100,200,"), "{comment}");
@@ -347,7 +341,7 @@ mod tests {
 
     #[test]
     fn for_one_family_alone_its_jumps_say_so() {
-        let table = table(&plan(&Config {
+        let table = native(&plan(&Config {
             ipv6: false,
             ..config()
         }));

@@ -56,6 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::examples::random;
     use crate::rules::subnet::addresses;
 
     #[test]
@@ -84,6 +85,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random(256))]
+
         #[test]
         fn subnets_have_the_same_addresses(list in prop::collection::vec((any::<u128>(), any::<u128>()), 0..5)) {
             for family in Family::ALL {
