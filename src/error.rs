@@ -118,11 +118,11 @@ pub enum Error {
         ids: IdRange,
     },
 
-    /// The network namespace belongs to another user namespace.
+    /// The network namespace belongs to another user namespace, which can't be entered.
     #[error(
         "{mode} mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): the network namespace belongs to \
-         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from there: \
-         use native mode, whose rules compare with the pod's own ids"
+         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from there, \
+         which takes CAP_SYS_ADMIN: use native mode, whose rules compare with the pod's own ids"
     )]
     ForeignOwner {
         /// The mode in use.

@@ -153,6 +153,18 @@ fn is_ignored(found: &Found, device: &Name) -> bool {
     purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
 }
 
+/// Which user namespace the network namespace belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkOwner {
+    /// The process's own, or it can't be told.
+    #[default]
+    Own,
+    /// Another, which the process may enter.
+    Other,
+    /// Another, which the process may not enter.
+    Closed,
+}
+
 /// What the machine shows of itself beside its rules. What can't be read is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
@@ -162,8 +174,8 @@ pub struct Traces {
     pub status: String,
     /// /proc/self/attr/current: how a security module confines the process.
     pub confinement: String,
-    /// Whether the network namespace belongs to another user namespace than the process's.
-    pub is_of_others: bool,
+    /// Whose the network namespace is.
+    pub owner: NetworkOwner,
     /// The names in /etc/cni/net.d.
     pub networks: Vec<String>,
 }
@@ -175,13 +187,17 @@ pub fn shown_by_node(found: &Found, devices: &[Link], traces: &Traces, is_refuse
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
         signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
     }
-    if traces.is_of_others {
-        signs.push(
+    let made = match traces.owner {
+        NetworkOwner::Own => None,
+        NetworkOwner::Other => Some("nft and legacy mode enter it to make them"),
+        NetworkOwner::Closed => Some("they need native mode, as entering it takes CAP_SYS_ADMIN"),
+    };
+    signs.extend(made.map(|made| {
+        format!(
             "the network namespace belongs to another user namespace, as that of a pod with hostUsers: false: rules on owners \
-             compare with the ids in there, and need native mode"
-                .to_owned(),
-        );
-    }
+             compare with the ids in there; {made}"
+        )
+    }));
     signs.extend(kube_proxy(found, devices));
     // Cilium renames what it finds there (cni.exclusive in its chart).
     let set_aside = |name: &&String| name.ends_with(".cilium_bak");
@@ -393,12 +409,18 @@ mod tests {
 
     #[test]
     fn a_pod_with_users_of_its_own_is_known_by_its_owner() {
-        let traces = Traces {
-            is_of_others: true,
-            ..Traces::default()
-        };
-        let signs = said(&traces, false);
-        assert!(signs.len() == 1 && signs[0].contains("hostUsers: false"), "{signs:?}");
+        for (owner, words) in [
+            (NetworkOwner::Other, "; nft and legacy mode enter it"),
+            (NetworkOwner::Closed, "; they need native mode"),
+        ] {
+            let traces = Traces {
+                owner,
+                ..Traces::default()
+            };
+            let signs = said(&traces, false);
+            assert!(signs.len() == 1 && signs[0].contains("hostUsers: false"), "{signs:?}");
+            assert!(signs[0].contains(words), "{signs:?}");
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use mnl::Bus;
 use nix::errno::Errno;
 
 use super::message::{Attributes, Malformed, Message, Writer, u16_at, u32_at};
-use super::privilege::owns_network;
 use super::sockopt::has_ipv6;
 use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
+use super::user_namespace::owns_network;
 use super::{ReadError, Socket};
 use crate::found::listener::Listener;
 

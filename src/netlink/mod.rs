@@ -14,6 +14,7 @@ pub(crate) mod route;
 pub(crate) mod socket;
 pub(crate) mod sockopt;
 pub(crate) mod uapi;
+pub(crate) mod user_namespace;
 
 pub(crate) use batch::{Batch, Change, FinishedBatch, Generation};
 pub(crate) use socket::{Ask, CommitError, Failure, ReadError, Socket};

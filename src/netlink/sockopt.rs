@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::message::u32_at;
+use super::user_namespace::UserNamespace;
 use crate::rules::family::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
@@ -110,6 +111,12 @@ pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<
         structure.extend(&entries.bytes);
         name(&mut structure, table);
         result = set(&socket, level, SET_REPLACE, &structure);
+        // xt_owner takes rules only from the user namespace that the network namespace belongs to.
+        if result == Err(Errno::EINVAL)
+            && let Some(owner) = UserNamespace::of_network()
+        {
+            result = owner.call(|| set(&socket, level, SET_REPLACE, &structure));
+        }
         drop(old_counters);
         if result != Err(Errno::EAGAIN) {
             break;

@@ -8,7 +8,8 @@ use super::read::{self, Snapshot, back_off};
 use super::refusal;
 use super::step::{self, Step};
 use crate::error::{self, Error};
-use crate::netlink::{CommitError, Generation, Socket};
+use crate::netlink::user_namespace::UserNamespace;
+use crate::netlink::{CommitError, FinishedBatch, Generation, Socket};
 use crate::rules::table::Table;
 use crate::wanted::mode::Mode;
 
@@ -45,11 +46,27 @@ pub(crate) fn commit(
     generation: Generation,
 ) -> Result<Outcome, Error> {
     let batch = step::batch(steps, generation).map_err(|error| refusal::unwritten(mode, &error))?;
-    match socket.send_batch(&batch) {
+    match send(socket, &batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
         Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
         Err(error) => Err(refusal::explain(mode, socket, steps, &batch, error)),
+    }
+}
+
+/// Sends a batch. A rule on an owner is refused (EINVAL) unless it comes from the user namespace that the network namespace
+/// belongs to (`owner_check`, net/netfilter/xt_owner.c): where that is another one which may be entered, the batch is sent from
+/// there.
+fn send(socket: &Socket, batch: &FinishedBatch) -> Result<(), CommitError> {
+    let refused = match socket.send_batch(batch) {
+        Err(CommitError::Messages(failures)) if failures.iter().any(|failure| failure.errno == Errno::EINVAL) => {
+            CommitError::Messages(failures)
+        }
+        result => return result,
+    };
+    match UserNamespace::of_network().map(|owner| socket.send_batch_from(&owner, batch)) {
+        None | Some(Err(CommitError::NotSent(_))) => Err(refused),
+        Some(result) => result,
     }
 }
 
@@ -83,7 +100,7 @@ pub(crate) fn check_each<'a>(
     let batch = step::trial(&steps);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !steps.is_empty() => socket.send_batch(batch).err(),
+        (Ok(socket), Ok(batch)) if !steps.is_empty() => send(socket, batch).err(),
         _ => None,
     };
     let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {

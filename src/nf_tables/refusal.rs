@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use super::step::{Step, Unwritten};
 use crate::error::{self, Error, Lack, Privilege};
-use crate::netlink::privilege::owns_network;
+use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::rule::Rule;
 use crate::rules::table::TableFamily;
@@ -192,13 +192,18 @@ pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Op
 }
 
 /// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own user
-/// namespace. `shown` is the rule for people.
+/// namespace. Where that which it belongs to can be entered, the rule came from there too. `shown` is the rule for people.
 pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
-    owner(rule)?;
-    (owns_network() != Some(true)).then(|| Error::ForeignOwner {
-        mode,
-        rule: shown.to_string(),
-    })
+    let (ids, _) = owner(rule)?;
+    let rule = || shown.to_string();
+    if UserNamespace::of_network().is_some_and(|owner| owner.can_be_entered()) {
+        return Some(Error::UnmappedOwner {
+            mode,
+            rule: rule(),
+            ids,
+        });
+    }
+    (owns_network() != Some(true)).then(|| Error::ForeignOwner { mode, rule: rule() })
 }
 
 /// The error about a step that can't be written. Nothing has been sent.

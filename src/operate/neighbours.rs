@@ -4,9 +4,9 @@
 use std::fs;
 
 use crate::backend::proc_of_thread;
-use crate::findings::neighbours::{Link, Traces};
-use crate::netlink::privilege::owns_network;
+use crate::findings::neighbours::{Link, NetworkOwner, Traces};
 use crate::netlink::route::links;
+use crate::netlink::user_namespace::{UserNamespace, owns_network};
 
 /// The devices of the thread's network namespace.
 pub(super) fn devices() -> Vec<Link> {
@@ -22,9 +22,17 @@ pub(super) fn traces() -> Traces {
         version: read("/proc/version"),
         status: read(&format!("{thread}/status")),
         confinement: read(&format!("{thread}/attr/current")),
-        is_of_others: owns_network() == Some(false),
+        owner: owner(),
         networks: names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect(),
+    }
+}
+
+fn owner() -> NetworkOwner {
+    match (owns_network(), UserNamespace::of_network()) {
+        (Some(false), Some(owner)) if owner.can_be_entered() => NetworkOwner::Other,
+        (Some(false), _) => NetworkOwner::Closed,
+        _ => NetworkOwner::Own,
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 
-use crate::support::{Run, install};
+use crate::support::{Run, install, saved};
 
 const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
 const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };
@@ -28,6 +28,11 @@ impl Mesh {
     fn of(lab: Lab, flags: &str) -> Self {
         // Other tests hold iptables' lock too.
         install(&lab.pod, &format!("-w -p {INBOUND} -o {OUTBOUND} {flags}"));
+        Self::in_place(lab)
+    }
+
+    /// Around rules that are there.
+    fn in_place(lab: Lab) -> Self {
         let pod = Server::start(&lab.pod, &[INBOUND, OUTBOUND, 8080, 8090, 8099, 4190]);
         let outside = Server::start(&lab.outside, &[80, 443, 8090]);
         Self {
@@ -327,49 +332,92 @@ fn native() {
     check_mode("native");
 }
 
-/// A pod with `hostUsers: false`: whatever the mode that was asked for, the rules compare with the pod's own ids.
+/// In a pod with `hostUsers: false`, the id 0 is this one outside.
+const OUTSIDE: u32 = 200_000;
+
+/// How rules on owners treat the pod's ids, in whichever mode they are.
+fn check_users_of_its_own(mesh: &Mesh, flags: &str, mode: &str) {
+    let owner = |id: u32| Owner { uid: id, gid: id };
+    for (to, _) in NEIGHBOUR.iter().zip(0..families()) {
+        for (id, is_exempt) in [(2102, true), (1000, false), (3000, true), (3009, true), (3010, false)] {
+            let wanted = reached(!is_exempt, OUTBOUND, (*to, 80));
+            assert_eq!(mesh.outbound(owner(OUTSIDE + id), *to, 80), wanted, "{mode}: of {id}");
+        }
+        // The same number outside is another user.
+        let reached = mesh.outbound(owner(2102), *to, 80);
+        assert_eq!(reached, redirected(OUTBOUND, (*to, 80)), "{mode}");
+    }
+    let said = install(&mesh.lab.pod, "verify");
+    assert!(said.starts_with(&format!("in place in {mode} mode")), "{said}");
+    for words in ["--proxy-uid 2102", "--skip-gid 3000-3009"] {
+        assert!(said.contains(words), "{mode}: {said}");
+    }
+    // The listeners' numbers are those outside.
+    assert!(!said.contains("what listens on port"), "{mode}: {said}");
+    let said = install(&mesh.lab.pod, &format!("verify -p {INBOUND} -o {OUTBOUND} {flags}"));
+    assert!(said.starts_with(&format!("in place in {mode} mode")), "{said}");
+    let said = install(&mesh.lab.pod, "show");
+    assert!(said.contains("2102") && said.contains("3000-3009"), "{said}");
+    let to = SocketAddr::new(NEIGHBOUR[0], 80);
+    for (uid, want) in [(2102, "bypasses the proxy\n"), (1000, "to the proxy, port 4140")] {
+        let said = install(&mesh.lab.pod, &format!("explain outbound --to {to} --uid {uid}"));
+        assert!(said.starts_with(want), "{mode}: {uid}: {said}");
+    }
+}
+
+/// A pod with `hostUsers: false`, from outside of it, as by the CNI plugin.
 #[test]
 fn in_a_pod_with_users_of_its_own() {
-    const OUTSIDE: u32 = 200_000;
-    let owner = |id: u32| Owner { uid: id, gid: id };
-    for mode in ["nft", "legacy", "native", "auto"] {
-        let flags = format!("--iptables-mode {mode} -u 2102 --skip-gid 3000-3009");
-        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE));
-        if ["nft", "legacy"].contains(&mode) {
-            let refused = Run::new(&format!("-w -p {INBOUND} -o {OUTBOUND} {flags} --no-fallback")).output(&lab.pod);
-            let words = format!("{mode} mode: nothing was changed: the kernel refuses");
-            let line = refused.last_line();
+    for (asked, mode) in [
+        ("nft", "nft"),
+        ("legacy", "legacy"),
+        ("native", "native"),
+        ("plain", "nft"),
+        ("auto", "nft"),
+    ] {
+        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009 --no-fallback");
+        let mesh = Mesh::of(Lab::around(Namespace::of_user_namespace(OUTSIDE, ROOT)), &flags);
+        check_users_of_its_own(&mesh, &flags, mode);
+        let pod = &mesh.lab.pod;
+        if mode != "native" {
+            let rules = saved(pod, mode);
+            assert!(rules.contains("--uid-owner 2102 "), "{asked}: {rules}");
+        }
+        let again = install(pod, &format!("-w -p {INBOUND} -o {OUTBOUND} {flags}"));
+        assert!(again.contains("nothing was changed"), "{asked}: {again}");
+        let report = install(pod, "detect");
+        assert!(report.contains("belongs to another user namespace"), "{report}");
+        install(pod, "uninstall -w");
+        let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
+        assert!(
+            !left.contains("PROXY_INIT") && !left.contains("2102"),
+            "{asked}: {left}"
+        );
+    }
+}
+
+/// Without the right to enter the user namespace, nft and legacy mode go on in native mode.
+#[test]
+fn in_a_pod_with_users_of_its_own_that_cannot_be_entered() {
+    for asked in ["nft", "legacy", "auto"] {
+        let stranger = Owner { uid: 4000, gid: 4000 };
+        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE, stranger));
+        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009");
+        let run = |line: String| Run::new(&line).root_without("sys_admin").output(&lab.pod);
+        if asked != "auto" {
+            let line = run(format!("-w -p {INBOUND} -o {OUTBOUND} {flags} --no-fallback")).last_line();
+            let words = format!("{asked} mode: nothing was changed: the kernel refuses");
             assert!(line.contains(&words) && line.contains("hostUsers: false"), "{line}");
         }
-        let mesh = Mesh::of(lab, &flags);
-        for (to, _) in NEIGHBOUR.iter().zip(0..families()) {
-            for (id, is_exempt) in [(2102, true), (1000, false), (3000, true), (3009, true), (3010, false)] {
-                let wanted = reached(!is_exempt, OUTBOUND, (*to, 80));
-                assert_eq!(mesh.outbound(owner(OUTSIDE + id), *to, 80), wanted, "{mode}: of {id}");
-            }
-            // The same number outside is another user.
-            assert_eq!(
-                mesh.outbound(owner(2102), *to, 80),
-                redirected(OUTBOUND, (*to, 80)),
-                "{mode}"
-            );
-        }
-        for line in [
-            format!("verify -p {INBOUND} -o {OUTBOUND} {flags}"),
-            "verify".to_owned(),
-        ] {
-            let said = install(&mesh.lab.pod, &line);
-            assert!(said.starts_with("in place in native mode"), "{mode}: {said}");
-            // The listeners' numbers are those outside.
-            assert!(!said.contains("what listens on port"), "{mode}: {said}");
-        }
-        let to = SocketAddr::new(NEIGHBOUR[0], 80);
-        let said = install(&mesh.lab.pod, &format!("explain outbound --to {to} --uid 2102"));
-        assert!(said.starts_with("bypasses the proxy\n"), "{mode}: {said}");
-        let report = install(&mesh.lab.pod, "detect");
-        assert!(report.contains("belongs to another user namespace"), "{mode}: {report}");
-        install(&mesh.lab.pod, "uninstall -w");
-        assert_eq!(mesh.lab.pod.sh("nft list ruleset"), "", "{mode}");
+        let said = run(format!("-w -p {INBOUND} -o {OUTBOUND} {flags}")).success();
+        assert!(said.contains("in native mode"), "{said}");
+        let said = run(format!("verify -p {INBOUND} -o {OUTBOUND} {flags}")).success();
+        assert!(said.starts_with("in place in native mode"), "{asked}: {said}");
+        check_users_of_its_own(
+            &Mesh::in_place(lab),
+            "--iptables-mode native -u 2102 --skip-gid 3000-3009",
+            "native",
+        );
     }
 }
 

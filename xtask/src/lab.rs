@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -50,6 +50,36 @@ pub fn seed() -> u64 {
 #[derive(Debug)]
 pub struct Namespace(File);
 
+/// A process that has made a namespace, as long as it holds it.
+struct Holder(Child);
+
+impl Holder {
+    /// Starts it by the command that makes the namespace.
+    fn start(mut command: Command) -> io::Result<Self> {
+        let child = command
+            .args(["sh", "-c", "echo; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut holder = Self(child);
+        let stdout = holder.0.stdout.as_mut();
+        stdout.ok_or(io::ErrorKind::BrokenPipe)?.read_exact(&mut [0])?;
+        Ok(holder)
+    }
+
+    /// What /proc has of it.
+    fn path(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.0.id())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It ends with its input, which waiting closes.
+        let _ = self.0.wait();
+    }
+}
+
 impl Namespace {
     /// Makes one.
     ///
@@ -82,31 +112,26 @@ impl Namespace {
     }
 
     /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
-    /// `outside` here, and so on.
+    /// `outside` here, and so on. The user and group `owner` makes it, and may enter it.
     ///
     /// # Panics
-    /// Without root's privileges, or without unshare.
-    pub fn of_user_namespace(outside: u32) -> Self {
-        let mut holder = Command::new("unshare")
-            .args(["--user", "--net", "sh", "-c", "echo; read line"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot run unshare: {error}"));
-        let made = holder.stdout.take().map(|mut stdout| stdout.read_exact(&mut [0]));
-        let folder = format!("/proc/{}", holder.id());
+    /// Without root's privileges, or without setpriv, unshare and nsenter.
+    pub fn of_user_namespace(outside: u32, owner: Owner) -> Self {
         let open = || {
-            made.unwrap_or(Ok(()))?;
+            let mut setpriv = Command::new("setpriv");
+            setpriv.args([format!("--reuid={}", owner.uid), format!("--regid={}", owner.gid)]);
+            setpriv.args(["--clear-groups", "unshare", "--user"]);
+            let user = Holder::start(setpriv)?;
             for map in ["uid_map", "gid_map"] {
-                fs::write(format!("{folder}/{map}"), format!("0 {outside} 65536"))?;
+                fs::write(user.path(map), format!("0 {outside} 65536"))?;
             }
-            let file = File::open(format!("{folder}/ns/net"))?;
-            // It ends with its input.
-            drop(holder.stdin.take());
-            holder.wait()?;
-            Ok::<_, io::Error>(file)
+            // By then, so that what /proc shows of the network belongs to root in there.
+            let mut nsenter = Command::new("nsenter");
+            nsenter.arg(format!("--user={}", user.path("ns/user")));
+            nsenter.args(["unshare", "--net"]);
+            File::open(Holder::start(nsenter)?.path("ns/net"))
         };
-        let namespace = Self(open().unwrap_or_else(|error| panic!("cannot make a user namespace: {error}")));
+        let namespace = Self(open().unwrap_or_else(|error: io::Error| panic!("cannot make a user namespace: {error}")));
         namespace.ip("link set lo up");
         namespace
     }

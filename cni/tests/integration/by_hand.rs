@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
+use xtask::lab::{Namespace, ROOT};
 use xtask::linkerd::Flags;
 
 use crate::support::{Finished, Folder, PLUGIN, Run, assert_untouched, by_annotations, linkerds, meshed, saved};
@@ -213,17 +213,22 @@ fn del_and_gc_succeed_whatever_there_is() {
 
 /// With `hostUsers: false`, by the node's user.
 #[test]
-fn a_pod_with_users_of_its_own_gets_native_modes_rules() {
-    for mode in ["nft", "native", "auto"] {
-        let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000));
+fn a_pod_with_users_of_its_own_gets_rules_on_its_ids() {
+    for (mode, rules, rule) in [
+        ("nft", "iptables-nft-save -t nat", "--uid-owner 2102 "),
+        ("legacy", "iptables-legacy-save -t nat", "--uid-owner 2102 "),
+        ("native", "nft list table inet proxy-init", "meta skuid 2102 counter"),
+        ("auto", "iptables-nft-save -t nat", "--uid-owner 2102 "),
+    ] {
+        let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000, ROOT));
         let mut configuration = meshed();
         configuration["linkerd"]["iptables-mode"] = mode.into();
         for verb in ["ADD", "ADD", "CHECK"] {
             Run::new(verb, &configuration, pod.path()).output(&node).success();
         }
         // The pod's own id.
-        let rules = pod.sh("nft list table inet proxy-init");
-        assert!(rules.contains("meta skuid 2102 counter"), "{mode}: {rules}");
+        let rules = pod.sh(rules);
+        assert!(rules.contains(rule), "{mode}: {rules}");
     }
 }
 

@@ -22,6 +22,7 @@ use nix::sys::time::{TimeSpec, TimeValLike as _};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
+use crate::netlink::user_namespace::UserNamespace;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
@@ -98,7 +99,14 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
 ///
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have ended
 /// even if this process is killed.
-pub(super) fn restore(restores: &[Restore<'_>], lock: &File, limit: Duration) -> Result<(), (usize, Failure)> {
+///
+/// They run in the user namespace `within`, if there is one.
+pub(super) fn restore(
+    within: Option<&UserNamespace>,
+    restores: &[Restore<'_>],
+    lock: &File,
+    limit: Duration,
+) -> Result<(), (usize, Failure)> {
     if restores.is_empty() {
         return Ok(());
     }
@@ -118,6 +126,10 @@ pub(super) fn restore(restores: &[Restore<'_>], lock: &File, limit: Duration) ->
             .stdin(reader.try_clone().map_err(first)?)
             // Nothing is printed. A copy of the locked file keeps it locked.
             .stdout(lock.try_clone().map_err(first)?);
+        if let Some(owner) = within {
+            let needed = NEEDED.map(|capability| capability.bitmask() as u32);
+            owner.start_within(&mut command, needed[0] | needed[1]).map_err(first)?;
+        }
         commands.push(command);
         inputs.push(Feed::new(reader, writer, input).map_err(first)?);
     }

@@ -22,9 +22,9 @@ use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
 use crate::error::{self, Error, Lack, Privilege};
-use crate::netlink::privilege::owns_network;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
+use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::nf_tables::refusal::{foreign, unmapped};
 use crate::rules::family::Family;
 use crate::rules::table::{Chain, Table};
@@ -131,6 +131,23 @@ impl Legacy {
     /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family that
     /// was changed, its table as it was before; none: there was no table.
     fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
+        match self.change_from(None, rulesets) {
+            // A rule on an owner, of proxy-init's or another program's.
+            Err(
+                error @ (Error::CommandRefused { .. }
+                | Error::RolledBack { .. }
+                | Error::ForeignOwner { .. }
+                | Error::UnmappedOwner { .. }),
+            ) => match UserNamespace::of_network().filter(UserNamespace::can_be_entered) {
+                Some(owner) => self.change_from(Some(&owner), rulesets),
+                None => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    /// As [`Legacy::change`]; `within` is the user namespace for the commands, if that is another.
+    fn change_from(&self, within: Option<&UserNamespace>, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
         let lock = lock::take(self.wait)?;
         let mut changes = Vec::new();
         for family in Family::ALL {
@@ -150,7 +167,7 @@ impl Legacy {
         if let ([_, _], Some(ruleset)) = (changes.as_slice(), rulesets.first()) {
             load_extensions(ruleset);
         }
-        match run(&mut changes, &lock.0, rulesets) {
+        match run(within, &mut changes, &lock.0, rulesets) {
             Ok(()) => Ok(changes
                 .into_iter()
                 .map(|change| change.before.map(|held| held.table))
@@ -173,9 +190,14 @@ impl Legacy {
 }
 
 /// Runs the commands, and looks at what they did. On an error, tells at which family's change.
-fn run(changes: &mut [Change], lock: &File, rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
+fn run(
+    within: Option<&UserNamespace>,
+    changes: &mut [Change],
+    lock: &File,
+    rulesets: &[Ruleset],
+) -> Result<(), (Family, Error)> {
     let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
-    if let Err((index, failure)) = child::restore(&restores, lock, LIMIT)
+    if let Err((index, failure)) = child::restore(within, &restores, lock, LIMIT)
         && let Some(change) = changes.get(index)
     {
         return Err((change.family, failed(&change.program, failure)));
@@ -223,10 +245,10 @@ fn load_extensions(ruleset: &Ruleset) {
 pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
     let families = rulesets.iter().map(|ruleset| ruleset.family);
     read::check_nat(families.filter(|&family| has_sockets(family)))?;
-    let foreign = || {
-        (owns_network() == Some(false))
-            .then(|| foreign_owner(rulesets))
-            .flatten()
+    let can_enter = || UserNamespace::of_network().is_some_and(|owner| owner.can_be_entered());
+    let foreign = || match owns_network() == Some(false) && !can_enter() {
+        true => foreign_owner(rulesets),
+        false => None,
     };
     lack(rulesets).or_else(foreign).map_or(Ok(()), Err)
 }

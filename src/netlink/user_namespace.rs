@@ -1,0 +1,115 @@
+//! The user namespace that a network namespace belongs to, where that isn't the process's own, as in a pod with `hostUsers:
+//! false`. The kernel takes some calls only from in there, and a process with several threads can't enter it (setns(2)): so
+//! processes of their own make these calls.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::{fstat, stat};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+/// A user namespace that isn't the process's own.
+#[derive(Debug)]
+pub(crate) struct UserNamespace(OwnedFd);
+
+/// The user namespace that the thread's network namespace belongs to (ioctl_ns(2)). `EPERM`: it is an ancestor's of the
+/// process's, or a stranger's.
+fn owner() -> Result<OwnedFd, Errno> {
+    let of_io = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or_default());
+    let network = File::open("/proc/thread-self/ns/net").map_err(of_io)?;
+    // SAFETY: this ioctl takes no argument, and returns a new file descriptor or -1.
+    let owner = Errno::result(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) })?;
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(owner) })
+}
+
+/// Whether the process is in this user namespace.
+fn is_own(namespace: &OwnedFd) -> Result<bool, Errno> {
+    let (it, own) = (fstat(namespace)?, stat("/proc/thread-self/ns/user")?);
+    Ok((it.st_dev, it.st_ino) == (own.st_dev, own.st_ino))
+}
+
+/// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be told.
+pub(crate) fn owns_network() -> Option<bool> {
+    match owner() {
+        Ok(owner) => is_own(&owner).ok(),
+        Err(Errno::EPERM) => Some(false),
+        Err(_) => None,
+    }
+}
+
+impl UserNamespace {
+    /// The one that the thread's network namespace belongs to; none if that is the process's own, or can't be told.
+    pub(crate) fn of_network() -> Option<Self> {
+        let owner = owner().ok()?;
+        (!is_own(&owner).ok()?).then_some(Self(owner))
+    }
+
+    /// Whether the process may enter it, which takes CAP_SYS_ADMIN in there: its owner's user has that, and whoever has it
+    /// outside.
+    pub(crate) fn can_be_entered(&self) -> bool {
+        self.call(|| Ok(())).is_ok()
+    }
+
+    /// Has a process in the user namespace make a system call on what processes share, such as a socket. Of what the call
+    /// writes into memory, nothing is seen here. On an error, nothing was done; where that process was killed, it isn't
+    /// known.
+    ///
+    /// `call` must not allocate: another thread may have been about to, and its lock stays locked in the new process.
+    pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        // SAFETY: the new process makes system calls only, and ends.
+        let child = match unsafe { fork() }? {
+            ForkResult::Parent { child } => child,
+            ForkResult::Child => {
+                let done = setns(&self.0, CloneFlags::CLONE_NEWUSER).and_then(|()| call());
+                // SAFETY: it ends the process without running anything of the program's.
+                unsafe { libc::_exit(done.map_or_else(|errno| errno as libc::c_int, |()| 0)) }
+            }
+        };
+        loop {
+            match waitpid(child, Some(WaitPidFlag::__WALL)) {
+                Err(Errno::EINTR) => {}
+                Ok(WaitStatus::Exited(_, code @ 1..)) => return Err(Errno::from_raw(code)),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Has the command run in the user namespace, with these capabilities there and no others; `capabilities` are a bit
+    /// each, by their numbers in linux/capability.h.
+    pub(crate) fn start_within(&self, command: &mut Command, capabilities: u32) -> io::Result<()> {
+        let namespace = self.0.try_clone()?;
+        let enter = move || {
+            // It gives all capabilities in there, but none that stay when a program is executed (user_namespaces(7)).
+            setns(&namespace, CloneFlags::CLONE_NEWUSER)?;
+            keep(capabilities)?;
+            Ok(())
+        };
+        // SAFETY: in the new process, it makes system calls only.
+        unsafe { command.pre_exec(enter) };
+        Ok(())
+    }
+}
+
+/// Leaves the calling thread, and the program that it executes, with these capabilities alone (capset(2)).
+fn keep(capabilities: u32) -> Result<(), Errno> {
+    const VERSION_3: u32 = 0x2008_0522;
+    // struct __user_cap_header_struct: version and thread, 0 for the calling one. Two of struct __user_cap_data_struct, of 32
+    // capabilities each: effective, permitted, inheritable.
+    let header: [u32; 2] = [VERSION_3, 0];
+    let data: [u32; 6] = [capabilities, capabilities, capabilities, 0, 0, 0];
+    // SAFETY: the kernel reads the two structures, and writes only the header's version if it doesn't know that.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    for number in (0..u32::BITS).filter(|number| capabilities & (1 << number) != 0) {
+        let (raise, number) = (libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, libc::c_ulong::from(number));
+        // SAFETY: the call takes numbers only.
+        Errno::result(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, number, 0, 0) })?;
+    }
+    Ok(())
+}
