@@ -467,6 +467,9 @@ mod tests {
 
         #[test]
         fn the_recovered_config_installs_the_same(wanted in any_config()) {
+            for (_, rule) in plan(&wanted).iter().flat_map(|ruleset| &ruleset.rules) {
+                prop_assert_eq!(Purpose::of(rule).map(|purpose| purpose.comment()), rule.comment.clone());
+            }
             for mode in Mode::ALL {
                 let installed = found(expected(mode, &plan(&wanted)));
                 let recovered = config(mode, &installed).unwrap();

@@ -8,7 +8,8 @@ use crate::rules::hook::Hook;
 use crate::rules::rule::Field;
 use crate::rules::table::TableFamily;
 
-/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes.
+/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes; none for
+/// those that are loaded by another expression, as [`META_FIELDS`], or have no expression that writes them.
 ///
 /// `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h, `struct tcphdr` in linux/tcp.h.
 pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
@@ -21,7 +22,10 @@ pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
         Field::Destination(Family::V6) => (network, 24, 16),
         Field::SourcePort => (transport, 0, 2),
         Field::DestinationPort => (transport, 2, 2),
-        _ => return None,
+        Field::Family | Field::Protocol | Field::InInterface | Field::OutInterface | Field::Uid | Field::Gid => {
+            return None;
+        }
+        Field::State | Field::Mark | Field::ConnectionMark | Field::TcpFlags => return None,
     })
 }
 

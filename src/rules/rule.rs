@@ -103,10 +103,11 @@ impl Field {
 
     /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
     pub fn is_in_host_order(self) -> bool {
-        matches!(
-            self,
-            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark
-        )
+        match self {
+            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark => true,
+            Field::Family | Field::Protocol | Field::TcpFlags | Field::SourcePort | Field::DestinationPort => false,
+            Field::Source(_) | Field::Destination(_) | Field::InInterface | Field::OutInterface => false,
+        }
     }
 
     /// The largest number that it can have.

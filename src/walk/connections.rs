@@ -216,7 +216,8 @@ impl Field {
             Field::DestinationPort => Field::SourcePort,
             Field::InInterface => Field::OutInterface,
             Field::OutInterface => Field::InInterface,
-            other => other,
+            Field::Family | Field::Protocol | Field::TcpFlags | Field::Uid | Field::Gid => self,
+            Field::State | Field::Mark | Field::ConnectionMark => self,
         }
     }
 }
