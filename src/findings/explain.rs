@@ -1110,6 +1110,59 @@ mod tests {
     }
 
     #[test]
+    fn later_rules_see_the_port_to_which_a_connection_is_translated() {
+        let later = |hook, field, port: u16| {
+            let mut later = filter(hook, vec![rule([Condition::is(field, u128::from(port))], Action::Drop)]);
+            later.name = Name::from("later");
+            later.chains[0].base.as_mut().unwrap().priority = 110;
+            later
+        };
+        let translated = |ports| {
+            let action = Action::Nat(Nat {
+                text: "dnat".to_owned(),
+                address: Some([192, 0, 2, 7].into()),
+                ports,
+            });
+            nat(Hook::Output, -110, vec![rule([], action)])
+        };
+        for (ports, port, want) in [
+            (Some((8080, 8080)), 8080, "dropped"),
+            (Some((8080, 8080)), 80, "goes elsewhere: dnat"),
+            (None, 80, "dropped"),
+            (None, 8080, "goes elsewhere: dnat"),
+        ] {
+            let found = beside(vec![
+                translated(ports),
+                later(Hook::Postrouting, Field::DestinationPort, port),
+            ]);
+            assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{ports:?} {port}");
+        }
+        // From which port a masqueraded one comes isn't known.
+        let masquerade = Action::Nat(Nat::somewhere("masquerade"));
+        let found = beside(vec![
+            nat(Hook::Postrouting, 100, vec![rule([], masquerade)]),
+            later(Hook::Postrouting, Field::SourcePort, 7),
+        ]);
+        let from = Connection {
+            from_port: Some(40000),
+            ..outbound("10.0.0.1:25")
+        };
+        let answer = said(&found, &from);
+        assert!(
+            answer.starts_with("not known: it depends on the source port"),
+            "{answer}"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_drops_does_so_in_whatever_order() {
+        let mut mixed = filter(Hook::Prerouting, vec![]);
+        let base = mixed.chains[0].base.as_mut().unwrap();
+        (base.priority, base.policy) = (-100, Policy::Drop);
+        assert_eq!(said(&beside(vec![mixed]), &inbound("10.0.0.1:80")), "dropped");
+    }
+
+    #[test]
     fn an_unknown_order_matters_only_where_answers_differ() {
         let tied = |rules| beside(vec![nat(Hook::Prerouting, -100, rules)]);
         let found = tied(vec![rule([to_port(80)], redirect(1))]);
@@ -1168,6 +1221,27 @@ mod tests {
             said(&at(Action::Accept), &inbound("10.0.0.1:80")),
             "to the proxy, port 4143"
         );
+    }
+
+    #[test]
+    fn a_chain_of_some_devices_sees_what_leaves_by_them() {
+        let mut egress = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
+        egress.devices = Some(Intervals::one(interface(b"eth1")));
+        let found = Found {
+            tables: vec![table("netdev edge", vec![egress])],
+            not_known: vec![],
+        };
+        let by = |device: Option<&str>| Connection {
+            device: device.map(Name::from),
+            ..outbound("10.0.0.1:25")
+        };
+        assert_eq!(
+            said(&found, &by(None)),
+            "not known: it depends on the device by which it leaves, because netdev edge, chain edge, is for some: give \
+             --out"
+        );
+        assert_eq!(said(&found, &by(Some("eth1"))), "dropped");
+        assert_eq!(said(&found, &by(Some("eth0"))), "bypasses the proxy");
     }
 
     /// What connection tracking says depends on where the packet is, and of a reply it says something else.
