@@ -12,7 +12,7 @@ use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
 use crate::operate::verify::{Verification, verdict};
-use crate::operate::words::wrapped;
+use crate::operate::words::{filled, wrapped};
 use crate::rules::table::Subsystem;
 use crate::wanted::config::Config;
 use crate::wanted::flags::{self, arguments};
@@ -78,10 +78,8 @@ impl fmt::Display for Recognized {
                 write!(f, "{verdict}{which}\n{}\n", wrapped(flags))
             }
             Err(reason) => {
-                match self.mode {
-                    Some(mode) => writeln!(f, "not in place: {reason} in {mode} mode")?,
-                    None => writeln!(f, "not in place: {reason}")?,
-                }
+                let mode = self.mode.map_or(String::new(), |mode| format!(" in {mode} mode"));
+                f.write_str(&filled(&format!("not in place: {reason}{mode}")))?;
                 for subsystem in &self.not_known {
                     writeln!(f, "not known: whether {subsystem} tables hold rules of proxy-init's")?;
                 }
@@ -236,7 +234,9 @@ mod tests {
             assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
             assert_eq!(
                 recognized.to_string(),
-                format!("not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode\n")
+                filled(&format!(
+                    "not in place: no rule of proxy-init's redirects {direction} connections in {mode} mode"
+                ))
             );
         }
     }

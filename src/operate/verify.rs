@@ -17,6 +17,7 @@ use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
+use crate::operate::words::filled;
 use crate::rules::family::Family;
 use crate::rules::table::{Subsystem, TableFamily};
 use crate::wanted::config::Config;
@@ -110,9 +111,17 @@ impl Verification {
     }
 }
 
-/// For people: one line if all is well, otherwise each difference and each warning.
+/// For people: a sentence if all is well, otherwise each difference and each warning.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text)?;
+        f.write_str(&filled(&text))
+    }
+}
+
+impl Verification {
+    fn write(&self, text: &mut impl fmt::Write) -> fmt::Result {
         if self.is_in_place() {
             let seen = match self.not_known.is_empty() {
                 true if !self.doubts.is_empty() => "nothing before or after them certainly drops connections",
@@ -124,19 +133,23 @@ impl fmt::Display for Verification {
                 Some(false) => "the proxy does not listen",
                 None => "not known whether the proxy listens",
             };
-            writeln!(f, "in place in {} mode: rules complete, {seen}; {proxy}", self.mode)?;
+            writeln!(text, "in place in {} mode: rules complete, {seen}; {proxy}", self.mode)?;
         } else {
-            writeln!(f, "not in place: in {} mode, - is expected and + was found", self.mode)?;
+            writeln!(
+                text,
+                "not in place: in {} mode, - is expected and + was found",
+                self.mode
+            )?;
         }
         for finding in &self.findings {
-            write!(f, "\n{finding}")?;
+            write!(text, "\n{finding}")?;
             if self.lacks_ipv6_alone(finding) {
-                writeln!(f, "{} is complete", Family::V4)?;
+                writeln!(text, "{} is complete", Family::V4)?;
             }
         }
         for other in &self.others {
             writeln!(
-                f,
+                text,
                 "\nproxy-init's rules are in {other} mode too: `proxy-init uninstall` removes all of them, \
                  --replace-other-backend those of other modes when installing"
             )?;
@@ -144,18 +157,18 @@ impl fmt::Display for Verification {
         for subsystem in &self.not_known {
             if *subsystem == self.mode.subsystem() {
                 writeln!(
-                    f,
+                    text,
                     "not known: what {subsystem} tables other than nat hold, which run before and after it"
                 )?;
             } else {
                 writeln!(
-                    f,
+                    text,
                     "not known: whether {subsystem} tables hold rules of proxy-init's too"
                 )?;
             }
         }
         for warning in self.all_warnings() {
-            writeln!(f, "warning: {warning}")?;
+            writeln!(text, "warning: {warning}")?;
         }
         Ok(())
     }

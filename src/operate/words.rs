@@ -8,8 +8,8 @@ use crate::rules::table::Table;
 use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
 
-/// Lines of flags and of rules are no longer than this, unless one flag is: they are indented by two.
-pub(super) const WIDTH: usize = 78;
+/// Lines are no longer than this, where names allow.
+pub(super) const WIDTH: usize = 80;
 
 /// A list is cut off where it would be longer than this.
 const LONGEST: usize = 32;
@@ -261,13 +261,13 @@ pub(super) fn purpose(rule: &Rule) -> String {
         Some(Purpose::IgnorePorts(ports)) if is_one(&ports) => "ignored port",
         Some(Purpose::IgnorePorts(_)) => "ignored ports",
         Some(Purpose::IgnoreSubnet(_)) => "ignored subnet",
-        Some(Purpose::IgnoreUser | Purpose::IgnoreGroup) => "the proxy itself",
+        Some(Purpose::IgnoreUser | Purpose::IgnoreGroup) => "the proxy's",
         Some(Purpose::IgnoreUsers(ids)) if ids.first() == ids.last() => "ignored user",
         Some(Purpose::IgnoreUsers(_)) => "ignored users",
         Some(Purpose::IgnoreGroups(ids)) if ids.first() == ids.last() => "ignored group",
         Some(Purpose::IgnoreGroups(_)) => "ignored groups",
         Some(Purpose::IgnoreInterface(_)) => "ignored interface",
-        Some(Purpose::IgnoreLoopback) => "within the pod",
+        Some(Purpose::IgnoreLoopback) => "in the pod",
         Some(Purpose::RedirectPort(_)) => "chosen port",
         Some(Purpose::RedirectSubnet(_)) => "chosen subnet",
         Some(Purpose::IgnoreUnlistedPorts) => "no chosen port",
@@ -289,12 +289,34 @@ fn is_one(ports: &Multiport) -> bool {
     matches!(ports.ranges(), [range] if range.first() == range.last())
 }
 
-/// A rule on lines that fit a terminal, indented. No line ends within quotes, nor within a match or target of iptables'.
-pub(super) fn folded(rule: &str) -> String {
-    let has_options = rule.starts_with("-A ");
+/// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what follows it,
+/// otherwise by two more.
+pub(super) fn filled(text: &str) -> String {
+    let fill = |line: &str| {
+        let unmarked = line.trim_start_matches(' ');
+        let body = unmarked.strip_prefix("- ").or(unmarked.strip_prefix("+ "));
+        let indent = match body {
+            Some(body) => line.len() - body.len(),
+            None => line.len() - unmarked.len() + 2,
+        };
+        folded(line, indent) + "\n"
+    };
+    text.lines().map(fill).collect()
+}
+
+/// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a match or
+/// target of an iptables rule.
+pub(super) fn folded(line: &str, indent: usize) -> String {
+    if line.len() <= WIDTH {
+        return line.to_owned();
+    }
+    let body = line.trim_start_matches(' ');
+    let body = body.strip_prefix("- ").or(body.strip_prefix("+ ")).unwrap_or(body);
+    let has_options = body.starts_with("-A ");
+    let (start, _) = line.split_at(line.len() - body.len());
     let mut parts: Vec<String> = Vec::new();
     let mut is_quoted = false;
-    for word in rule.split(' ') {
+    for word in body.split(' ') {
         let is_option = word.starts_with('-') && !word.starts_with("--");
         let goes_on = |part: &str| is_quoted || (has_options && (!is_option || part.ends_with(" !")));
         match parts.last_mut() {
@@ -306,8 +328,9 @@ pub(super) fn folded(rule: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         match lines.last_mut() {
-            Some(line) if line.len() + 1 + part.len() <= WIDTH + 2 => *line += &format!(" {part}"),
-            _ => lines.push(format!("  {part}")),
+            Some(line) if line.chars().count() + 1 + part.chars().count() <= WIDTH => *line += &format!(" {part}"),
+            Some(_) => lines.push(format!("{:indent$}{part}", "")),
+            None => lines.push(format!("{start}{part}")),
         }
     }
     lines.join("\n")
@@ -323,7 +346,7 @@ pub(super) fn wrapped(flags: &[String]) -> String {
         let more = word.len() + value.map_or(0, |value| value.len() + 1);
         if index == 0 {
             text += "  ";
-        } else if word.starts_with("--") && length + 1 + more > WIDTH {
+        } else if word.starts_with("--") && length + 1 + more > WIDTH - 2 {
             text += "\n  ";
             length = 0;
         } else {
@@ -343,6 +366,7 @@ mod tests {
     fn a_long_rule_is_folded_between_its_options() {
         let ours = "-A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568 -m comment --comment \"proxy-init/a -j b\" \
                     -j RETURN";
+        let folded = |rule: &str| folded(&format!("  {rule}"), 2);
         assert_eq!(
             folded(ours),
             "  -A PROXY_INIT_OUTPUT -p tcp -m multiport ! --dports 4567,4568\n  \
@@ -351,12 +375,28 @@ mod tests {
         let nft = format!("tcp dport {{ {}1 }} drop", "12345, ".repeat(15));
         let lines: Vec<String> = folded(&nft).lines().map(str::to_owned).collect();
         assert!(
-            lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH + 2),
+            lines.len() == 2 && lines.iter().all(|line| line.len() <= WIDTH),
             "{lines:?}"
         );
         for rule in [ours, &nft, "-A OUTPUT ! -o lo -j ACCEPT", "policy drop", ""] {
             let again: Vec<String> = folded(rule).lines().map(|line| line.trim().to_owned()).collect();
             assert_eq!(again.join(" "), rule);
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_line_stands_below_it() {
+        let comment = "-m comment --comment \"proxy-init/install-proxy-init-output\"";
+        let text = format!(
+            "{0} word\n  - -A OUTPUT {comment} -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
+            "long ".repeat(16).trim_end(),
+            "name".repeat(30),
+        );
+        let want = format!(
+            "{0}\n  word\n  - -A OUTPUT {comment}\n    -j PROXY_INIT_OUTPUT\n  + -A OUTPUT -j ACCEPT\n\n{1}\n",
+            "long ".repeat(16).trim_end(),
+            "name".repeat(30),
+        );
+        assert_eq!(filled(&text), want);
     }
 }

@@ -38,8 +38,8 @@ fn what_was_installed_is_in_place() {
                 (
                     0,
                     format!(
-                        "in place in {mode} mode: rules complete, nothing before or after them drops connections; the proxy does \
-                         not listen\nwarning: nothing listens on port 4143\nwarning: nothing listens on port 4140\n"
+                        "in place in {mode} mode: rules complete, nothing before or after them drops\n  connections; the proxy \
+                         does not listen\nwarning: nothing listens on port 4143\nwarning: nothing listens on port 4140\n"
                     )
                 ),
                 "{flags}"
@@ -186,7 +186,7 @@ fn the_difference_is_shown_in_iptables_syntax() {
     assert_eq!(code, 3);
     let owner = |sign: &str, uid: u32| {
         format!(
-            "  {sign} -A PROXY_INIT_OUTPUT -m owner --uid-owner {uid} -m comment --comment \
+            "  {sign} -A PROXY_INIT_OUTPUT -m owner --uid-owner {uid}\n    -m comment --comment \
              \"proxy-init/ignore-proxy-user-id\" -j RETURN\n"
         )
     };

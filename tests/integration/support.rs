@@ -374,3 +374,8 @@ pub(crate) fn handles(namespace: &Namespace) -> Vec<(String, String)> {
     };
     listed.lines().filter_map(rule).collect()
 }
+
+/// A text whose lines are folded where a terminal ends, with one space between its words.
+pub(crate) fn unfolded(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -10,7 +10,7 @@ use serde_json::Value;
 use xtask::lab::Namespace;
 use xtask::linkerd::Flags;
 
-use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, feed, install, saved};
+use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, feed, install, saved, unfolded};
 
 /// What was done to a namespace, before and after installing.
 struct Case<'a> {
@@ -103,7 +103,7 @@ fn an_earlier_base_chain_that_redirects_is_reported_in_every_mode() {
             }
             let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
             assert_eq!(verified.code(), Some(3), "{mode} {table}: {}", verified.said());
-            let text = verified.stdout();
+            let text = unfolded(&verified.stdout());
             assert!(
                 text.contains("redirects connections: to port 8080") && text.contains("redirect to :9999"),
                 "{mode} {table}: {text}"

@@ -57,8 +57,8 @@ impl fmt::Display for Decider {
         let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
         let (place, rule) = (&self.place, &self.rule);
         let line = format!("{place}{mode}: {rule}");
-        match f.alternate() && line.len() > words::WIDTH {
-            true => write!(f, "{place}{mode}:\n{}", words::folded(rule)),
+        match f.alternate() && "by ".len() + line.len() > words::WIDTH {
+            true => write!(f, "{place}{mode}:\n{}", words::folded(&format!("  {rule}"), 2)),
             false => f.write_str(&line),
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Backend, Effect, Later, Shown, ShownChain, ShownRule};
 use crate::operate::json::{object, strings};
-use crate::operate::words::wrapped;
+use crate::operate::words::{WIDTH, filled, wrapped};
 use crate::rules::family::Family;
 use crate::rules::table::{Base, TableFamily};
 use crate::wanted::direction::Direction;
@@ -36,8 +36,9 @@ impl Shown<'_> {
             }
             backend.write(&mut text, colour);
         }
+        let mut about = String::new();
         if self.backends.is_empty() {
-            text += match self.not_known.is_empty() {
+            about += match self.not_known.is_empty() {
                 true => "no rules of proxy-init's were found in this network namespace\n",
                 false => {
                     "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n"
@@ -45,20 +46,20 @@ impl Shown<'_> {
             };
         }
         match &self.auto {
-            Some(Ok((mode, reason))) => text += &format!("auto would choose {mode} mode, because {reason}\n"),
-            Some(Err(error)) => text += &format!("auto cannot choose a mode: {error}\n"),
+            Some(Ok((mode, reason))) => about += &format!("auto would choose {mode} mode, because {reason}\n"),
+            Some(Err(error)) => about += &format!("auto cannot choose a mode: {error}\n"),
             None => {}
         }
         for warning in &self.warnings {
-            text += &format!("warning: {warning}\n");
+            about += &format!("warning: {warning}\n");
         }
         for unseen in &self.not_known {
-            text += &format!(
+            about += &format!(
                 "not known: what {} tables hold, whether proxy-init's rules or others ({})\n",
                 unseen.subsystem, unseen.reason
             );
         }
-        text
+        text + &filled(&about)
     }
 }
 
@@ -177,10 +178,7 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     for name in used {
         let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
         let counters = of_it.and_then(|(_, rule)| rule.line.rule.counters);
-        cells.extend(match counters {
-            Some(counters) => [counters.packets.to_string(), counters.bytes.to_string()],
-            None => ["-".to_owned(), "-".to_owned()],
-        });
+        cells.push(counters.map_or("-".to_owned(), |counters| counters.packets.to_string()));
     }
     let [matches, does, why] = rule.words();
     let why = match (rule.is_ours(), why.as_str()) {
@@ -204,8 +202,8 @@ impl Backend<'_> {
         let mut names = vec![""];
         let mut columns = vec!["#"];
         for name in &used {
-            names.extend(["", name]);
-            columns.extend(["pkts", "bytes"]);
+            names.push(name);
+            columns.push("pkts");
         }
         names.extend(["", "", ""]);
         columns.extend(["matches", "does", "why"]);
@@ -239,7 +237,7 @@ impl Backend<'_> {
             lines.push(Line::text(Letters::Bold, "flags that install exactly this".to_owned()));
             lines.push(Line::text(Letters::Plain, wrapped(flags)));
         }
-        write_aligned(text, &lines, used.len() * 2, colour);
+        write_aligned(text, &lines, used.len(), colour);
     }
 
     /// Adds the lines of a direction, the chains of both families side by side.
@@ -287,45 +285,89 @@ impl Backend<'_> {
     }
 }
 
-/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right.
+/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others on
+/// several lines if a row would not fit a terminal.
 fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
-    let length = |cell: &String| cell.chars().count();
-    let mut widths: Vec<usize> = Vec::new();
-    for line in lines.iter().filter(|line| line.cells.len() > 1) {
-        widths.resize(line.cells.len(), 0);
-        for (width, cell) in widths.iter_mut().zip(&line.cells) {
-            *width = length(cell).max(*width);
-        }
-    }
+    let widths = widths(lines, counters);
     for line in lines {
-        let mut written = String::new();
-        for (column, cell) in line.cells.iter().enumerate() {
-            let width = widths.get(column).copied().unwrap_or_default();
-            let padding = " ".repeat(width.saturating_sub(length(cell)));
-            // Bytes stand close to their packets.
-            let is_bytes = column <= counters && column % 2 == 0;
-            written += match column {
-                0 => "",
-                _ if is_bytes => " ",
-                _ => "  ",
-            };
-            let [first, second] = match () {
-                () if line.cells.len() == 1 => [cell, ""],
-                () if column <= counters => [padding.as_str(), cell],
-                () => [cell.as_str(), padding.as_str()],
-            };
-            written += first;
-            written += second;
-        }
         let (start, end) = match line.letters {
             Letters::Bold if colour => ("\x1b[1m", "\x1b[0m"),
             Letters::Dim if colour => ("\x1b[2m", "\x1b[0m"),
             _ => ("", ""),
         };
-        for part in [start, written.trim_end(), end, "\n"] {
-            *text += part;
+        let mut add = |written: &str| text.extend([start, written.trim_end(), end, "\n"]);
+        if let [only] = line.cells.as_slice() {
+            add(only);
+            continue;
+        }
+        let cells: Vec<Vec<String>> = line
+            .cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| pieces_on_lines(cell, width))
+            .collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or_default();
+        for row in 0..height {
+            let mut written = String::new();
+            for (column, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
+                let part = cell.get(row).map_or("", String::as_str);
+                written += &match column {
+                    0 => format!("{part:>width$}"),
+                    _ if column <= counters => format!(" {part:>width$}"),
+                    _ => format!("  {part:width$}"),
+                };
+            }
+            add(&written);
         }
     }
+}
+
+/// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that have most
+/// to give, down to their longest pieces.
+fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
+    let mut widths: Vec<usize> = Vec::new();
+    let mut least = Vec::new();
+    for line in lines.iter().filter(|line| line.cells.len() > 1) {
+        widths.resize(line.cells.len(), 0);
+        least.resize(line.cells.len(), 0);
+        for ((width, least), cell) in widths.iter_mut().zip(&mut least).zip(&line.cells) {
+            *width = length(cell).max(*width);
+            *least = pieces(cell).map(length).max().unwrap_or_default().max(*least);
+        }
+    }
+    let between = widths.len().saturating_sub(1) * 2 - counters;
+    while widths.iter().sum::<usize>() + between > WIDTH {
+        let most = widths
+            .iter_mut()
+            .zip(&least)
+            .max_by_key(|(width, least)| **width - **least);
+        match most {
+            Some((width, least)) if *width > *least => *width -= 1,
+            _ => break,
+        }
+    }
+    widths
+}
+
+fn length(text: &str) -> usize {
+    text.trim_end().chars().count()
+}
+
+/// A cell's words, and the items of its lists: a line may end after each.
+fn pieces(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split_inclusive([' ', ','])
+}
+
+/// A cell on lines of this width, at least one.
+fn pieces_on_lines(cell: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for piece in pieces(cell) {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() || length(&format!("{line}{piece}")) <= width => *line += piece,
+            _ => lines.push(piece.to_owned()),
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// A chain's name, where it is hooked, and what is wrong with it.
@@ -430,29 +472,29 @@ mod tests {
         let text = Shown::of(&installed(Mode::Nft, &chart())).text(false);
         let want = "\
 nft mode
-         IPv4        IPv6
-#  pkts bytes  pkts bytes  matches                      does                     why
+  IPv4 IPv6
+# pkts pkts  matches                      does                     why
 inbound
 PREROUTING (prerouting, priority -100)
-1     3   180    11   660  everything                   to PROXY_INIT_REDIRECT   entry
+1    3   11  everything                   to PROXY_INIT_REDIRECT   entry
 PROXY_INIT_REDIRECT
-1     1    60     9   540  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
-2     2   120    10   600  tcp                          to the proxy, port 4143  all the rest
+1    1    9  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
+2    2   10  tcp                          to the proxy, port 4143  all the rest
 outbound
 OUTPUT (output, priority -100)
-1     8   480    16   960  everything                   to PROXY_INIT_OUTPUT     entry
+1    8   16  everything                   to PROXY_INIT_OUTPUT     entry
 PROXY_INIT_OUTPUT
-1     4   240    12   720  of user 2102                 bypasses the proxy       the proxy itself
-2     5   300    13   780  out by lo                    bypasses the proxy       within the pod
-3     6   360    14   840  to port 4567,4568            bypasses the proxy       ignored ports
-4     7   420    15   900  tcp                          to the proxy, port 4140  all the rest
+1    4   12  of user 2102                 bypasses the proxy       the proxy's
+2    5   13  out by lo                    bypasses the proxy       in the pod
+3    6   14  to port 4567,4568            bypasses the proxy       ignored ports
+4    7   15  tcp                          to the proxy, port 4140  all the rest
 flags that install exactly this
   --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140
   --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568
   --outbound-ports-to-ignore 4567,4568
 ";
         assert_eq!(text, want);
-        assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 100));
+        assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 80));
     }
 
     #[test]
@@ -460,14 +502,14 @@ flags that install exactly this
         let text = Shown::of(&installed(Mode::Native, &chart())).text(false);
         let want = "\
 native mode
-         both
-#  pkts bytes  matches                      does                     why
+  both
+# pkts  matches                      does                     why
 inbound
 PREROUTING (prerouting, priority -100)
-1     1    60  everything                   to PROXY_INIT_REDIRECT   entry
+1    1  everything                   to PROXY_INIT_REDIRECT   entry
 PROXY_INIT_REDIRECT
-1     3   180  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
-2     4   240  tcp                          to the proxy, port 4143  all the rest
+1    3  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
+2    4  tcp                          to the proxy, port 4143  all the rest
 ";
         assert!(text.starts_with(want), "{text}");
         assert!(
@@ -489,11 +531,12 @@ PROXY_INIT_REDIRECT
         let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
         let want = "
 PROXY_INIT_REDIRECT
-  1     1    60    11   660  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
-  2     2   120     -     -  from 10.0.0.0/8              bypasses the proxy       ignored subnet
-  3     3   180     -     -  from 192.0.2.0/24            bypasses the proxy       ignored subnet
-  2     -     -    12   720  from fd00::/8                bypasses the proxy       ignored subnet
-4/3     4   240    13   780  tcp                          to the proxy, port 4143  all the rest
+  1    1   11  to port 4190,4191,4567,   bypasses the proxy       ignored ports
+               4568
+  2    2    -  from 10.0.0.0/8           bypasses the proxy       ignored subnet
+  3    3    -  from 192.0.2.0/24         bypasses the proxy       ignored subnet
+  2    -   12  from fd00::/8             bypasses the proxy       ignored subnet
+4/3    4   13  tcp                       to the proxy, port 4143  all the rest
 ";
         assert!(text.contains(want), "{text}");
     }
@@ -538,9 +581,9 @@ PROXY_INIT_REDIRECT
         let text = shown.text(false);
         for want in [
             "nft mode: not one complete, untouched installation (see proxy-init verify)\n",
-            "\n  1     -     -     -     -  to port 80                   bypasses the proxy       foreign\n2/1     3 ",
-            "  to port 81                   DNAT to 192.0.2.1        foreign\n",
-            "  from port 9                  to DOCKER                foreign\n2/1 ",
+            "\n  1    -    -  to port 80                 bypasses the proxy       foreign\n2/1    3 ",
+            "  to port 81                 DNAT to 192.0.2.1        foreign\n",
+            "  from port 9                to DOCKER                foreign\n2/1 ",
             "to PROXY_INIT_OUTPUT     entry\nDOCKER\n  1 ",
             "\n... 2 more foreign rules\n",
         ] {
@@ -571,9 +614,7 @@ PROXY_INIT_REDIRECT
         // Bold letters for what is foreign, and only if asked for.
         assert!(!text.contains('\x1b'));
         assert!(
-            shown
-                .text(true)
-                .contains("\x1b[1m  1     -     -     -     -  to port 80"),
+            shown.text(true).contains("\x1b[1m  1    -    -  to port 80"),
             "{}",
             shown.text(true)
         );
@@ -644,8 +685,8 @@ PROXY_INIT_REDIRECT
         let shown = Shown::of(&found);
         assert_eq!(
             shown.text(false),
-            "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n\
-             not known: what legacy tables hold, whether proxy-init's rules or others (for a reason)\n"
+            "not known whether this network namespace has rules of proxy-init's: what could\n  be seen has none\n\
+             not known: what legacy tables hold, whether proxy-init's rules or others (for a\n  reason)\n"
         );
         assert_eq!(
             serde_json::from_str::<Value>(&shown.json()).unwrap(),
