@@ -43,9 +43,19 @@ impl Entry {
 
     /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask: the token
     /// that it asks with is worth nothing once the agent's pod is gone, and the next one has to start first.
-    pub fn of_agent(mut self, agent: &str) -> Self {
+    pub fn of_agent(self, agent: &str) -> Self {
+        self.with("agent", agent)
+    }
+
+    /// The same, with the socket to which the plugin sends what it logs, as the plugin sees it.
+    pub fn logging_to(self, socket: &str) -> Self {
+        self.with("log-socket", socket)
+    }
+
+    /// The same, with another key of Linkerd's.
+    fn with(mut self, key: &str, value: &str) -> Self {
         if let Some(linkerd) = self.value.get_mut("linkerd").and_then(Value::as_object_mut) {
-            linkerd.insert("agent".to_owned(), agent.into());
+            linkerd.insert(key.to_owned(), value.into());
             self.text = format!("{:#}", self.value);
         }
         self

@@ -16,6 +16,7 @@ use crate::admin::Told;
 use crate::api::Server;
 use crate::events::{self, Events};
 use crate::keeper::{Counts, Keeper, State};
+use crate::plugin_log::PluginLog;
 use crate::settings::{OnExit, Paths, Settings};
 use crate::status;
 use crate::watch::Watch;
@@ -39,6 +40,11 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     installation.entry()?;
     let watch = Watch::new().map_err(|error| format!("inotify: {error}"))?;
     let mut keeper = Keeper::new(installation.clone());
+    let mut plugin_log = installation
+        .paths
+        .log
+        .as_ref()
+        .map(|folder| PluginLog::new(&folder.here));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", told));
     let was_allowed = {
         let mut stopped = pin!(stopped()?);
@@ -60,6 +66,10 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
             let start = Instant::now();
             let (state, mut again) = keeper.pass();
             told.metrics.passed(start.elapsed());
+            // Whoever owns the files has the socket too.
+            if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
+                log.keep();
+            }
             let ready = state.is_installed()
                 && match asks.then(|| installation.entry()) {
                     Some(Ok(entry)) if last.asks_again(&state, keeper.counts) => {
@@ -107,6 +117,9 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     if let Some(reason) = removes {
         info!("the plugin is being removed from the node, because {reason}");
     }
+    if let Some(log) = plugin_log.filter(|_| removes.is_some()) {
+        log.remove();
+    }
     keeper.leave(removes.is_some())
 }
 
@@ -146,6 +159,7 @@ fn add(watch: &Watch, paths: &Paths) {
         paths.service_account.as_path(),
     ];
     folders.extend(paths.authority.parent());
+    folders.extend(paths.log.as_ref().map(|folder| folder.here.as_path()));
     for folder in folders {
         // A folder that isn't there is the pass' trouble, which looks again.
         let _ = watch.add(folder);

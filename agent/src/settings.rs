@@ -11,6 +11,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::conflist::Entry;
 use crate::plan::Place;
+use crate::plugin_log;
 
 /// As which of the programs in Linkerd's image it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +63,7 @@ struct Flag(
 );
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 13] = [
+const FLAGS: [Flag; 14] = [
     Flag(
         "log-level",
         "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
@@ -111,6 +112,13 @@ const FLAGS: [Flag; 13] = [
         "NAME",
         None,
         "A list of the agent's own instead of an entry in each list: a copy of the first one, to be read before it",
+    ),
+    Flag(
+        "plugin-log",
+        "LINKERD_CNI_AGENT_PLUGIN_LOG",
+        "FOLDER",
+        None,
+        "A folder of the node, such as /run/linkerd-cni, in which the plugin finds a socket for what it logs",
     ),
     Flag(
         "on-exit",
@@ -184,6 +192,17 @@ pub struct Paths {
     pub service_account: PathBuf,
     /// The API server's authority.
     pub authority: PathBuf,
+    /// The folder of the socket for what the plugin logs, if there is to be one.
+    pub log: Option<LogFolder>,
+}
+
+/// The folder of the socket for what the plugin logs.
+#[derive(Debug, Clone)]
+pub struct LogFolder {
+    /// As this container sees it.
+    pub here: PathBuf,
+    /// As the plugin sees it.
+    pub on_node: String,
 }
 
 /// What to install.
@@ -217,6 +236,10 @@ impl Installation {
         let path = self.paths.service_account.join("namespace");
         // Without a namespace it isn't in a pod.
         let namespace = std::fs::read_to_string(path).unwrap_or_default();
+        let entry = match &self.paths.log {
+            Some(folder) => entry.logging_to(&format!("{}/{}", folder.on_node, plugin_log::SOCKET)),
+            None => entry,
+        };
         match (namespace.trim(), self.pod.rsplit_once('-')) {
             ("", _) | (_, None) => Ok(entry),
             (namespace, Some((set, _))) => Ok(entry.of_agent(&format!("{namespace}/{set}"))),
@@ -360,6 +383,10 @@ impl Settings {
                 ));
             }
         }
+        let log = value("plugin-log").map(|folder| LogFolder {
+            here: under(&prefix, Path::new(folder)),
+            on_node: folder.to_owned(),
+        });
         let number = |name: &str| {
             let text = value(name).unwrap_or_default();
             text.parse::<u32>()
@@ -400,6 +427,7 @@ impl Settings {
                     kubeconfig,
                     service_account,
                     authority,
+                    log,
                 },
                 text: variable("CNI_NETWORK_CONFIG")?,
                 file: variable("CNI_NETWORK_CONFIG_FILE")?.map(PathBuf::from),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use proxy_init::{Choice, Config, IdRange, Install, Interface, Invalid, Port, PortRange, Subnet};
@@ -73,6 +73,7 @@ struct Linkerd {
     control_plane_namespace: Option<String>,
     api_server_ports: Option<Vec<Text<PortRange>>>,
     agent: Option<String>,
+    log_socket: Option<PathBuf>,
 }
 
 /// Where the plugin learns about pods: `linkerd.pod-info`.
@@ -150,6 +151,11 @@ impl Configuration {
             Some(word) if word.eq_ignore_ascii_case("json") => LogFormat::Json,
             _ => LogFormat::Plain,
         }
+    }
+
+    /// The socket of the node's agent, which shows the log's lines in its own.
+    pub fn log_socket(&self) -> Option<&Path> {
+        self.linkerd()?.log_socket.as_deref()
     }
 
     /// The result of the plugin before this one in the list.

@@ -1,11 +1,17 @@
-//! The log on standard error, as logrus writes it; standard output is for the result.
+//! The log on standard error, as logrus writes it, and to the node's agent; standard output is for the result.
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::configuration::{LogFormat, LogLevel};
+
+/// How many characters of a message the agent gets: enough for any that the plugin makes by itself, and not for a pod's
+/// annotations of 256 KiB, which errors may quote.
+const LONGEST: usize = 4096;
 
 /// Writes lines about one command.
 #[derive(Debug)]
@@ -16,6 +22,8 @@ pub struct Log {
     pub format: LogFormat,
     /// What the command is about: keys and values at the end of each line.
     pub about: Vec<(&'static str, String)>,
+    /// The socket of the node's agent, which gets each line too.
+    pub agent: Option<PathBuf>,
 }
 
 impl Log {
@@ -25,18 +33,23 @@ impl Log {
             level,
             format: LogFormat::Plain,
             about: Vec::new(),
+            agent: None,
         }
     }
 
-    /// Writes a line. If stderr is closed it is lost.
+    /// Writes a line. If stderr is closed it is lost there, and if the agent doesn't take it at once, to the agent.
     pub fn add(&self, level: LogLevel, message: impl fmt::Display) {
         if level <= self.level {
-            let line = self.line(level, &format!("linkerd-cni: {message}"));
-            let _ = writeln!(std::io::stderr(), "{line}");
+            let message = format!("linkerd-cni: {message}");
+            let _ = writeln!(io::stderr(), "{}", self.line(self.format, level, &message));
+            if let Some(agent) = &self.agent {
+                let message: String = message.chars().take(LONGEST).collect();
+                let _ = send(agent, &self.line(LogFormat::Json, level, &message));
+            }
         }
     }
 
-    fn line(&self, level: LogLevel, message: &str) -> String {
+    fn line(&self, format: LogFormat, level: LogLevel, message: &str) -> String {
         let level = match level {
             LogLevel::Error => "error",
             LogLevel::Warning => "warning",
@@ -45,7 +58,7 @@ impl Log {
         };
         let about = self.about.iter().map(|(key, value)| (*key, value.as_str()));
         let pairs = [("level", level), ("msg", message)].into_iter().chain(about);
-        match self.format {
+        match format {
             LogFormat::Json => {
                 let object: Map<_, _> = pairs.map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
                 Value::from(object).to_string()
@@ -66,6 +79,14 @@ impl Log {
     }
 }
 
+/// Sends a line without ever waiting: neither for an agent that doesn't read, nor for one that isn't there.
+fn send(agent: &Path, line: &str) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(line.as_bytes(), agent)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,16 +96,42 @@ mod tests {
         let mut log = Log::new(LogLevel::Info);
         log.about = vec![("command", "ADD".to_owned()), ("pod", "shop/\"a\nb".to_owned())];
         assert_eq!(
-            log.line(LogLevel::Warning, "x: \u{1b}[1m\n\"y\""),
+            log.line(LogFormat::Plain, LogLevel::Warning, "x: \u{1b}[1m\n\"y\""),
             r#"level=warning msg="x: \u{1b}[1m\n\"y\"" command=ADD pod="shop/\"a\nb""#
         );
-        log.format = LogFormat::Json;
-        let line = log.line(LogLevel::Warning, "x: \u{1b}[1m\n\"y\"");
+        let line = log.line(LogFormat::Json, LogLevel::Warning, "x: \u{1b}[1m\n\"y\"");
         assert!(!line.contains('\n') && !line.contains('\u{1b}'), "{line}");
         let read: Value = serde_json::from_str(&line).unwrap();
         let expected = serde_json::json!({
             "level": "warning", "msg": "x: \u{1b}[1m\n\"y\"", "command": "ADD", "pod": "shop/\"a\nb"
         });
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn the_agent_gets_each_line_and_one_that_does_not_read_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("linkerd-cni-log-{}", std::process::id()));
+        let mut log = Log::new(LogLevel::Info);
+        log.about = vec![("command", "ADD".to_owned())];
+        log.agent = Some(path.clone());
+        log.add(LogLevel::Info, "nobody is there");
+        let agent = UnixDatagram::bind(&path).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let mut next = || {
+            let length = agent.recv(&mut buffer).unwrap();
+            serde_json::from_slice::<Value>(&buffer[..length]).unwrap()
+        };
+        log.add(LogLevel::Debug, "too unimportant");
+        log.add(LogLevel::Warning, "x");
+        let expected = serde_json::json!({"level": "warning", "msg": "linkerd-cni: x", "command": "ADD"});
+        assert_eq!(next(), expected);
+        // Control characters are the longest in JSON.
+        log.add(LogLevel::Info, "\u{1b}".repeat(100_000));
+        assert_eq!(next()["msg"].as_str().unwrap().chars().count(), LONGEST);
+        // More than any queue takes (net.unix.max_dgram_qlen): were it waited for, this would never end.
+        for _ in 0..10_000 {
+            log.add(LogLevel::Info, "x");
+        }
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -114,6 +114,7 @@ impl Command {
         self.version = configuration.version()?;
         self.log.level = configuration.log_level();
         self.log.format = configuration.log_format();
+        self.log.agent = configuration.log_socket().map(Path::to_owned);
         if self.version < verb.since() {
             return Err(Error::NoSuchVerb {
                 verb,

@@ -5,6 +5,7 @@ mod cluster;
 mod deploy;
 mod leave;
 mod node;
+mod plugin_log;
 mod stay;
 mod tell;
 mod watch;

@@ -1,0 +1,172 @@
+//! What the plugin logs on this node, in the agent's own log, where `kubectl logs` shows it.
+//!
+//! The plugin is another process of the node, which a runtime starts and whose standard error the runtime keeps. So it sends
+//! each line to a socket as well, without waiting: a line that no agent takes at once is in the runtime's log alone.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use nix::sys::stat::{Mode, fchmod};
+use serde::Deserialize;
+use tokio::net::UnixDatagram;
+use tokio::task::JoinHandle;
+use tracing::{debug, error, info, warn};
+
+/// The socket's name in its folder.
+pub const SOCKET: &str = "log.sock";
+
+/// The longest datagram that is taken: the plugin sends 4,096 characters and little else, of each of which JSON makes six bytes at
+/// most.
+const LONGEST: usize = 32 << 10;
+
+/// The socket, and who reads it.
+#[derive(Debug)]
+pub struct PluginLog {
+    path: PathBuf,
+    open: Option<Open>,
+    /// What stood in the way last time, so that it is said once.
+    trouble: String,
+}
+
+#[derive(Debug)]
+struct Open {
+    identity: (u64, u64),
+    reader: JoinHandle<()>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// A line of the plugin's.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    level: String,
+    msg: String,
+    command: String,
+    pod: String,
+    #[serde(rename = "containerID")]
+    container: String,
+}
+
+impl PluginLog {
+    /// Nobody listens yet.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            path: folder.join(SOCKET),
+            open: None,
+            trouble: String::new(),
+        }
+    }
+
+    /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or somebody may have
+    /// removed it. Must be called in tokio's runtime.
+    pub fn keep(&mut self) {
+        if self.is_open() {
+            return;
+        }
+        self.open = None;
+        let trouble = match open(&self.path) {
+            Ok(open) => {
+                self.open = Some(open);
+                String::new()
+            }
+            Err(error) => format!(
+                "what the plugin logs can't be shown here: {}: {error}: is the node's folder mounted there?",
+                self.path.display()
+            ),
+        };
+        if !trouble.is_empty() && trouble != self.trouble {
+            warn!("{trouble}");
+        }
+        self.trouble = trouble;
+    }
+
+    /// Removes the name, unless it has become another agent's.
+    pub fn remove(self) {
+        if self.is_open() {
+            // It is as good as gone: nobody will listen.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        let is_ours = |open: &Open| identity(&self.path).is_ok_and(|here| here == open.identity);
+        self.open
+            .as_ref()
+            .is_some_and(|open| is_ours(open) && !open.reader.is_finished())
+    }
+}
+
+/// Which file a name stands for; a symbolic link stands for itself.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+fn open(path: &Path) -> io::Result<Open> {
+    // Binding follows no symbolic link, and takes nothing's place.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+    // The name gets the socket's permissions (unix_bind_bsd in net/unix/af_unix.c): from the start, only root can send to it.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let identity = identity(path)?;
+    let socket = UnixDatagram::from_std(socket.into())?;
+    let reader = tokio::spawn(async move {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            match socket.recv(&mut buffer).await {
+                Ok(length) => tell(buffer.get(..length).unwrap_or_default()),
+                // The next pass listens anew.
+                Err(error) => return warn!("what the plugin logs can't be read: {error}"),
+            }
+        }
+    });
+    Ok(Open { identity, reader })
+}
+
+/// Puts a line into the agent's log. What others chose, such as a pod's name, can't break out of it: tracing escapes fields, and
+/// the message is escaped here.
+fn tell(datagram: &[u8]) {
+    let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
+        return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());
+    };
+    let Line {
+        level,
+        msg,
+        command,
+        pod,
+        container,
+    } = line;
+    let text = one_line(&msg);
+    match level.as_str() {
+        "error" => error!(target: "plugin", command, pod, container, "{text}"),
+        "warning" => warn!(target: "plugin", command, pod, container, "{text}"),
+        "info" => info!(target: "plugin", command, pod, container, "{text}"),
+        _ => debug!(target: "plugin", command, pod, container, "{text}"),
+    }
+}
+
+/// The text with its control characters escaped.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}

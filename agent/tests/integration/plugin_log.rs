@@ -1,0 +1,130 @@
+//! What the plugin logs, in the agent's log.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use linkerd_cni::configuration::{LogFormat, LogLevel};
+use linkerd_cni::log::Log;
+
+use crate::node::{CALICO, Node, until};
+
+const FLAG: [&str; 2] = ["--plugin-log", "/run/linkerd-cni"];
+
+/// A node that runs a network, and has the folder that kubelet makes for the socket.
+fn node() -> Node {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    fs::create_dir_all(socket(&node).parent().unwrap()).unwrap();
+    node
+}
+
+fn socket(node: &Node) -> PathBuf {
+    node.path().join("host/run/linkerd-cni/log.sock")
+}
+
+/// Whether a socket is there that somebody listens to.
+fn is_heard(node: &Node) -> bool {
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to(b"{}", socket(node)).is_ok()
+}
+
+/// Logs as the plugin does.
+fn log(node: &Node, level: LogLevel, message: &str) {
+    let mut log = Log::new(LogLevel::Debug);
+    log.format = LogFormat::Plain;
+    log.about = vec![("command", "ADD".to_owned()), ("pod", "shop/web-0".to_owned())];
+    log.agent = Some(socket(node));
+    log.add(level, message);
+}
+
+#[test]
+fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
+    let node = node();
+    let agent = node.agent(&FLAG);
+    node.until_installed("10-calico.conflist");
+    let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
+    assert!(list.contains(r#""log-socket": "/run/linkerd-cni/log.sock""#), "{list}");
+    until("it listens", || is_heard(&node));
+    let file = fs::metadata(socket(&node)).unwrap();
+    assert!(file.file_type().is_socket() && file.permissions().mode() & 0o777 == 0o600);
+    log(&node, LogLevel::Info, "16 rules are in place");
+    until("it says so", || agent.says("16 rules are in place"));
+    log(&node, LogLevel::Debug, "nothing to do");
+    // What others chose stays in its line.
+    log(&node, LogLevel::Error, "\u{1b}[1m\n2026-01-01 ERROR forged");
+    until("the error is there", || agent.says("forged"));
+    // By a name of its own again, without writing through a link.
+    let outside = node.path().join("outside");
+    fs::write(&outside, "as it was").unwrap();
+    fs::remove_file(socket(&node)).unwrap();
+    symlink(&outside, socket(&node)).unwrap();
+    until("it listens again", || is_heard(&node));
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "as it was");
+    // What is no line of the plugin's is nothing.
+    let sender = UnixDatagram::unbound().unwrap();
+    for datagram in [&b""[..], b"no JSON", b"[1]", &[0xff; 60_000], br#"{"level": 1}"#] {
+        sender.send_to(datagram, socket(&node)).unwrap();
+    }
+    log(&node, LogLevel::Warning, "still here");
+    until("it goes on", || agent.says("still here"));
+    let said = agent.terminate();
+    let line = |words: &str| said.lines().find(|line| line.contains(words)).unwrap().to_owned();
+    for (level, words) in [("INFO", "16 rules"), ("WARN", "still here"), ("ERROR", "forged")] {
+        let line = line(words);
+        assert!(line.contains(&format!(" {level} plugin: linkerd-cni: ")), "{line}");
+        assert!(line.contains(r#"command="ADD" pod="shop/web-0""#), "{line}");
+    }
+    assert!(line("forged").contains(r"\u{1b}[1m\n2026"), "{said}");
+    assert!(!said.contains("nothing to do"), "{said}");
+}
+
+#[test]
+fn of_two_agents_the_one_that_owns_the_files_hears_the_plugin() {
+    let node = node();
+    let older = node.agent(&FLAG);
+    until("the older one listens", || is_heard(&node));
+    log(&node, LogLevel::Info, "for the older one");
+    until("it says so", || older.says("for the older one"));
+    let newer = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());
+    until("the newer one is ready", || newer.says("ready: "));
+    log(&node, LogLevel::Info, "for the newer one");
+    until("it says so", || newer.says("for the newer one"));
+    assert!(!older.says("for the newer one"));
+    drop(newer);
+    until("the older one takes over", || older.says("takes over"));
+    until("it listens again", || {
+        log(&node, LogLevel::Info, "again for the older one");
+        older.says("again for the older one")
+    });
+    older.terminate();
+    // It stays for the next agent, and goes with the plugin.
+    assert!(socket(&node).exists());
+    let last = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());
+    until("the last one listens", || is_heard(&node));
+    last.terminate();
+    assert!(!socket(&node).exists());
+}
+
+#[test]
+fn without_the_folder_the_plugin_is_installed_all_the_same() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&FLAG);
+    node.until_installed("10-calico.conflist");
+    until("it is ready", || agent.says("ready: "));
+    // A pass that another program causes finds the same.
+    node.write("20-other.conflist", CALICO);
+    node.until_installed("20-other.conflist");
+    let said = agent.terminate();
+    assert_eq!(said.matches("can't be shown here").count(), 1, "{said}");
+    // Nobody asked for it.
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    node.until_installed("10-calico.conflist");
+    let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
+    assert!(!list.contains("log-socket"), "{list}");
+    agent.terminate();
+}
