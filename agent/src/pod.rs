@@ -2,7 +2,10 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Object};
+use linkerd_cni::api;
+use linkerd_cni::object::{CONTROL_PLANE_COMPONENT, Containers};
 use serde::Deserialize;
+use serde_json::json;
 
 /// The label of pods that Linkerd's injector meshed.
 pub const MESHED: &str = "linkerd.io/control-plane-ns";
@@ -19,6 +22,8 @@ pub type Meshed = Object<Spec, Status>;
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     host_network: bool,
+    containers: Option<Containers>,
+    init_containers: Option<Containers>,
 }
 
 /// Part of a pod's status.
@@ -127,7 +132,24 @@ pub fn forget(pod: &mut Meshed) {
         // Those that the plugin may look at.
         annotations.retain(|key, _| key.contains("linkerd.io/"));
     }
-    metadata.labels = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == CONTROL_PLANE_COMPONENT);
+    }
+}
+
+/// What the plugin would be told of the pod if it asked; none if that makes no sense.
+pub fn known(pod: &Meshed) -> Option<api::Pod> {
+    let Spec {
+        containers,
+        init_containers,
+        ..
+    } = pod.spec;
+    let metadata = json!({"annotations": pod.metadata.annotations, "labels": pod.metadata.labels});
+    Some(api::Pod {
+        metadata: serde_json::from_value(metadata).ok()?,
+        containers: containers.filter(|it| it.is_any && !it.is_one_unnamed)?,
+        init_containers: init_containers.unwrap_or_default(),
+    })
 }
 
 /// A pod's UID as it may stand in a path: only letters, digits and dashes count as one.
@@ -173,7 +195,7 @@ impl Uid {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
@@ -229,6 +251,28 @@ mod tests {
             })));
         }
         assert!(leave(pod(|pod| pod["status"]["phase"] = json!("Succeeded"))));
+    }
+
+    #[test]
+    fn what_the_plugin_would_ask_for_is_known_and_nothing_else_is_kept() {
+        let mut seen = pod(|pod| {
+            pod["metadata"]["labels"] = json!({"app": "web", CONTROL_PLANE_COMPONENT: "destination"});
+            pod["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": "8080", "other/key": "x"});
+            pod["spec"]["containers"][1]["securityContext"] = json!({"runAsUser": 2102});
+        });
+        forget(&mut seen);
+        let labels = seen.metadata.labels.clone().unwrap();
+        assert_eq!(labels.into_keys().collect::<Vec<_>>(), [CONTROL_PLANE_COMPONENT]);
+        let known = known(&seen).unwrap();
+        assert_eq!(known.containers.proxy.unwrap().user, Some(2102));
+        assert!(known.init_containers.is_any && !known.init_containers.has_init);
+        assert!(known.metadata.labels.unwrap().is_control_plane);
+        let given = known.metadata.annotations.unwrap();
+        let expected = r#"{"config.linkerd.io/skip-inbound-ports": "8080"}"#;
+        assert_eq!(given, serde_json::from_str(expected).unwrap());
+        // No pod is without containers; whoever says so is asked again.
+        let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
+        assert!(none.is_none());
     }
 
     #[test]

@@ -10,10 +10,10 @@ use proxy_init::{Choice, Finding, HostNetwork, Install, Namespace, Verification}
 use serde_json::{Value, json};
 
 use crate::conflist::Entry;
-use crate::pod::Meshed;
+use crate::pod::{self, Meshed};
 
-/// What the plugin would install, by its own configuration and requests, with this kubeconfig; none if it would leave the pod
-/// alone.
+/// What the plugin would install, by its own configuration, and its own requests for what the watch doesn't tell, with this
+/// kubeconfig; none if it would leave the pod alone.
 ///
 /// # Errors
 /// What stands in the way, in the plugin's words.
@@ -43,7 +43,7 @@ pub fn wanted(entry: &Entry, kubeconfig: &Path, pod: &Meshed) -> Result<Option<I
     let mut log = Log::new(LogLevel::Warning);
     log.format = configuration.log_format();
     log.about.push(("pod", name.to_string()));
-    let config = redirect::rules(&configuration, &name, &log).map_err(words)?;
+    let config = redirect::rules(&configuration, &name, pod::known(pod), &log).map_err(words)?;
     Ok(config.map(|config| {
         let mut install = configuration.install(config);
         // Whatever a pod's processes did to be taken for it.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use crate::annotations::Given;
 
 /// The label of Linkerd's own pods.
-const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
+pub const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
 
 /// An object of the kind whose spec this is.
 #[derive(Debug, Deserialize)]
@@ -67,7 +67,7 @@ pub struct ServiceSpec {
 }
 
 /// The containers of a pod, by what counts of them.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Containers {
     /// Whether there is one.
     pub is_any: bool,

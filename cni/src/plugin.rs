@@ -139,7 +139,7 @@ impl Command {
         };
         self.log.about.push(("pod", pod.to_string()));
         let namespace = PodNamespace::open(&container.netns)?;
-        let config = redirect::rules(configuration, pod, &self.log)?;
+        let config = redirect::rules(configuration, pod, None, &self.log)?;
         Ok(config.map(|config| (configuration.install(config), namespace)))
     }
 

@@ -11,18 +11,24 @@ use crate::log::Log;
 use crate::object::Proxy;
 use crate::pod::PodName;
 
-/// The rules for a pod; none if it is not to be redirected.
+/// The rules for a pod; none if it is not to be redirected. Whoever knows already what the API server says of the pod hands it
+/// over.
 ///
 /// # Errors
 /// What of the configuration, the pod or the API server stands in the way.
-pub fn rules(configuration: &Configuration, pod: &PodName, log: &Log) -> Result<Option<Config>, Error> {
+pub fn rules(
+    configuration: &Configuration,
+    pod: &PodName,
+    known: Option<Pod>,
+    log: &Log,
+) -> Result<Option<Config>, Error> {
     if configuration.is_agent(pod) {
         log.add(LogLevel::Debug, "the pod is the node's agent: nothing to do");
         return Ok(None);
     }
     match configuration.pod_info() {
         PodInfo::Annotations => by_annotations(configuration, pod, log),
-        PodInfo::Api => by_api(configuration, pod, log),
+        PodInfo::Api => by_api(configuration, pod, known, log),
     }
 }
 
@@ -48,9 +54,17 @@ fn by_annotations(configuration: &Configuration, pod: &PodName, log: &Log) -> Re
 }
 
 /// By what the API server says of the pod and, if need be, of its namespace.
-fn by_api(configuration: &Configuration, name: &PodName, log: &Log) -> Result<Option<Config>, Error> {
+fn by_api(
+    configuration: &Configuration,
+    name: &PodName,
+    known: Option<Pod>,
+    log: &Log,
+) -> Result<Option<Config>, Error> {
     let client = Client::new(Kubeconfig::read(&configuration.kubeconfig()?)?);
-    let pod = client.pod(name)?;
+    let pod = match known {
+        Some(pod) => pod,
+        None => client.pod(name)?,
+    };
     let proxy = match proxy(&pod) {
         Ok(proxy) => proxy,
         Err(reason) => {
