@@ -8,4 +8,5 @@ mod node;
 mod plugin_log;
 mod stay;
 mod tell;
+mod upstream;
 mod watch;

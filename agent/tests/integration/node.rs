@@ -143,6 +143,13 @@ impl Node {
         Agent { process, log }
     }
 
+    /// One with these variables in its environment, some of them instead of the usual ones.
+    pub(crate) fn agent_with(&self, variables: &[(&str, &str)]) -> Agent {
+        let mut command = self.command(&[]);
+        command.envs(variables.iter().copied());
+        self.start(command)
+    }
+
     /// One that asks an API server.
     pub(crate) fn agent_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Agent {
         let mut command = self.command(arguments);
