@@ -54,32 +54,23 @@ impl Extension {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name, its revision, the module it is in, and the option that builds that.
+    fn facts(self) -> (&'static str, u8, &'static str, &'static str) {
         match self {
-            Self::Multiport => "multiport",
-            Self::Owner => "owner",
-            Self::Tcp => "tcp",
-            Self::Redirect => "REDIRECT",
-            Self::Comment => "comment",
+            Self::Multiport => ("multiport", 1, "xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
+            Self::Owner => ("owner", 1, "xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
+            Self::Tcp => ("tcp", 0, "xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
+            Self::Redirect => ("REDIRECT", 0, "xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
+            Self::Comment => ("comment", 0, "xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
         }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.facts().0
     }
 
     pub(crate) fn revision(self) -> u8 {
-        match self {
-            Self::Multiport | Self::Owner => 1,
-            Self::Tcp | Self::Redirect | Self::Comment => 0,
-        }
-    }
-
-    /// The module it is in, and the option that builds it.
-    fn module(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Multiport => ("xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
-            Self::Owner => ("xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
-            Self::Tcp => ("xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
-            Self::Redirect => ("xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
-            Self::Comment => ("xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
-        }
+        self.facts().1
     }
 
     pub(crate) fn is_target(self) -> bool {
@@ -88,9 +79,9 @@ impl Extension {
 
     /// Words for it, the module it is in, and the option that builds that.
     pub(crate) fn described(self) -> (String, &'static str, &'static str) {
-        let (module, option) = self.module();
+        let (name, _, module, option) = self.facts();
         let kind = if self.is_target() { "target" } else { "match" };
-        (format!("the xt {} {kind}", self.name()), module, option)
+        (format!("the xt {name} {kind}"), module, option)
     }
 }
 

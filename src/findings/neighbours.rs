@@ -2,6 +2,7 @@
 //! what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
 use crate::found::Found;
+use crate::found::device::Device;
 use crate::rules::name::Name;
 use crate::rules::rule::Action;
 use crate::rules::table::{Chain, Table};
@@ -96,17 +97,8 @@ pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
     owner.map(|owner| owner.name)
 }
 
-/// A network device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// Its name.
-    pub name: Name,
-    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
-    pub kind: Vec<u8>,
-}
-
 /// What other programs have left in the network namespace that has to do with where its connections go.
-pub fn shown_by_namespace(found: &Found, devices: &[Link]) -> Vec<String> {
+pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
     let mut signs = Vec::new();
     for owner in &OWNERS {
         let mut places: Vec<String> = Vec::new();
@@ -114,7 +106,7 @@ pub fn shown_by_namespace(found: &Found, devices: &[Link]) -> Vec<String> {
             let chain = table.chains.iter().find(|chain| owner.has(table, &chain.name));
             places.extend(chain.map(|chain| format!("chain {} in {table}", chain.name)));
         }
-        let is_its = |device: &&Link| owner.devices.iter().any(|&name| device.name == *name);
+        let is_its = |device: &&Device| owner.devices.iter().any(|&name| device.name == *name);
         places.extend(devices.iter().find(is_its).map(|it| format!("device {}", it.name)));
         if !places.is_empty() {
             signs.push(format!(
@@ -181,7 +173,7 @@ pub struct Traces {
 }
 
 /// What the kernel and the node show, for `detect`. `is_refused`: something was refused for lack of permission.
-pub fn shown_by_node(found: &Found, devices: &[Link], traces: &Traces, is_refused: bool) -> Vec<String> {
+pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refused: bool) -> Vec<String> {
     let mut signs = Vec::new();
     // Its releases are 4.4.0 and 4.19.0-gvisor, of the same date (pkg/sentry/syscalls/linux).
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
@@ -214,7 +206,7 @@ pub fn shown_by_node(found: &Found, devices: &[Link], traces: &Traces, is_refuse
 }
 
 /// The mode of kube-proxy, which only the node's own network namespace shows.
-fn kube_proxy(found: &Found, devices: &[Link]) -> Option<String> {
+fn kube_proxy(found: &Found, devices: &[Device]) -> Option<String> {
     if let Some(table) = found.tables.iter().find(|table| table.name == *"kube-proxy") {
         return Some(format!("kube-proxy is in nftables mode (table {table})"));
     }
@@ -283,8 +275,10 @@ mod tests {
         }
     }
 
-    fn device(name: &str, kind: &str) -> Link {
-        Link {
+    fn device(name: &str, kind: &str) -> Device {
+        Device {
+            index: 2,
+            is_up: true,
             name: Name::from(name),
             kind: kind.into(),
         }

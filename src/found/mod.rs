@@ -3,6 +3,7 @@
 //! The same vocabulary says what a backend would install, so that [`difference`](crate::findings::difference) compares like
 //! with like, and [`walk`](crate::walk) takes a connection through either.
 
+pub mod device;
 pub mod line;
 pub mod listener;
 pub mod ours;

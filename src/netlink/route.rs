@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
-use crate::findings::neighbours::Link;
+use crate::found::device::Device;
 use crate::rules::name::Name;
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
@@ -37,17 +37,6 @@ pub(crate) enum Kind {
     Unicast,
     /// To no single host: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
     NotUnicast,
-}
-
-/// A network device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
-    /// Its number.
-    pub(crate) index: u32,
-    /// Its name.
-    pub(crate) name: Vec<u8>,
-    /// Whether it is up (`IFF_UP`).
-    pub(crate) is_up: bool,
 }
 
 /// A packet of a TCP connection, as far as it is known.
@@ -164,12 +153,6 @@ pub(crate) fn device(name: &[u8]) -> Result<Device, ReadError> {
     ask_device(&Socket::open_bus(Bus::Route)?, Which::Named(name))
 }
 
-/// Which device is meant.
-enum Which<'a> {
-    Numbered(u32),
-    Named(&'a [u8]),
-}
-
 /// The device with this number.
 ///
 /// # Errors
@@ -178,65 +161,63 @@ pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
     ask_device(&Socket::open_bus(Bus::Route)?, Which::Numbered(index))
 }
 
+/// Each device of the thread's network namespace.
+///
+/// # Errors
+/// Reading fails.
+pub(crate) fn devices() -> Result<Vec<Device>, ReadError> {
+    ask_devices(&Socket::open_bus(Bus::Route)?, Which::All)
+}
+
+/// Which devices are meant.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    All,
+    Numbered(u32),
+    Named(&'a [u8]),
+}
+
 fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
+    let device = ask_devices(socket, which)?.pop();
+    device.ok_or(ReadError::Socket(Errno::ENODEV))
+}
+
+fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadError> {
+    let (flags, index, name) = match which {
+        Which::All => (libc::NLM_F_DUMP, 0, None),
+        Which::Numbered(index) => (libc::NLM_F_ACK, index, None),
+        Which::Named(name) => (libc::NLM_F_ACK, 0, Some(name)),
+    };
     let mut subheader = [0; IFINFOMSG];
-    if let Which::Numbered(index) = which {
-        // `ifi_index`
-        for (slot, byte) in subheader.iter_mut().skip(4).zip(index.to_ne_bytes()) {
-            *slot = byte;
-        }
+    // `ifi_index`
+    if let Some(slot) = subheader.get_mut(4..8) {
+        slot.copy_from_slice(&index.to_ne_bytes());
     }
     let mut request = Writer::with_capacity(64);
-    let kind = libc::RTM_GETLINK.into();
-    request.any_message(kind, libc::NLM_F_ACK, 0, &subheader, |attributes| {
-        if let Which::Named(name) = which {
+    request.any_message(libc::RTM_GETLINK.into(), flags, 0, &subheader, |attributes| {
+        if let Some(name) = name {
             attributes.bytes(libc::IFLA_IFNAME, &[name, &[0]].concat());
         }
     });
-    let mut device = None;
+    let mut devices = Vec::new();
     socket.request(request, &mut |message| {
-        device = Some(read_device(message)?);
+        devices.push(read_device(message)?);
         Ok(())
     })?;
-    device.ok_or(ReadError::Socket(Errno::ENODEV))
+    Ok(devices)
 }
 
 /// What a message about a device says.
 pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
+    let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
+    let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
     Ok(Device {
         // `ifi_index` and `ifi_flags`
         index: u32_at(message.payload, 4)?,
-        name: string(attributes.get(libc::IFLA_IFNAME)?)?.to_vec(),
-        is_up: u32_at(message.payload, 8)? & libc::IFF_UP as u32 != 0,
-    })
-}
-
-/// Each device of the thread's network namespace.
-///
-/// # Errors
-/// Reading fails.
-pub(crate) fn links() -> Result<Vec<Link>, ReadError> {
-    let socket = Socket::open_bus(Bus::Route)?;
-    let mut request = Writer::with_capacity(32);
-    let kind = libc::RTM_GETLINK.into();
-    request.any_message(kind, libc::NLM_F_DUMP, 0, &[0; IFINFOMSG], |_| ());
-    let mut links = Vec::new();
-    socket.request(request, &mut |message| {
-        links.push(read_link(message)?);
-        Ok(())
-    })?;
-    Ok(links)
-}
-
-/// What a message about a device says of its name and its kind.
-pub(crate) fn read_link(message: &Message<'_>) -> Result<Link, Malformed> {
-    let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
-    let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
-    let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
-    Ok(Link {
         name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
         kind: kind.map(string).transpose()?.unwrap_or_default().to_vec(),
+        is_up: u32_at(message.payload, 8)? & libc::IFF_UP as u32 != 0,
     })
 }
 
@@ -326,16 +307,18 @@ mod tests {
                 }
             });
             let bytes = writer.finish().unwrap();
-            read_link(&Messages(&bytes).next().unwrap()?)
+            read_device(&Messages(&bytes).next().unwrap()?)
         };
         let info = b"\x0e\0\x01\0wireguard\0\0\0";
         let wireguard = read(&[(libc::IFLA_IFNAME, b"wg0\0"), (libc::IFLA_LINKINFO, info)]);
-        let link = |name: &str, kind: &str| Link {
+        let device = |name: &str, kind: &str| Device {
+            index: 0,
             name: Name::from(name),
             kind: kind.into(),
+            is_up: false,
         };
-        assert_eq!(wireguard, Ok(link("wg0", "wireguard")));
-        assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(link("lo", "")));
+        assert_eq!(wireguard, Ok(device("wg0", "wireguard")));
+        assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(device("lo", "")));
         assert_eq!(read(&[]), Err(Malformed));
     }
 
@@ -345,7 +328,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
-            let _ = (read_route(&message), read_device(&message), read_link(&message));
+            let _ = (read_route(&message), read_device(&message));
         }
     }
 }

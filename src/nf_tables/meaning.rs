@@ -78,14 +78,7 @@ impl<'a> Reader<'a> {
                 TableFamily::Inet | TableFamily::Netdev => None,
             },
             registers: Registers::default(),
-            rule: Rule {
-                conditions: Vec::new(),
-                effects: Vec::new(),
-                action: Action::Continue(None),
-                comment: None,
-                counters: None,
-                handle: 0,
-            },
+            rule: Rule::new(Vec::new(), Action::Continue(None)),
             changes: None,
             decided: false,
         }

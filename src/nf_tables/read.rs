@@ -177,7 +177,11 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
 
 /// The name of the device with this number; none if there is no such device, or if that can't be asked.
 fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    meaning::only_loopback(index).or_else(|| route::device_numbered(index).ok().map(|device| device.name))
+    meaning::only_loopback(index).or_else(|| {
+        route::device_numbered(index)
+            .ok()
+            .map(|device| device.name.as_bytes().to_vec())
+    })
 }
 
 /// The table that an object is in; none if it was made since the tables were listed, so that the generation has

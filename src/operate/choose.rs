@@ -120,23 +120,10 @@ mod tests {
 
     /// A table with one chain of as many rules.
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {
-        let rule = Rule {
-            conditions: vec![],
-            effects: Vec::new(),
-            action: Action::Return,
-            comment: None,
-            counters: None,
-            handle: 0,
-        };
+        let rule = Rule::new(vec![], Action::Return);
         Table {
             objects: 1,
-            chains: vec![Chain {
-                name: Name::from(chain),
-                base: None,
-                devices: None,
-                comment: None,
-                rules: vec![rule; rules],
-            }],
+            chains: vec![Chain::new(Name::from(chain), None, vec![rule; rules])],
             ..Table::new(subsystem, family, Name::from(name))
         }
     }

@@ -4,13 +4,14 @@
 use std::fs;
 
 use crate::backend::proc_of_thread;
-use crate::findings::neighbours::{Link, NetworkOwner, Traces};
-use crate::netlink::route::links;
+use crate::findings::neighbours::{NetworkOwner, Traces};
+use crate::found::device::Device;
+use crate::netlink::route;
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 
 /// The devices of the thread's network namespace.
-pub(super) fn devices() -> Vec<Link> {
-    links().unwrap_or_default()
+pub(super) fn devices() -> Vec<Device> {
+    route::devices().unwrap_or_default()
 }
 
 /// What the kernel and the node show.

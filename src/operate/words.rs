@@ -2,8 +2,8 @@
 
 use crate::rules::flags::{SYN, SYN_ACK, Tracked};
 use crate::rules::intervals::Intervals;
-use crate::rules::nftables::{element, interface_name};
-use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
+use crate::rules::nftables::{element, interface_name, is_implied};
+use crate::rules::rule::{Action, Condition, Field, Nat, Rule, Values};
 use crate::rules::table::Table;
 use crate::walk::step::Reason;
 use crate::wanted::ruleset::{Multiport, Purpose};
@@ -18,24 +18,7 @@ const LONGEST: usize = 32;
 pub(super) fn matches(table: &Table, rule: &Rule) -> String {
     let mut words = Vec::new();
     for (index, condition) in rule.conditions.iter().enumerate() {
-        let is_implied = match rule.conditions.get(index + 1) {
-            Some(Condition::In { field: next, .. }) => match next {
-                Field::SourcePort | Field::DestinationPort => *condition == Condition::is(Field::Protocol, TCP),
-                Field::Source(_) | Field::Destination(_) => {
-                    matches!(
-                        condition,
-                        Condition::In {
-                            field: Field::Family,
-                            negated: false,
-                            ..
-                        }
-                    )
-                }
-                _ => false,
-            },
-            _ => false,
-        };
-        if !is_implied {
+        if !is_implied(condition, rule.conditions.get(index + 1)) {
             words.push(condition_in_words(table, condition));
         }
     }
@@ -49,6 +32,38 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
     }
 }
 
+/// What is said of a field.
+struct FieldWords {
+    /// Before the numbers that a rule compares it with.
+    of: &'static str,
+    /// Before its number in a packet.
+    what: &'static str,
+    /// Of a packet in which it may be anything.
+    any: &'static str,
+}
+
+impl FieldWords {
+    fn of(field: Field) -> Self {
+        let (of, what, any) = match field {
+            Field::Family => ("", "", "any family"),
+            Field::Protocol => ("", "", "any protocol"),
+            Field::Source(_) => ("from ", "", "any source"),
+            Field::Destination(_) => ("to ", "", "any destination"),
+            Field::SourcePort => ("from port ", "source port ", "any source port"),
+            Field::DestinationPort => ("to port ", "port ", "any port"),
+            Field::Uid => ("of user ", "user ", "any user but the proxy's"),
+            Field::Gid => ("of group ", "group ", "any group but the proxy's"),
+            Field::InInterface => ("in by ", "", "any device"),
+            Field::OutInterface => ("out by ", "", "any device"),
+            Field::State => ("ct state ", "", "any state"),
+            Field::Mark => ("mark ", "mark ", "any mark"),
+            Field::ConnectionMark => ("ct mark ", "ct mark ", "any ct mark"),
+            Field::TcpFlags => ("tcp flags ", "", "any flags"),
+        };
+        Self { of, what, any }
+    }
+}
+
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
     let (field, values, negated) = match condition {
         Condition::In { field, values, negated } => (*field, values, *negated),
@@ -56,23 +71,9 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
             return text.clone();
         }
     };
-    let what = match field {
-        Field::Family | Field::Protocol => "",
-        Field::Source(_) => "from ",
-        Field::Destination(_) => "to ",
-        Field::SourcePort => "from port ",
-        Field::DestinationPort => "to port ",
-        Field::Uid => "of user ",
-        Field::Gid => "of group ",
-        Field::InInterface => "in by ",
-        Field::OutInterface => "out by ",
-        Field::State => "ct state ",
-        Field::Mark => "mark ",
-        Field::ConnectionMark => "ct mark ",
-        Field::TcpFlags => "tcp flags ",
-    };
+    let FieldWords { of, .. } = FieldWords::of(field);
     let not = if negated { "not " } else { "" };
-    format!("{not}{what}{}", list(table, field, values))
+    format!("{not}{of}{}", list(table, field, values))
 }
 
 /// The numbers that a condition of a table's compares a field with.
@@ -154,13 +155,9 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         _ => "",
     };
     if !is_known && !flag.is_empty() {
-        let whom = match field {
-            Field::Uid => "user ",
-            Field::Gid => "group ",
-            _ => "",
-        };
+        let FieldWords { what, .. } = FieldWords::of(field);
         let not = if negated { "" } else { "not " };
-        return format!("assumed {not}{whom}{} (see {flag})", list(table, field, values));
+        return format!("assumed {not}{what}{} (see {flag})", list(table, field, values));
     }
     let subject = subject(field, had.as_ref());
     if let Field::Family | Field::Protocol = field {
@@ -230,21 +227,7 @@ fn is_number(list: &[(u128, u128)]) -> bool {
 
 /// What a condition looks at, in a connection whose field may have these numbers.
 fn subject(field: Field, numbers: Option<&Intervals>) -> String {
-    let (what, any) = match field {
-        Field::Family => ("", "any family"),
-        Field::Protocol => ("", "any protocol"),
-        Field::Source(_) => ("", "any source"),
-        Field::Destination(_) => ("", "any destination"),
-        Field::SourcePort => ("source port ", "any source port"),
-        Field::DestinationPort => ("port ", "any port"),
-        Field::Uid => ("user ", "any user but the proxy's"),
-        Field::Gid => ("group ", "any group but the proxy's"),
-        Field::InInterface | Field::OutInterface => ("", "any device"),
-        Field::State => ("", "any state"),
-        Field::Mark => ("mark ", "any mark"),
-        Field::ConnectionMark => ("ct mark ", "any ct mark"),
-        Field::TcpFlags => ("", "any flags"),
-    };
+    let FieldWords { what, any, .. } = FieldWords::of(field);
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
         Some(list @ &[interval]) if is_number(list) => format!("{what}{}", item(field, interval)),

@@ -52,13 +52,7 @@ pub(crate) fn table(name: &str, chains: Vec<Chain>) -> Table {
 
 /// A regular chain.
 pub(crate) fn chain(name: &str, rules: Vec<Rule>) -> Chain {
-    Chain {
-        name: Name::from(name),
-        base: None,
-        devices: None,
-        comment: None,
-        rules,
-    }
+    Chain::new(Name::from(name), None, rules)
 }
 
 /// A base chain whose policy is accept.
@@ -69,22 +63,12 @@ pub(crate) fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec
         priority,
         policy: Policy::Accept,
     };
-    Chain {
-        base: Some(base),
-        ..chain(name, rules)
-    }
+    Chain::new(Name::from(name), Some(base), rules)
 }
 
 /// A rule without a comment and a counter.
 pub(crate) fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
-    Rule {
-        conditions: conditions.into(),
-        effects: Vec::new(),
-        action,
-        comment: None,
-        counters: None,
-        handle: 0,
-    }
+    Rule::new(conditions.into(), action)
 }
 
 /// The same with a comment.

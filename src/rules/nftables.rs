@@ -54,7 +54,7 @@ impl fmt::Display for NftRule<'_> {
 
 /// Whether nft leaves a condition out because the next one implies it: `tcp dport 80` implies TCP, and `ip saddr`
 /// implies IPv4.
-fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
+pub fn is_implied(condition: &Condition, next: Option<&Condition>) -> bool {
     let Some(Condition::In { field: next, .. }) = next else {
         return false;
     };

@@ -23,6 +23,18 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule without effects, a comment and a counter, in no table yet.
+    pub fn new(conditions: Vec<Condition>, action: Action) -> Self {
+        Self {
+            conditions,
+            effects: Vec::new(),
+            action,
+            comment: None,
+            counters: None,
+            handle: 0,
+        }
+    }
+
     /// The port of this host to which it redirects, if it is a single one.
     pub fn redirects_to(&self) -> Option<u16> {
         match self.action {

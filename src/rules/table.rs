@@ -161,6 +161,19 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
+impl Chain {
+    /// A chain of this name, regular unless `base` says where it is hooked.
+    pub fn new(name: Name, base: Option<Base>, rules: Vec<Rule>) -> Self {
+        Self {
+            name,
+            base,
+            devices: None,
+            comment: None,
+            rules,
+        }
+    }
+}
+
 /// What makes a chain a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {

@@ -123,12 +123,9 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
         }
     };
     Some(Rule {
-        conditions,
-        effects: Vec::new(),
-        action,
         comment: Some(purpose.comment()),
         counters: Some(Counters::default()),
-        handle: 0,
+        ..Rule::new(conditions, action)
     })
 }
 

@@ -114,13 +114,7 @@ impl ChainName {
 
     /// The chain as proxy-init makes it, with these rules.
     pub(crate) fn holding(self, rules: Vec<Rule>) -> Chain {
-        Chain {
-            name: Name::from(self.as_str()),
-            base: self.base(),
-            devices: None,
-            comment: None,
-            rules,
-        }
+        Chain::new(Name::from(self.as_str()), self.base(), rules)
     }
 
     /// The other end of the jump: for a base chain, proxy-init's chain that it jumps to; for that one, the base chain.

@@ -135,11 +135,8 @@ impl Merged<'_> {
     fn rule(self, sets: &[Set]) -> Rule {
         Rule {
             comment: Some(Name::of(self.comment(sets))),
-            conditions: self.conditions,
-            effects: Vec::new(),
-            action: self.action.clone(),
             counters: Some(Counters::default()),
-            handle: 0,
+            ..Rule::new(self.conditions, self.action.clone())
         }
     }
 

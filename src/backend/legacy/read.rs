@@ -402,21 +402,17 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
     for &(hook, first, policy) in &entries.base_chains {
         let hook = *Hook::INET.get(hook).ok_or(Malformed)?;
         let end = all.get(from(policy)).ok_or(Malformed)?;
-        chains.push(Chain {
-            name: Name::from(base_name(hook)),
-            base: Some(Base {
-                kind: if name == "nat" { Kind::Nat } else { Kind::Filter },
-                hook,
-                priority: priority(name, hook),
-                policy: match rule(end)?.action {
-                    Action::Drop => Policy::Drop,
-                    _ => Policy::Accept,
-                },
-            }),
-            devices: None,
-            comment: None,
-            rules: between(first, policy).iter().map(rule).collect::<Result<_, _>>()?,
-        });
+        let base = Base {
+            kind: if name == "nat" { Kind::Nat } else { Kind::Filter },
+            hook,
+            priority: priority(name, hook),
+            policy: match rule(end)?.action {
+                Action::Drop => Policy::Drop,
+                _ => Policy::Accept,
+            },
+        };
+        let rules = between(first, policy).iter().map(rule).collect::<Result<_, _>>()?;
+        chains.push(Chain::new(Name::from(base_name(hook)), Some(base), rules));
     }
     for (index, &(first, chain)) in heads.iter().enumerate() {
         // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
@@ -426,13 +422,8 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
             .filter(|entry| entry.target.name != b"ERROR")
             .collect();
         rules.pop();
-        chains.push(Chain {
-            name: Name::from(chain),
-            base: None,
-            devices: None,
-            comment: None,
-            rules: rules.into_iter().map(rule).collect::<Result<_, _>>()?,
-        });
+        let rules = rules.into_iter().map(rule).collect::<Result<_, _>>()?;
+        chains.push(Chain::new(Name::from(chain), None, rules));
     }
     Ok(Table {
         chains,
@@ -508,15 +499,13 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
         },
     };
     Ok(Rule {
-        conditions,
         effects,
-        action,
         comment,
         counters: Some(Counters {
             packets: u64_at(entry.bytes, layout.counters)?,
             bytes: u64_at(entry.bytes, layout.counters + 8)?,
         }),
-        handle: 0,
+        ..Rule::new(conditions, action)
     })
 }
 

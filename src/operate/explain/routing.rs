@@ -7,8 +7,9 @@ use nix::errno::Errno;
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::found::Found;
+use crate::found::device::Device;
 use crate::netlink::ReadError;
-use crate::netlink::route::{Device, Kind, Packet, Route, device, devices_with_addresses_like, route};
+use crate::netlink::route::{Kind, Packet, Route, device, devices_with_addresses_like, route};
 use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::name::Name;
@@ -70,7 +71,7 @@ fn check_device(connection: &mut Connection) -> Result<(), Error> {
         return Ok(());
     };
     match device(named.as_bytes()) {
-        Ok(device) => connection.device = Some(Name::from(&device.name)),
+        Ok(device) => connection.device = Some(device.name),
         Err(ReadError::Socket(Errno::ENODEV)) => {
             return Err(Error::NoDevice {
                 device: named.to_string(),
@@ -126,7 +127,7 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
             reason: NOT_UNICAST,
         });
     }
-    connection.device = Some(Name::from(&found.device.name));
+    connection.device = Some(found.device.name);
     connection.from = found.source;
     Ok(Destination::Usual)
 }
@@ -163,7 +164,7 @@ pub(super) fn of_others(
             }
         };
         match found {
-            Ok(found) => Some((to, Some(Name::from(&found.device.name)))),
+            Ok(found) => Some((to, Some(found.device.name))),
             // What comes in may have a route of its own, by the device at which it does.
             Err(error) if is_refusal(&error) && connection.direction == Direction::Outbound => Some((to, None)),
             Err(_) => None,

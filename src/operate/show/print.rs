@@ -542,14 +542,7 @@ PROXY_INIT_REDIRECT
     }
 
     fn foreign(field: Field, number: u128, action: Action) -> rule::Rule {
-        rule::Rule {
-            conditions: vec![Condition::is(field, number)],
-            effects: Vec::new(),
-            action,
-            comment: None,
-            counters: None,
-            handle: 0,
-        }
+        rule::Rule::new(vec![Condition::is(field, number)], action)
     }
 
     fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<rule::Rule> {

@@ -1,0 +1,16 @@
+//! Network devices.
+
+use crate::rules::name::Name;
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: Name,
+    /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
+    pub kind: Vec<u8>,
+    /// Whether it is up (`IFF_UP`).
+    pub is_up: bool,
+}
