@@ -10,7 +10,7 @@ use std::thread;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
 use proxy_init::error::Errno;
-use proxy_init::{Choice, Install, Namespace, Notice, Simulate};
+use proxy_init::{Choice, Install, Installed, Namespace, Notice, Simulate, user_namespaces};
 
 use crate::command::{Container, Environment, verb};
 use crate::configuration::{Configuration, LogLevel, PodInfo};
@@ -94,7 +94,12 @@ impl Command {
             }
             Verb::Status => {
                 let configuration = self.configuration(verb, stdin).map_err(unavailable)?;
-                status(&configuration).map_err(unavailable)?;
+                let installed = status(&configuration).map_err(unavailable)?;
+                let (rules, mode) = (installed.rules(), installed.mode);
+                self.log.add(
+                    LogLevel::Info,
+                    format_args!("ADD can install {rules} rules in {mode} mode; {}", user_namespaces()),
+                );
                 Ok(String::new())
             }
         }
@@ -241,7 +246,7 @@ fn invalid(netns: &Path, reason: impl Display) -> Error {
 
 /// Whether an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the rules. That
 /// is tried out in a network namespace of its own, which is gone afterwards.
-fn status(configuration: &Configuration) -> Result<(), Error> {
+fn status(configuration: &Configuration) -> Result<Installed, Error> {
     let install = configuration.install(configuration.config()?);
     if configuration.pod_info() == PodInfo::Api {
         Kubeconfig::read(&configuration.kubeconfig()?)?;
@@ -259,6 +264,5 @@ fn status(configuration: &Configuration) -> Result<(), Error> {
         errno: Errno::from_raw(error.raw_os_error().unwrap_or_default()),
         advice: "STATUS tries the rules in a network namespace of its own, which takes CAP_SYS_ADMIN",
     })?;
-    installed?;
-    Ok(())
+    Ok(installed?)
 }

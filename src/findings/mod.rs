@@ -5,3 +5,4 @@ pub mod explain;
 pub mod neighbours;
 pub mod proxy;
 pub mod recognize;
+pub mod user_namespaces;

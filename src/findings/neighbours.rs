@@ -199,7 +199,8 @@ pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refu
              them"
         ));
     }
-    if is_refused && has_net_admin(&traces.status) {
+    // Then something else has refused.
+    if is_refused && has_capability(&traces.status, NET_ADMIN) {
         signs.extend(refusers(traces));
     }
     signs
@@ -223,10 +224,14 @@ fn kube_proxy(found: &Found, devices: &[Device]) -> Option<String> {
     })
 }
 
-/// Whether the process has CAP_NET_ADMIN (12, linux/capability.h), so that something else has refused.
-fn has_net_admin(status: &str) -> bool {
+/// CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h).
+const NET_ADMIN: u32 = 12;
+pub(super) const SYS_ADMIN: u32 = 21;
+
+/// Whether the process has the capability, by its /proc/self/status.
+pub(super) fn has_capability(status: &str, number: u32) -> bool {
     let effective = field(status, "CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    effective.is_some_and(|bits| bits & (1 << 12) != 0)
+    effective.is_some_and(|bits| bits & (1 << number) != 0)
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {

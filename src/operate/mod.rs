@@ -7,7 +7,7 @@ pub mod explain;
 pub mod host_network;
 pub mod install;
 mod json;
-mod neighbours;
+pub mod neighbours;
 pub mod notice;
 mod proxy;
 pub mod recognize;

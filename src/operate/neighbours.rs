@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::{NetworkOwner, Traces};
+use crate::findings::user_namespaces::UserNamespaces;
 use crate::found::device::Device;
 use crate::netlink::route;
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
@@ -28,6 +29,17 @@ pub(super) fn traces() -> Traces {
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect(),
     }
+}
+
+/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside.
+pub fn user_namespaces() -> UserNamespaces {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let thread = proc_of_thread();
+    UserNamespaces::of(
+        read("/proc/sys/user/max_user_namespaces").as_deref(),
+        fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
+        &read(&format!("{thread}/status")).unwrap_or_default(),
+    )
 }
 
 fn owner() -> NetworkOwner {

@@ -356,6 +356,16 @@ fn status_is_about_the_configuration_the_kubeconfig_and_the_kernel() {
         status(&configuration).success();
     }
 
+    let mut talkative = meshed();
+    talkative["log_level"] = "info".into();
+    let line = status(&talkative).stderr();
+    for words in [
+        "rules in nft mode",
+        "hostUsers: false, from outside of it, nft and legacy mode enter",
+    ] {
+        assert!(line.contains(words), "{line}");
+    }
+
     let mut broken = meshed();
     broken["linkerd"]["proxy-uid"] = "root".into();
     let message = status(&broken).error(50);

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::Error;
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
+use crate::findings::user_namespaces::UserNamespaces;
 use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::neighbours::{devices, traces};
+use crate::operate::neighbours::{devices, traces, user_namespaces};
 use crate::rules::table::{Subsystem, Table as FoundTable};
 use crate::wanted::config::{Config, OwnerId, Port, PortRange};
 use crate::wanted::mode::Mode;
@@ -38,6 +39,8 @@ pub struct Detected {
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
     pub installed: Vec<Mode>,
+    /// What becomes of pods with `hostUsers: false`.
+    pub user_namespaces: UserNamespaces,
     /// What could not be seen.
     pub not_known: Vec<Subsystem>,
     /// The mode that `auto` would choose, and why; or why it could not choose.
@@ -122,6 +125,7 @@ fn look_around() -> Detected {
         legacy: tables(Subsystem::Legacy),
         hints: found.as_ref().map(hints).unwrap_or_default(),
         binaries: binaries(),
+        user_namespaces: user_namespaces(),
         installed: found.iter().flat_map(Found::holders).collect(),
         not_known: match &found {
             Ok(found) => found.unseen_subsystems(),

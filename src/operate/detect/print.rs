@@ -45,6 +45,7 @@ impl Detected {
             "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "kubernetes": self.hints,
             "neighbours": self.neighbours,
+            "user_namespaces": self.user_namespaces.to_string(),
             "binaries": binaries.collect::<Vec<_>>(),
             "auto": match &self.auto {
                 Ok((mode, reason)) => json!({"mode": mode.to_string(), "reason": reason.to_string()}),
@@ -115,6 +116,7 @@ impl fmt::Display for Detected {
         for neighbour in &self.neighbours {
             writeln!(f, "neighbour   {}", escaped(neighbour))?;
         }
+        writeln!(f, "users       {}", self.user_namespaces)?;
         for binary in &self.binaries {
             writeln!(
                 f,
@@ -139,6 +141,7 @@ impl fmt::Display for Detected {
 mod tests {
     use super::*;
     use crate::error::{Error, Privilege};
+    use crate::findings::user_namespaces::UserNamespaces;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
     use crate::rules::table::Subsystem;
@@ -172,6 +175,7 @@ mod tests {
             legacy: tables(&[]),
             hints: vec!["a hint".to_owned()],
             neighbours: vec!["a sign".to_owned()],
+            user_namespaces: UserNamespaces::Forbidden,
             binaries: vec![Binary {
                 name: "iptables",
                 path: "/usr/sbin/xtables-nft-multi".into(),
@@ -193,6 +197,7 @@ legacy      no tables
 installed   proxy-init's rules, in nft mode
 hint        a hint
 neighbour   a sign
+users       no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0
 binary      iptables: nf_tables (/usr/sbin/xtables-nft-multi)
 auto        would choose nft, because it holds proxy-init's rules already
 pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode: nft in Linkerd's chart
@@ -273,6 +278,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
             "not_known": ["legacy"],
             "kubernetes": ["a hint"],
             "neighbours": ["a sign"],
+            "user_namespaces": "no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0",
             "binaries": [{"name": "iptables", "path": "/usr/sbin/xtables-nft-multi", "kind": "nf_tables"}],
             "auto": {"mode": "nft", "reason": "it holds proxy-init's rules already"},
         });
