@@ -20,8 +20,14 @@ use proxy_init::{Explained, Shown, detect, explain, recognize, report, show, sta
 use serde_json::json;
 
 #[cfg(target_env = "musl")]
+mod allocator;
+
+#[cfg(target_env = "musl")]
+static FIRST: allocator::First = allocator::First::new();
+
+#[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator::new(&FIRST);
 
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]

@@ -35,8 +35,15 @@ The exit code is 0, or 1 with an error object on standard output. docs/cni.md li
 annotations that count, and the errors.";
 
 #[cfg(target_env = "musl")]
+#[path = "../../src/allocator.rs"]
+mod allocator;
+
+#[cfg(target_env = "musl")]
+static FIRST: allocator::First = allocator::First::new();
+
+#[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator::new(&FIRST);
 
 fn main() -> ExitCode {
     // For people: a runtime gives no arguments.

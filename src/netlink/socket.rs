@@ -15,8 +15,9 @@ use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, s
 use super::uapi::NLMSGERR_ATTR_MSG;
 use super::user_namespace::UserNamespace;
 
-/// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (`NLMSG_GOODSIZE`, netlink_dump()).
-const ANSWER: usize = 64 * 1024;
+/// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
+/// net/netlink/af_netlink.c).
+const ANSWER: usize = 32 * 1024;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub(crate) struct Socket {
