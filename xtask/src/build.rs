@@ -14,6 +14,9 @@ use crate::architecture::Architecture;
 use crate::c_libraries::{self, Libraries};
 use crate::target::{self as targets, Libc, Target};
 
+/// The linker's script that `cargo xtask order` makes, from the checkout.
+pub(crate) const ORDER: &str = "xtask/src/order.ld";
+
 /// Builds proxy-init for this machine and returns where it is: `target/dist/proxy-init`.
 pub(crate) fn run() -> Result<PathBuf> {
     to_dist("proxy-init")
@@ -60,6 +63,13 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
     Ok(built)
 }
 
+/// Builds the program of a package of this name with its functions' names.
+pub(crate) fn with_symbols(name: &str, architecture: Architecture) -> Result<PathBuf> {
+    let (mut build, built) = compile(name, name, targets::of(architecture)?)?;
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "none").run()?;
+    Ok(built)
+}
+
 /// Builds a program of xtask's for where there are no libraries, guests and containers, and returns where it is.
 pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
     let (mut build, built) = compile("xtask", program, targets::of(architecture)?)?;
@@ -94,9 +104,10 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     // Paths from the checkout, where rustc links: flags are part of what cargo and rustc make names of, and so of the bytes.
     let flags = format!(
         "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
-         -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld {} {flags}",
+         -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {flags}",
         placed(package),
         libraries.folder.display(),
+        ORDER,
         remapped_paths()?
     );
     // An explicit target: else the flags would hit build scripts and procedural macros too.
@@ -113,12 +124,13 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 }
 
 /// Where a program is in memory. What reads an API server's answers is at another address each time; the others always at the
-/// same one: there is nothing to relocate at start-up.
+/// same one: there is nothing to relocate at start-up, and so nothing to protect from writing after that, and what they read
+/// lies in the pages of what they execute.
 fn placed(package: &str) -> &'static str {
     if is_position_independent(package) {
         "-C relocation-model=pic"
     } else {
-        "-C relocation-model=static"
+        "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code"
     }
 }
 

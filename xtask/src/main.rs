@@ -15,6 +15,7 @@ mod kernels;
 mod library;
 mod licences;
 mod mutants;
+mod order;
 mod pods;
 mod release;
 mod rootfs;
@@ -55,6 +56,8 @@ Commands:
           10 minutes or for --seconds N (needs a nightly toolchain)
   mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
           that need no root miss more than one in twenty (cargo-mutants)
+  order   List the functions that run at a pod's start in xtask/src/order.ld, for the linker to lay them side by side
+          (needs root)
   library-api
           List what the library offers to other programs in docs/library-api.txt; --check fails where that is not
           what it offers
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         }
         ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
+        ("order", []) => setup::for_tests().and_then(|()| order::run()),
         ("library-api", [flag]) if flag == "--check" => setup::for_build().and_then(|()| library::check_items()),
         ("library-api", []) => setup::for_build().and_then(|()| library::write_items()),
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
