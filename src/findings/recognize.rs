@@ -513,6 +513,20 @@ mod tests {
         }
     }
 
+    /// The other family's subnet of all addresses, which iptables takes for its own.
+    #[test]
+    fn a_subnet_of_all_addresses_that_was_lent_comes_back() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.ignored_inbound_subnets = vec!["::/0".parse().unwrap()];
+        for (mode, ipv6) in Mode::ALL.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+            config.ipv6 = ipv6;
+            let installed = found(expected(mode, &plan(&config)));
+            let recovered = super::config(mode, &installed).unwrap();
+            assert_eq!(recovered.ignored_inbound_subnets.len(), 1, "{mode} {ipv6}");
+            assert_eq!(expected(mode, &plan(&recovered)), installed.tables, "{mode} {ipv6}");
+        }
+    }
+
     #[test]
     fn the_reason_names_what_is_missing() {
         assert_eq!(config(Mode::Nft, &Found::default()), Err(NoConfig::Nothing));
