@@ -9,7 +9,7 @@ use serde_json::Value;
 use xtask::handshake::{Client, Handshakes, Outcome};
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
 
-use crate::support::{Run, chart_in, install};
+use crate::support::{Run, chart_in, install, unfolded};
 
 /// What becomes of a connection to port 80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -635,13 +635,10 @@ fn a_rule_with_another_effect_is_not_proxy_inits() {
         let found = verify();
         assert_eq!(found.code(), Some(3), "{effect}: {}", found.said());
         // The diff shows what differs.
-        let side = |sign: &str| {
-            found
-                .stdout()
-                .lines()
-                .find_map(|line| line.strip_prefix(sign).map(str::to_owned))
-        };
-        assert_ne!(side("  - "), side("  + "), "{effect}: {}", found.said());
+        let text = unfolded(&found.stdout());
+        let (_, sides) = text.split_once(" - -A ").unwrap();
+        let (expected, others) = sides.split_once(" + -A ").unwrap();
+        assert!(!others.starts_with(expected), "{effect}: {}", found.said());
         install(&lab.pod, &chart_in("nft"));
         assert_eq!(verify().code(), Some(0), "{effect}: {}", verify().said());
         let listed = lab.pod.sh("nft list chain ip nat PROXY_INIT_REDIRECT");
@@ -709,7 +706,7 @@ fn a_finding_about_a_device_names_it() {
     let verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
     assert_eq!(verified.code(), Some(3), "{}", verified.said());
     assert!(
-        verified.stdout().contains("drops connections: in by \"eth1\""),
+        unfolded(&verified.stdout()).contains("drops connections: in by \"eth1\""),
         "{}",
         verified.said()
     );
