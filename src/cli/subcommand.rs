@@ -112,7 +112,7 @@ impl Subcommand {
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Install => "Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy",
-            Self::Show => "Show what redirects connections here, with packets and bytes, and the flags that install it",
+            Self::Show => "Show what redirects connections here, with packet counts, and the flags that install it",
             Self::Explain => "Say whether a connection would go to the proxy, and which rule says so",
             Self::Verify => "Compare the installed rules with what the same flags would install",
             Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",

@@ -52,7 +52,7 @@ pub(crate) fn run() -> Result<()> {
 
     connections(&lab);
     for (title, line) in [
-        ("What redirects here, with packets and bytes", "show"),
+        ("What redirects here, and how many connections", "show"),
         (
             "Would this connection go to the proxy, and which rule says so",
             "explain outbound --to 192.0.2.1:4567",
