@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 
-use crate::support::{Run, install, saved};
+use crate::support::{Folder, Run, install, saved};
 
 const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
 const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };
@@ -388,6 +388,61 @@ fn in_a_pod_with_users_of_its_own() {
         let report = install(pod, "detect");
         assert!(report.contains("belongs to another user namespace"), "{report}");
         install(pod, "uninstall -w");
+        let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
+        assert!(
+            !left.contains("PROXY_INIT") && !left.contains("2102"),
+            "{asked}: {left}"
+        );
+    }
+}
+
+/// The same pod's init container, as the pod's root with few capabilities: it is in the pod's user namespace.
+#[test]
+fn in_an_init_container_of_a_pod_with_users_of_its_own() {
+    let folder = Folder::new("own-users");
+    // Of a folder that belongs to the pod's root.
+    std::os::unix::fs::chown(folder.path(), Some(OUTSIDE), Some(OUTSIDE)).unwrap();
+    folder.link_plain("legacy");
+    for (asked, mode) in [
+        ("nft", "nft"),
+        ("legacy", "legacy"),
+        ("native", "native"),
+        ("plain", "legacy"),
+        ("auto", "nft"),
+    ] {
+        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE, ROOT));
+        let users = lab.pod.users().unwrap();
+        let inside = |line: &str| {
+            let few = "--bounding-set=-all,+net_admin,+net_raw";
+            let run = Run::new(line).commands_of(&folder).lock_in(&folder);
+            let run = run.under(["nsenter", &format!("--user={}", users.display()), "setpriv", few]);
+            run.output(&lab.pod).success()
+        };
+        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009 --no-fallback");
+        let installing = format!("-w -p {INBOUND} -o {OUTBOUND} {flags}");
+        inside(&installing);
+        assert!(inside(&installing).contains("nothing was changed"), "{asked}");
+        for line in [
+            "verify".to_owned(),
+            format!("verify -p {INBOUND} -o {OUTBOUND} {flags}"),
+        ] {
+            let said = inside(&line);
+            assert!(said.starts_with(&format!("in place in {mode} mode")), "{asked}: {said}");
+        }
+        assert!(inside("show").contains("2102"), "{asked}");
+        let to = SocketAddr::new(NEIGHBOUR[0], 80);
+        let said = inside(&format!("explain outbound --to {to} --uid 2102"));
+        assert!(said.starts_with("bypasses the proxy\n"), "{asked}: {said}");
+        let mesh = Mesh::in_place(lab);
+        // Outside, plain mode's commands are others.
+        check_users_of_its_own(&mesh, &flags.replace("plain", "legacy"), mode);
+        let pod = &mesh.lab.pod;
+        Run::new("uninstall -w")
+            .commands_of(&folder)
+            .lock_in(&folder)
+            .under(["nsenter", &format!("--user={}", users.display())])
+            .output(pod)
+            .success();
         let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
         assert!(
             !left.contains("PROXY_INIT") && !left.contains("2102"),

@@ -48,7 +48,16 @@ pub fn seed() -> u64 {
 
 /// A network namespace of its own, with the loopback interface up.
 #[derive(Debug)]
-pub struct Namespace(File);
+pub struct Namespace {
+    file: File,
+    /// The user namespace that it belongs to, if that isn't the process's own.
+    users: Option<File>,
+}
+
+/// Where other processes can open the file.
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+}
 
 /// A process that has made a namespace, as long as it holds it.
 struct Holder(Child);
@@ -106,7 +115,7 @@ impl Namespace {
             File::open("/proc/thread-self/ns/net")
         });
         match made.join() {
-            Ok(file) => file.map(Self),
+            Ok(file) => file.map(|file| Self { file, users: None }),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -129,16 +138,24 @@ impl Namespace {
             let mut nsenter = Command::new("nsenter");
             nsenter.arg(format!("--user={}", user.path("ns/user")));
             nsenter.args(["unshare", "--net"]);
-            File::open(Holder::start(nsenter)?.path("ns/net"))
+            Ok(Self {
+                file: File::open(Holder::start(nsenter)?.path("ns/net"))?,
+                users: Some(File::open(user.path("ns/user"))?),
+            })
         };
-        let namespace = Self(open().unwrap_or_else(|error: io::Error| panic!("cannot make a user namespace: {error}")));
+        let namespace = open().unwrap_or_else(|error: io::Error| panic!("cannot make a user namespace: {error}"));
         namespace.ip("link set lo up");
         namespace
     }
 
     /// Where the namespace can be opened, by this process and by others.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+        path_of(&self.file)
+    }
+
+    /// Where the user namespace that it belongs to can be opened, if that isn't the process's own.
+    pub fn users(&self) -> Option<PathBuf> {
+        self.users.as_ref().map(path_of)
     }
 
     /// Runs `work` in the namespace, on a thread of its own. Processes that it starts are in there too.
@@ -164,7 +181,10 @@ impl Namespace {
     pub fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
         let home = File::open("/proc/thread-self/ns/net").map(|home| {
             self.enter();
-            Self(home)
+            Self {
+                file: home,
+                users: None,
+            }
         });
         let home = home.unwrap_or_else(|error| panic!("cannot open the thread's own namespace: {error}"));
         let result = work();
@@ -224,7 +244,7 @@ impl Namespace {
     }
 
     fn enter(&self) {
-        if let Err(errno) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
+        if let Err(errno) = setns(&self.file, CloneFlags::CLONE_NEWNET) {
             panic!("cannot enter a network namespace of our own: {errno}");
         }
     }

@@ -211,6 +211,30 @@ fn del_and_gc_succeed_whatever_there_is() {
     assert_untouched(&node);
 }
 
+/// On a node without iptables.
+#[test]
+fn no_fallback_is_a_key_of_the_configuration() {
+    let node = Namespace::new();
+    let mut configuration = meshed();
+    configuration["linkerd"]["iptables-mode"] = "legacy".into();
+    let add = |configuration: &Value, pod: &Namespace| {
+        let run = Run::new("ADD", configuration, pod.path());
+        run.under(&["env", "PATH=/nonexistent"]).output(&node)
+    };
+    let pod = Namespace::new();
+    let added = add(&configuration, &pod);
+    added.success();
+    let words = "iptables-legacy-restore is not on PATH";
+    assert!(added.stderr().contains(words), "{}", added.stderr());
+    assert!(saved(&pod, "nft").contains("PROXY_INIT_OUTPUT"));
+
+    configuration["linkerd"]["no-fallback"] = true.into();
+    let pod = Namespace::new();
+    let message = add(&configuration, &pod).error(100);
+    assert!(message.contains(words), "{message}");
+    assert_untouched(&pod);
+}
+
 /// With `hostUsers: false`, by the node's user.
 #[test]
 fn a_pod_with_users_of_its_own_gets_rules_on_its_ids() {
