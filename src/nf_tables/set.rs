@@ -22,6 +22,8 @@ pub(crate) struct NewSet {
     pub(crate) bytes: usize,
     /// How the kernel keeps it.
     pub(crate) shape: Shape,
+    /// How many elements it gets. A hash table has room for so many from the start, and for no more.
+    pub(crate) size: u32,
 }
 
 /// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
@@ -49,6 +51,7 @@ impl NewSet {
             if self.shape == Shape::Hashed {
                 // How often to look for elements that have expired; without this, each second.
                 to.be32(NFTA_SET_GC_INTERVAL, DAY);
+                to.nest(NFTA_SET_DESC, |desc| desc.be32(NFTA_SET_DESC_SIZE, self.size));
             }
             to.be32(NFTA_SET_KEY_TYPE, self.datatype);
             to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);

@@ -246,13 +246,13 @@ pub fn script(table: &Table) -> String {
 fn set_script(set: &Set) -> String {
     let field = set_field(set);
     let (datatype, _) = datatype(field);
-    let flags = match Shape::of(set) {
-        Shape::Intervals => "\t\tflags interval\n",
-        Shape::Numbers => "",
-        Shape::Hashed => "\t\tflags timeout\n\t\tgc-interval 1d\n",
-    };
     let elements = set_elements(set).into_iter();
     let elements: Vec<_> = elements.map(|interval| set_element(field, interval)).collect();
+    let flags = match Shape::of(set) {
+        Shape::Intervals => "\t\tflags interval\n".to_owned(),
+        Shape::Numbers => String::new(),
+        Shape::Hashed => format!("\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n", elements.len()),
+    };
     format!(
         "\tset {} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {} }}\n\t}}\n",
         set.name,

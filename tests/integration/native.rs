@@ -102,7 +102,7 @@ fn each_list_has_the_set_that_the_kernel_fills_fastest() {
         ),
         (
             inbound(&single_ports(200)),
-            &["set inbound-ports", "flags timeout", "gc-interval 1d"],
+            &["set inbound-ports", "flags timeout", "gc-interval 1d", "size 200"],
             &["interval\n"],
         ),
         (both(&[(80, 80)]), &["tcp dport 80 counter"], &["set "]),

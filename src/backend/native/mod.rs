@@ -200,15 +200,16 @@ fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
     let field = set_field(set);
     let (_, datatype) = datatype(field);
     let shape = Shape::of(set);
+    let elements = elements(shape, &set_elements(set), field.largest());
     let new = || NewSet {
         table: TABLE,
         name: set.name.to_string(),
         datatype,
         bytes: (set.bits / 8) as usize,
         shape,
+        size: elements.len() as u32,
     };
     steps.push(Step::AddSet(new(), id));
-    let elements = elements(shape, &set_elements(set), field.largest());
     steps.extend(
         elements
             .chunks(ELEMENTS)
