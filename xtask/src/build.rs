@@ -105,7 +105,7 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     let flags = format!(
         "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
          -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {flags}",
-        placed(package),
+        placed(package, &target.libc),
         libraries.folder.display(),
         ORDER,
         remapped_paths()?
@@ -124,13 +124,13 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 }
 
 /// Where a program is in memory. What reads an API server's answers is at another address each time; the others always at the
-/// same one: there is nothing to relocate at start-up, and so nothing to protect from writing after that, and what they read
-/// lies in the pages of what they execute.
-fn placed(package: &str) -> &'static str {
-    if is_position_independent(package) {
-        "-C relocation-model=pic"
-    } else {
-        "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code"
+/// same one: there is nothing to relocate at start-up. So musl has nothing to protect from writing after that, and what they
+/// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same.
+fn placed(package: &str, libc: &Libc) -> &'static str {
+    match libc {
+        _ if is_position_independent(package) => "-C relocation-model=pic",
+        Libc::Musl(..) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
+        Libc::Glibc(_) | Libc::Dynamic => "-C relocation-model=static",
     }
 }
 
