@@ -6,7 +6,7 @@ use serde_json::Value;
 use xtask::handshake::{Client, Handshakes, Outcome};
 use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
 
-use crate::support::{Run, chart_in, feed, install};
+use crate::support::{Run, chart_in, feed, install, unfolded};
 
 /// A pod with Linkerd's rules.
 fn pod_with_chart(mode: &str) -> Lab {
@@ -110,7 +110,7 @@ fn routing_says_how_an_outbound_connection_leaves() {
     ] {
         let said = text(&lab, line);
         assert!(
-            said.contains(&format!("outbound, {connection}, of any user")),
+            unfolded(&said).contains(&format!("outbound, {connection}, of any user")),
             "{line}: {said}"
         );
         let ends_here = connection.ends_with(" lo");

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Explained, ExplainedStep, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
+use crate::operate::words::{WIDTH, filled, folded};
 use crate::walk::step::{Packet, Step};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
@@ -37,14 +38,15 @@ impl Explained<'_> {
 
     /// For people.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n", self.verdict, self.connection);
+        // The first line is the answer, whole: scripts read it.
+        let mut text = format!("{}\n{}", self.verdict, filled(&self.connection));
         if let Some(by) = &self.by {
             text += &format!("by {by:#}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
         for warning in &self.warnings {
-            text += &format!("warning: {warning}\n");
+            text += &filled(&format!("warning: {warning}"));
         }
         let mut before: Option<&ExplainedStep<'_>> = None;
         let mut left_out = 0;
@@ -172,12 +174,14 @@ impl ExplainedStep<'_> {
             Some(false) => "no",
             None => "?",
         };
-        *text += &format!(
-            "{:indent$}{number:<3} {matched:<3}  {}: {}\n",
-            "",
-            self.matches(),
-            self.why()
-        );
+        let start = format!("{:indent$}{number:<3} {matched:<3}  ", "");
+        let line = format!("{start}{}: {}", self.matches(), self.why());
+        // Many jumps deep, a few words would be left for a line.
+        *text += &match start.len() <= WIDTH / 2 {
+            true => folded(&line, start.len()),
+            false => line,
+        };
+        text.push('\n');
     }
 }
 
