@@ -463,7 +463,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(random(256))]
+        #![proptest_config(random(100))]
 
         #[test]
         fn the_recovered_config_installs_the_same(wanted in any_config()) {
@@ -525,6 +525,19 @@ mod tests {
             assert_eq!(recovered.ignored_inbound_subnets.len(), 1, "{mode} {ipv6}");
             assert_eq!(expected(mode, &plan(&recovered)), installed.tables, "{mode} {ipv6}");
         }
+    }
+
+    #[test]
+    fn a_rule_for_all_addresses_needs_no_comment() {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.ignored_inbound_subnets = vec!["0.0.0.0/0".parse().unwrap()];
+        config.ipv6 = false;
+        let mut tables = expected(Mode::Nft, &plan(&config));
+        let rules = tables[0].chains.iter_mut().flat_map(|chain| &mut chain.rules);
+        for rule in rules.filter(|rule| rule.action == Action::Return && rule.conditions.is_empty()) {
+            rule.comment = Some(Name::from("mine"));
+        }
+        assert_eq!(super::config(Mode::Nft, &found(tables)), Ok(config));
     }
 
     #[test]

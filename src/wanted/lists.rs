@@ -58,6 +58,15 @@ mod tests {
     use super::*;
     use crate::rules::examples::random;
     use crate::rules::subnet::addresses;
+    use crate::wanted::config::Subnet;
+
+    #[test]
+    fn every_address_of_a_family_is_a_subnet() {
+        for family in Family::ALL {
+            let subnet: Subnet = all(family).parse().unwrap();
+            assert!(subnet.is_of_all() && subnet.family() == family);
+        }
+    }
 
     #[test]
     fn ports_are_listed_one_by_one_or_as_ranges() {
