@@ -19,10 +19,11 @@ use xtask::shell::{Result, Run as _, need_root, root, target};
 use crate::architecture::Architecture;
 use crate::build::{self, ORDER};
 
-/// What runs before `main`, and what musl has of the assembler: callgrind knows no names of sections for these.
+/// What runs before `main`, what musl has of the assembler, for which callgrind knows no names of sections, and what looks up the
+/// kernel's clock, which valgrind hides.
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text)
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
-*libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text)";
+*libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
 /// What the allocator cuts up first (src/allocator.rs), after all other data: the pages that hold those are the first that it
 /// uses.
