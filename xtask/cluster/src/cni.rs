@@ -10,7 +10,7 @@ use xtask::shell::{Result, Run as _, root};
 
 use crate::images;
 use crate::kubectl::Kubectl;
-use crate::machine::{NETWORKS, NODE, PLUGINS};
+use crate::machine::{NETWORKS, PLUGINS};
 use crate::pod::{self, Pod};
 use crate::services::{NETWORK, wait_for};
 use crate::world::{Scenario, World};
@@ -51,6 +51,9 @@ pub(crate) struct Agent<'a> {
     /// The network configuration without the plugin.
     before: Vec<u8>,
 }
+
+/// Where it is, changed.
+pub(crate) const CHANGED: &str = "/run/node/deploy-cni";
 
 /// What deploy/cni is changed in: the images' names, and flags of the chart's that other scenarios count on.
 const CHANGES: [(&str, &str, &str); 4] = [
@@ -230,12 +233,12 @@ pub(crate) fn metric(name: &str) -> Option<i64> {
 
 /// deploy/cni with its base changed, and a folder in it that takes the base and the component of the taint.
 fn copied() -> Result<PathBuf> {
-    let folder = Path::new(NODE).join("deploy-cni");
+    let folder = Path::new(CHANGED);
     if folder.exists() {
-        fs::remove_dir_all(&folder)?;
+        fs::remove_dir_all(folder)?;
     }
     let deployed = root().join("deploy/cni");
-    Command::new("cp").arg("--recursive").arg(deployed).arg(&folder).run()?;
+    Command::new("cp").arg("--recursive").arg(deployed).arg(folder).run()?;
     for (file, from, to) in CHANGES {
         let file = folder.join("base").join(file);
         let text = fs::read_to_string(&file)?;
@@ -320,7 +323,7 @@ fn unmeshed(world: &World<'_>, namespace: &str, name: &str) -> Result<()> {
 }
 
 /// A pod as the injector makes it where `cniEnabled` is set, but for the validator.
-fn injected(name: &str) -> Value {
+pub(crate) fn injected(name: &str) -> Value {
     let mut object = pod::plain(name);
     object["metadata"]["labels"]["linkerd.io/control-plane-ns"] = json!("linkerd");
     object["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "edge-1"});
@@ -328,7 +331,7 @@ fn injected(name: &str) -> Value {
 }
 
 /// proxy-init in the place of Linkerd's network validator, as the chart runs that.
-fn validator() -> Value {
+pub(crate) fn validator() -> Value {
     json!({
         "name": "linkerd-network-validator",
         "image": images::PROXY_INIT,

@@ -1,4 +1,5 @@
-//! Pages of docs/ with commands of kubectl's: each is really run, and what it prints has to be what the page says.
+//! Pages of docs/ with commands: each of kubectl's, or of a page about the node each, is really run, and what it prints has to be
+//! what the page says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,27 @@ use serde_json::{Value, json};
 use xtask::page::{self, PODS, is_output, matches, plain};
 use xtask::shell::{Result, Run as _, root};
 
+use crate::cni::{self, Agent};
 use crate::images;
 use crate::machine::NODE;
 use crate::pod::{self, INIT, Pod};
+use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
-/// A page, and what makes its pods.
+/// A page whose commands of kubectl's are run here, and what makes its pods.
 type Page = (&'static str, fn(&World<'_>, &str) -> Result<()>);
 const PAGES: [Page; 2] = [("docs/debugging.md", debugged), ("docs/rollout.md", rolled_out)];
+
+/// A page about the node, of which every command is run here, there; what happens before them, and what does after each.
+type NodesPage = (
+    &'static str,
+    fn(&Agent<'_>, &World<'_>, &str) -> Result<()>,
+    fn(&str, &World<'_>, &str) -> Result<()>,
+);
+const NODES_PAGES: [NodesPage; 2] = [
+    ("docs/cni.md", set_up, |_, _, _| Ok(())),
+    ("docs/node.md", started_early, start_when_rolled),
+];
 
 /// What the pages call the namespace and the registry.
 const NAMESPACE: &str = "emojivoto";
@@ -23,31 +37,57 @@ const REGISTRY: &str = "REGISTRY/";
 
 /// The pages' scenarios; what is really said goes into this folder, for whoever has to bring a page up to date.
 pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
-    PAGES
+    let name = |page| format!("what {page} says");
+    let mut scenarios: Vec<_> = PAGES
         .map(|(page, make_pods)| {
             let folder = folder.to_owned();
-            Scenario::new(format!("what {page} says"), move |world, namespace| {
+            Scenario::new(name(page), move |world, namespace| {
                 make_pods(world, namespace)?;
-                let text = fs::read_to_string(root().join(page))?;
-                let (really, commands) = run(world, namespace, &text)?;
-                if commands == 0 {
-                    return Err("the page has no commands of kubectl's".into());
-                }
-                if really == text {
-                    return Ok(format!("all {commands} commands of kubectl's print it"));
-                }
-                let written = folder.join(PathBuf::from(page).file_name().unwrap_or_default());
-                fs::write(&written, &really)?;
-                let mut lines = really.lines().zip(text.lines());
-                let (really, page) = lines.find(|(really, page)| really != page).unwrap_or(("more", "less"));
-                Err(format!(
-                    "{page:?} should be {really:?}; {} is the page as it should be",
-                    written.display()
-                )
-                .into())
+                check(world, namespace, page, &folder, "kubectl ", |_| Ok(()))
             })
         })
-        .into()
+        .into();
+    scenarios.extend(NODES_PAGES.map(|(page, before, after)| {
+        let folder = folder.to_owned();
+        let try_it = move |world: &World<'_>, namespace: &str| {
+            cni::with_agent(world, |agent| {
+                before(agent, world, namespace)?;
+                check(world, namespace, page, &folder, "", |command| {
+                    after(command, world, namespace)
+                })
+            })
+        };
+        Scenario::new(name(page), try_it).alone()
+    }));
+    scenarios
+}
+
+/// Runs a page's commands that begin so, and this after each, and compares what they print with the page.
+fn check(
+    world: &World<'_>,
+    namespace: &str,
+    page: &str,
+    folder: &Path,
+    begin: &str,
+    after: impl Fn(&str) -> Result<()>,
+) -> Result<String> {
+    let text = fs::read_to_string(root().join(page))?;
+    let (really, commands) = run(world, namespace, &text, begin, after)?;
+    if commands == 0 {
+        return Err("the page has no such commands".into());
+    }
+    if really == text {
+        return Ok(format!("all {commands} commands print it"));
+    }
+    let written = folder.join(PathBuf::from(page).file_name().unwrap_or_default());
+    fs::write(&written, &really)?;
+    let mut lines = really.lines().zip(text.lines());
+    let (really, page) = lines.find(|(really, page)| really != page).unwrap_or(("more", "less"));
+    Err(format!(
+        "{page:?} should be {really:?}; {} is the page as it should be",
+        written.display()
+    )
+    .into())
 }
 
 /// The pods of docs/debugging.md, after the same connections as in `cargo xtask pods`.
@@ -81,23 +121,73 @@ fn rolled_out(world: &World<'_>, namespace: &str) -> Result<()> {
     voting.warned("BackOff")
 }
 
-/// The page with what its commands of kubectl's really print, and how many these are. A line of the page that is right stays,
+/// Those of docs/cni.md: one that works, one with an annotation of its own, and one whose annotation is wrong.
+fn set_up(agent: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
+    let kubectl = &world.cluster.kubectl;
+    agent.install()?;
+    let annotated = |name: &str, ports: &str| {
+        let mut pod = cni::injected(name);
+        pod["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": ports});
+        Pod::create(kubectl, namespace, &pod)
+    };
+    Pod::create(kubectl, namespace, &cni::injected("web"))?.ready()?;
+    annotated("skipping", "8080")?.ready()?;
+    annotated("voting", "80s")?.warned("FailedCreatePodSandBox")
+}
+
+/// The pod of docs/node.md that starts before the plugin is there, which the page installs.
+fn started_early(_: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
+    let mut early = cni::injected("early");
+    early["spec"]["initContainers"] = json!([cni::validator()]);
+    Pod::create(&world.cluster.kubectl, namespace, &early)?.ended("linkerd-network-validator")?;
+    Ok(())
+}
+
+/// Once the page's agent is there: the early pod is healed, another one starts, and somebody removes part of a third one's rules.
+fn start_when_rolled(command: &str, world: &World<'_>, namespace: &str) -> Result<()> {
+    if !command.starts_with("kubectl rollout status ") {
+        return Ok(());
+    }
+    let kubectl = &world.cluster.kubectl;
+    let early = Pod::new(kubectl, namespace, "early");
+    early.ready()?;
+    early.has_event("LinkerdCNIRepaired")?;
+    for name in ["web", "flushed"] {
+        Pod::create(kubectl, namespace, &cni::injected(name))?.ready()?;
+    }
+    let flushed = Pod::new(kubectl, namespace, "flushed");
+    flushed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
+    flushed.warned("LinkerdCNIDrifted")?;
+    wait_for("a look at each pod", || {
+        cni::metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(2)
+    })
+}
+
+/// The page with what its commands that begin so really print, and how many these are. A line of the page that is right stays,
 /// with its `…`.
-fn run(world: &World<'_>, namespace: &str, text: &str) -> Result<(String, usize)> {
+fn run(
+    world: &World<'_>,
+    namespace: &str,
+    text: &str,
+    begin: &str,
+    after: impl Fn(&str) -> Result<()>,
+) -> Result<(String, usize)> {
     let names = Names::of(world, namespace)?;
     let mut really = String::new();
     let mut lines = text.lines().peekable();
     let mut commands = 0;
     while let Some(line) = lines.next() {
         really += &format!("{line}\n");
-        let Some(first) = line.strip_prefix("    $ kubectl ") else {
+        let command = line.strip_prefix("    $ ");
+        let Some(command) = command.filter(|command| command.starts_with(begin)) else {
             continue;
         };
-        let mut command = format!("kubectl {first}");
-        while command.ends_with('\\') {
-            let more = lines.next().ok_or("a command ends with a backslash")?;
+        let mut command = command.to_owned();
+        // A shell reads on after a backslash, and after a pipe.
+        while command.ends_with(['|', '\\']) {
+            let more = lines.next().ok_or("a command goes on, and the page ends")?;
             really += &format!("{more}\n");
-            command = format!("{}{}", command.trim_end_matches('\\'), more.trim_start());
+            command = format!("{} {}", command.trim_end_matches('\\').trim_end(), more.trim_start());
         }
         let mut expected = Vec::new();
         while let Some(line) = lines.next_if(|line| is_output(line)) {
@@ -122,6 +212,7 @@ fn run(world: &World<'_>, namespace: &str, text: &str) -> Result<(String, usize)
         }
         really += &"\n".repeat(blank);
         commands += 1;
+        after(&command)?;
     }
     Ok((really, commands))
 }
@@ -143,6 +234,15 @@ impl Names {
         let mut pairs = vec![
             (NAMESPACE.to_owned(), namespace.to_owned()),
             (REGISTRY.to_owned(), "registry.example/".to_owned()),
+            // As the scenarios change it; what this version of Kubernetes doesn't know of it, it leaves out.
+            (
+                "apply -k deploy/cni/".to_owned(),
+                format!("apply --validate=false -k {}/", cni::CHANGED),
+            ),
+            (
+                "delete -k deploy/cni/".to_owned(),
+                format!("delete -k {}/", cni::CHANGED),
+            ),
         ];
         let found = kubectl.json(&["get", "pods", "--namespace", namespace])?;
         let found = found["items"].as_array().cloned().unwrap_or_default();
@@ -201,6 +301,11 @@ impl Names {
                 |status: &&Value| status["name"] == last["name"] && status.pointer("/state/terminated").is_some();
             Some(statuses.iter().find(ended)?["name"].as_str()?.to_owned())
         })?;
-        pod.logs(&debugger)
+        let log = pod.logs(&debugger)?;
+        // It has had a terminal, but what it writes is kept as the pod's log.
+        if log.contains("\x1b[") {
+            return Err(format!("{line} writes colours into the pod's log: {log:?}").into());
+        }
+        Ok(log)
     }
 }
