@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 use crate::shell::{Result, Run as _, root};
 use serde_json::json;
 
+/// Where `cargo xtask pods --newer` has the /usr of a containerd that is newer than the system's, in the folder that it fills.
+pub const NEWER: &str = "newer";
+
 /// A container runs one of these.
 #[derive(Debug)]
 pub struct Image {

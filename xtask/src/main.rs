@@ -47,8 +47,9 @@ Commands:
           docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
           --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
   pods    Run pods by containerd with proxy-init as the init container, and with linkerd-cni as a CNI plugin, make
-          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name has all words: --only legacy auto;
-          --release takes the image from the OCI layout of cargo xtask release
+          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name
+          has all words: --only legacy auto; --release takes the image from the OCI layout of cargo xtask release;
+          --newer takes containerd and runc from Debian sid, and pods with users of their own are tried too
   cluster Run a Kubernetes cluster of one node, its API server and kubelet built from Debian's source (once, 8 minutes of
           processor time), and pods with proxy-init on it, looked at with kubectl (needs root). --only WORD... tries the
           scenarios whose name has all words; --keep leaves the cluster running until Ctrl-C, and says how to reach it

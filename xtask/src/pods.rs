@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use xtask::apt;
+use xtask::containerd::NEWER;
 use xtask::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::architecture::Architecture;
@@ -39,18 +40,25 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// `cargo xtask pods [--release] [--only WORD...]`
+/// The release of Debian that has a containerd by which pods have users of their own, and a runc for it.
+const RELEASE: &str = "sid";
+
+/// `cargo xtask pods [--newer] [--release] [--only WORD...]`
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let (layout, rest) = match arguments {
+    let (newer, rest) = match arguments {
+        [flag, rest @ ..] if flag == "--newer" => (true, rest),
+        rest => (false, rest),
+    };
+    let (layout, rest) = match rest {
         [flag, rest @ ..] if flag == "--release" => (Some(release::layout("proxy-init")), rest),
         rest => (None, rest),
     };
     let words = match rest {
         [] => &[],
         [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
-        _ => return Err("usage: cargo xtask pods [--release] [--only WORD...]".into()),
+        _ => return Err("usage: cargo xtask pods [--newer] [--release] [--only WORD...]".into()),
     };
-    match try_with(layout.as_deref(), words)? {
+    match try_with(newer, layout.as_deref(), words)? {
         Outcome::AsExpected => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
@@ -58,12 +66,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 
 /// Runs all scenarios.
 pub(crate) fn check() -> Result<Outcome> {
-    try_with(None, &[])
+    try_with(false, None, &[])
 }
 
-/// Runs the scenarios whose names have all of these words, with the image of this OCI layout if there is one, then sees that
-/// nothing is left, also after a kill -9.
-fn try_with(layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
+/// Runs the scenarios whose names have all of these words, by a newer containerd than the system's or not, with the image of
+/// this OCI layout if there is one, then sees that nothing is left, also after a kill -9.
+fn try_with(newer: bool, layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if NEEDS.iter().any(|(program, _)| setup::find(program).is_none())
         && let Err(error) = apt::mirror()
@@ -74,6 +82,11 @@ fn try_with(layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
     }
     setup::programs(&NEEDS)?;
     let folder = lay_out()?;
+    if newer {
+        // Its C library and what else it needs are in there.
+        let root = apt::unpack_all(RELEASE, "containerd", &["containerd"])?;
+        std::os::unix::fs::symlink(root.join("usr"), folder.join(NEWER))?;
+    }
     if let Some(layout) = layout {
         if !layout.exists() {
             return Err(format!("no {}: cargo xtask release makes it", layout.display()).into());

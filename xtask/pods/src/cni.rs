@@ -48,6 +48,8 @@ pub(crate) struct Servers {
 
 /// The networks by an API server, and the file of each one's kubeconfig.
 const BY_API: [&str; 7] = ["good", "slow", "failing", "away", "expired", "flapping", "waiting"];
+/// The kubeconfig where none is read.
+const NO_FILE: &str = "/nonexistent";
 /// The network by annotations.
 const BY_ANNOTATIONS: &str = "annotations";
 /// The same for a runtime that is told to hand over nothing.
@@ -155,27 +157,33 @@ impl Servers {
     }
 }
 
+/// The plugin in a list of network configurations.
+fn entry(kubeconfig: &Path, pod_info: &str) -> Value {
+    json!({
+        "type": "linkerd-cni",
+        "log_level": "debug",
+        "kubernetes": {"kubeconfig": kubeconfig},
+        "linkerd": linkerd::cni_section(pod_info),
+    })
+}
+
+/// The same, for a runtime that hands over the pod's annotations.
+pub(crate) fn by_annotations() -> Value {
+    let mut entry = entry(Path::new(NO_FILE), "annotations");
+    entry["capabilities"] = json!({POD_ANNOTATIONS: true});
+    entry
+}
+
 /// One for each server, with Linkerd's default configuration in nft mode, and those by annotations.
 pub(crate) fn networks(servers: &Servers) -> Vec<Network> {
-    let entry = |kubeconfig: &Path, pod_info: &str| {
-        json!({
-            "type": "linkerd-cni",
-            "log_level": "debug",
-            "kubernetes": {"kubeconfig": kubeconfig},
-            "linkerd": linkerd::cni_section(pod_info),
-        })
-    };
     let chained = |name: &'static str, entry: Value| Network {
         chained: vec![entry],
         ..Network::new(name)
     };
     let by_api = BY_API.map(|name| chained(name, entry(&servers.kubeconfig(name), "api")));
-    let nothing = entry(Path::new("/nonexistent"), "annotations");
-    let mut annotations = nothing.clone();
-    annotations["capabilities"] = json!({POD_ANNOTATIONS: true});
     let mut networks: Vec<_> = by_api.into();
-    networks.push(chained(BY_ANNOTATIONS, annotations));
-    networks.push(chained(NOTHING, nothing));
+    networks.push(chained(BY_ANNOTATIONS, by_annotations()));
+    networks.push(chained(NOTHING, entry(Path::new(NO_FILE), "annotations")));
     networks
 }
 
@@ -356,7 +364,7 @@ pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
     scenarios
 }
 
-fn annotations(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+pub(crate) fn annotations(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     // kubelet's own.
     let kubelets = [("kubernetes.io/config.source", "api")];
     let all = kubelets.iter().chain(pairs);

@@ -143,6 +143,28 @@ pub(crate) struct LinuxSandboxSecurityContext {
 pub(crate) struct NamespaceOption {
     #[prost(enumeration = "NamespaceMode", tag = "2")]
     pub(crate) pid: i32,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) userns_options: Option<UserNamespace>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserNamespace {
+    #[prost(enumeration = "NamespaceMode", tag = "1")]
+    pub(crate) mode: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) uids: Vec<IdMapping>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) gids: Vec<IdMapping>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct IdMapping {
+    #[prost(uint32, tag = "1")]
+    pub(crate) host_id: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) container_id: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) length: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
@@ -269,6 +291,10 @@ pub(crate) struct Mount {
     pub(crate) container_path: String,
     #[prost(string, tag = "2")]
     pub(crate) host_path: String,
+    #[prost(message, repeated, tag = "6")]
+    pub(crate) uid_mappings: Vec<IdMapping>,
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) gid_mappings: Vec<IdMapping>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -19,12 +19,12 @@ pub(crate) fn network() -> Network {
 }
 
 /// An image, a mode, and the mode that this comes to.
-type Combination = (
+pub(crate) type Combination = (
     &'static str,
     fn(&Images) -> &Image,
     &'static [(&'static str, &'static str)],
 );
-const COMBINATIONS: [Combination; 3] = [
+pub(crate) const COMBINATIONS: [Combination; 3] = [
     (
         "scratch",
         Images::scratch,
@@ -79,13 +79,27 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     for (name, image, modes) in COMBINATIONS {
         for &(mode, becomes) in modes {
             scenarios.push(Scenario::new(format!("image {name}, mode {mode}"), move |world| {
-                meshed(world, image(world.images), mode, becomes, |_| {})
+                meshed(
+                    world,
+                    mesh::pod(world, NETWORK)?,
+                    image(world.images),
+                    mode,
+                    becomes,
+                    |_| {},
+                )
             }));
         }
     }
     for (name, change, mode, becomes) in CHANGES {
         scenarios.push(Scenario::new(format!("mode {mode} {name}"), move |world| {
-            meshed(world, world.images.legacy(), mode, becomes, change)
+            meshed(
+                world,
+                mesh::pod(world, NETWORK)?,
+                world.images.legacy(),
+                mode,
+                becomes,
+                change,
+            )
         }));
     }
     scenarios.push(Scenario::new("limits".to_owned(), limited));
@@ -104,31 +118,37 @@ fn flags(mode: &str) -> Vec<&str> {
 }
 
 /// A pod with proxy-init, the network validator, then an application and a stand-in for the proxy: real connections in both
-/// directions, and what debug containers say of it.
-fn meshed(
+/// directions, and what debug containers say of it. It is removed.
+pub(crate) fn meshed(
     world: &World<'_>,
+    pod: Pod<'_>,
     image: &Image,
     mode: &str,
     becomes: &str,
     change: impl Fn(&mut Container<'_>),
 ) -> Result<String> {
-    let pod = mesh::pod(world, NETWORK)?;
     let flags = flags(mode);
     let mut init = mesh::init(image, &flags);
     change(&mut init);
     let installed = pod.run(&init)?.succeeded()?;
     // kubelet runs init containers again, when the sandbox's containers are gone.
     pod.run(&init)?.succeeded()?;
+    in_the_mesh(world, &pod, becomes)?;
+    pod.remove()?;
+    Ok(last_line(&installed))
+}
+
+/// A pod with the chart's rules in this mode, in which nothing runs yet: the network validator, real connections, and what
+/// debug containers say.
+pub(crate) fn in_the_mesh(world: &World<'_>, pod: &Pod<'_>, mode: &str) -> Result<()> {
     // As the chart does after a CNI plugin.
     for (listen, connect) in [("0.0.0.0:4140", "1.1.1.1:20001"), ("[::]:4140", "[fd00::1]:20001")] {
         let args = ["--listen-addr", listen, "--connect-addr", connect, "--timeout", "10s"];
         pod.run(&mesh::validator(world.images.scratch(), &args))?.succeeded()?;
     }
-    let connections = mesh::connections(world, &pod, true);
-    Containers::start(world, &pod)?.try_connections(world, &connections)?;
-    debugged(world, &pod, becomes, &connections)?;
-    pod.remove()?;
-    Ok(last_line(&installed))
+    let connections = mesh::connections(world, pod, true);
+    Containers::start(world, pod)?.try_connections(world, &connections)?;
+    debugged(world, pod, mode, &connections)
 }
 
 /// What show, verify and explain say in a debug container, as root and as the image's user, when these connections have been

@@ -54,12 +54,16 @@ pub(crate) fn debugger<'a>(image: &'a Image, command: &'a [&'a str]) -> Containe
 
 /// A pod such as a deployment's, without containers.
 pub(crate) fn pod<'a>(world: &World<'a>, network: &str) -> Result<Pod<'a>> {
-    let meta = Meta {
+    Pod::start(world.node, network, &meta())
+}
+
+/// The metadata of such a pod.
+pub(crate) fn meta() -> Meta {
+    Meta {
         name: "web".to_owned(),
         namespace: "emojivoto".to_owned(),
         ..Meta::default()
-    };
-    Pod::start(world.node, network, &meta)
+    }
 }
 
 /// The containers of a pod's that run on.

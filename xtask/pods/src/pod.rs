@@ -14,10 +14,11 @@ use xtask::wait;
 
 use crate::cri::{
     Capability, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest, CreateContainerRequest,
-    ExecSyncRequest, ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
+    ExecSyncRequest, IdMapping, ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
     LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode,
     NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest, ProfileType,
     RemovePodSandboxRequest, RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopPodSandboxRequest,
+    UserNamespace,
 };
 use crate::node::Node;
 
@@ -29,6 +30,8 @@ pub(crate) struct Meta {
     pub(crate) namespace: String,
     pub(crate) labels: HashMap<String, String>,
     pub(crate) annotations: HashMap<String, String>,
+    /// `hostUsers: false`
+    pub(crate) own_users: bool,
 }
 
 /// A sandbox; it is removed with this.
@@ -40,6 +43,8 @@ pub(crate) struct Pod<'a> {
     cgroup: String,
     id: String,
     config: PodSandboxConfig,
+    /// Of the pod's ids on the node, if it has users of its own.
+    users: Option<IdMapping>,
     folder: PathBuf,
     /// IPv4's, then IPv6's.
     pub(crate) addresses: Vec<IpAddr>,
@@ -134,6 +139,12 @@ impl<'a> Pod<'a> {
         let name = format!("{}-{number}", meta.name);
         let folder = node.pod_folder(&name)?;
         let uid = format!("00000000-0000-4000-8000-{number:012}");
+        // As kubelet gives them: as many ids as 16 bits have, and to each pod others.
+        let users = meta.own_users.then(|| IdMapping {
+            host_id: (number + 1) << 16,
+            container_id: 0,
+            length: 1 << 16,
+        });
         // As kubelet names it.
         let cgroup = format!("{}/pod{uid}", node.cgroup);
         let config = PodSandboxConfig {
@@ -149,7 +160,7 @@ impl<'a> Pod<'a> {
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: format!("/{cgroup}"),
                 security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: Some(own_processes()),
+                    namespace_options: Some(namespaces(users.as_ref())),
                     seccomp: Some(runtime_default()),
                 }),
             }),
@@ -165,6 +176,7 @@ impl<'a> Pod<'a> {
             cgroup,
             id: made.pod_sandbox_id,
             config,
+            users,
             folder,
             addresses: Vec::new(),
             netns: PathBuf::new(),
@@ -205,6 +217,8 @@ impl<'a> Pod<'a> {
             mounts.push(Mount {
                 container_path: (*path).to_owned(),
                 host_path: folder.display().to_string(),
+                uid_mappings: self.users.iter().cloned().collect(),
+                gid_mappings: self.users.iter().cloned().collect(),
             });
         }
         let config = ContainerConfig {
@@ -220,7 +234,7 @@ impl<'a> Pod<'a> {
             mounts,
             log_path: log.clone(),
             tty: container.tty,
-            linux: Some(container.linux()),
+            linux: Some(container.linux(self.users.as_ref())),
         };
         let made = self.node.client.call(CreateContainerRequest {
             pod_sandbox_id: self.id.clone(),
@@ -298,7 +312,7 @@ impl<'a> Container<'a> {
         }
     }
 
-    fn linux(&self) -> LinuxContainerConfig {
+    fn linux(&self, users: Option<&IdMapping>) -> LinuxContainerConfig {
         let resources = self.limits.map(|(thousandths, memory)| LinuxContainerResources {
             cpu_period: 100_000,
             cpu_quota: i64::from(thousandths) * 100,
@@ -312,7 +326,7 @@ impl<'a> Container<'a> {
                     add_capabilities: owned(self.add),
                     drop_capabilities: owned(self.drop),
                 }),
-                namespace_options: Some(own_processes()),
+                namespace_options: Some(namespaces(users)),
                 run_as_user: self.user.map(|user| Int64Value { value: user.into() }),
                 readonly_rootfs: self.read_only_root,
                 no_new_privs: self.no_new_privs,
@@ -402,9 +416,14 @@ fn read_log(log: &str) -> (String, String) {
     streams
 }
 
-fn own_processes() -> NamespaceOption {
+fn namespaces(users: Option<&IdMapping>) -> NamespaceOption {
     NamespaceOption {
         pid: NamespaceMode::Container.into(),
+        userns_options: users.map(|users| UserNamespace {
+            mode: NamespaceMode::Pod.into(),
+            uids: vec![users.clone()],
+            gids: vec![users.clone()],
+        }),
     }
 }
 
