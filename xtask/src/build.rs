@@ -60,7 +60,16 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
     build
         .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
         .run()?;
+    // SECURITY.md promises it.
+    if is_position_independent(name) && !has_no_address(&fs::read(&built)?) {
+        return Err(format!("{} is linked to a fixed address", built.display()).into());
+    }
     Ok(built)
+}
+
+/// Whether a program's file says that it can be loaded anywhere: `e_type` is `ET_DYN` (elf(5)).
+fn has_no_address(program: &[u8]) -> bool {
+    program.get(16..18) == Some(&[3, 0])
 }
 
 /// Builds the program of a package of this name with its functions' names.
