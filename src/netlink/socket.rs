@@ -151,8 +151,11 @@ impl Socket {
     /// As [`Socket::send_batch`], from within a user namespace. The socket has room for the batch: it has been sent before.
     pub(crate) fn send_batch_from(&self, within: &UserNamespace, batch: &FinishedBatch) -> Result<(), CommitError> {
         let send = || send(self.socket.as_raw_fd(), &batch.0, MsgFlags::empty()).map(drop);
-        within.call(send).map_err(CommitError::NotSent)?;
-        self.outcome()
+        match within.call(send) {
+            Some(Err(errno)) => Err(CommitError::NotSent(errno)),
+            // If it isn't known whether the batch was sent, the kernel's answer tells.
+            Some(Ok(())) | None => self.outcome(),
+        }
     }
 
     fn outcome(&self) -> Result<(), CommitError> {

@@ -115,7 +115,8 @@ pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<
         if result == Err(Errno::EINVAL)
             && let Some(owner) = UserNamespace::of_network()
         {
-            result = owner.call(|| set(&socket, level, SET_REPLACE, &structure));
+            let set = || set(&socket, level, SET_REPLACE, &structure);
+            result = owner.call(set).unwrap_or(Err(Errno::EINTR));
         }
         drop(old_counters);
         if result != Err(Errno::EAGAIN) {

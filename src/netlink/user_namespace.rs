@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{fstat, stat};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::Pid;
 
 /// A user namespace that isn't the process's own.
 #[derive(Debug)]
@@ -51,32 +51,38 @@ impl UserNamespace {
         (!is_own(&owner).ok()?).then_some(Self(owner))
     }
 
-    /// Whether the process may enter it, which takes CAP_SYS_ADMIN in there: its owner's user has that, and whoever has it
-    /// outside.
-    pub(crate) fn can_be_entered(&self) -> bool {
-        self.call(|| Ok(())).is_ok()
+    /// As [`UserNamespace::of_network`], if the process may enter it. That takes CAP_SYS_ADMIN in there: its owner's user
+    /// has that, and whoever has it outside.
+    pub(crate) fn enterable() -> Option<Self> {
+        Self::of_network().filter(|namespace| namespace.call(|| Ok(())) == Some(Ok(())))
     }
 
     /// Has a process in the user namespace make a system call on what processes share, such as a socket. Of what the call
-    /// writes into memory, nothing is seen here. On an error, nothing was done; where that process was killed, it isn't
-    /// known.
+    /// writes into memory, nothing is seen here. On an error, nothing was done; none: that process was killed, and it isn't
+    /// known whether anything was.
     ///
     /// `call` must not allocate: another thread may have been about to, and its lock stays locked in the new process.
-    pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        // SAFETY: the new process makes system calls only, and ends.
-        let child = match unsafe { fork() }? {
-            ForkResult::Parent { child } => child,
-            ForkResult::Child => {
+    pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
+        // Unlike fork(2), a clone(2) without a signal for the end leaves the new process to be waited for where SIGCHLD is
+        // ignored, as a program inherits it, and where an embedding program waits for whatever child ends.
+        let none: libc::c_long = 0;
+        // SAFETY: with no flags, nothing is shared and nothing written; the order of the arguments, which differs between
+        // architectures, doesn't matter. The new process makes system calls only, and ends.
+        let child = match Errno::result(unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) }) {
+            Err(errno) => return Some(Err(errno)),
+            Ok(0) => {
                 let done = setns(&self.0, CloneFlags::CLONE_NEWUSER).and_then(|()| call());
                 // SAFETY: it ends the process without running anything of the program's.
                 unsafe { libc::_exit(done.map_or_else(|errno| errno as libc::c_int, |()| 0)) }
             }
+            Ok(child) => Pid::from_raw(child as libc::pid_t),
         };
         loop {
             match waitpid(child, Some(WaitPidFlag::__WALL)) {
                 Err(Errno::EINTR) => {}
-                Ok(WaitStatus::Exited(_, code @ 1..)) => return Err(Errno::from_raw(code)),
-                _ => return Ok(()),
+                Ok(WaitStatus::Exited(_, 0)) => return Some(Ok(())),
+                Ok(WaitStatus::Exited(_, errno)) => return Some(Err(Errno::from_raw(errno))),
+                _ => return None,
             }
         }
     }

@@ -196,7 +196,7 @@ pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Op
 pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
     let (ids, _) = owner(rule)?;
     let rule = || shown.to_string();
-    if UserNamespace::of_network().is_some_and(|owner| owner.can_be_entered()) {
+    if UserNamespace::enterable().is_some() {
         return Some(Error::UnmappedOwner {
             mode,
             rule: rule(),

@@ -43,9 +43,9 @@ pub fn user_namespaces() -> UserNamespaces {
 }
 
 fn owner() -> NetworkOwner {
-    match (owns_network(), UserNamespace::of_network()) {
-        (Some(false), Some(owner)) if owner.can_be_entered() => NetworkOwner::Other,
-        (Some(false), _) => NetworkOwner::Closed,
+    match owns_network() {
+        Some(false) if UserNamespace::enterable().is_some() => NetworkOwner::Other,
+        Some(false) => NetworkOwner::Closed,
         _ => NetworkOwner::Own,
     }
 }

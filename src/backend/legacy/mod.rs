@@ -138,7 +138,7 @@ impl Legacy {
                 | Error::RolledBack { .. }
                 | Error::ForeignOwner { .. }
                 | Error::UnmappedOwner { .. }),
-            ) => match UserNamespace::of_network().filter(UserNamespace::can_be_entered) {
+            ) => match UserNamespace::enterable() {
                 Some(owner) => self.change_from(Some(&owner), rulesets),
                 None => Err(error),
             },
@@ -245,8 +245,7 @@ fn load_extensions(ruleset: &Ruleset) {
 pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
     let families = rulesets.iter().map(|ruleset| ruleset.family);
     read::check_nat(families.filter(|&family| has_sockets(family)))?;
-    let can_enter = || UserNamespace::of_network().is_some_and(|owner| owner.can_be_entered());
-    let foreign = || match owns_network() == Some(false) && !can_enter() {
+    let foreign = || match owns_network() == Some(false) && UserNamespace::enterable().is_none() {
         true => foreign_owner(rulesets),
         false => None,
     };
