@@ -245,6 +245,8 @@ pub fn writer(text: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use xtask::lab::seed;
 
     use super::*;
 
@@ -393,6 +395,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(seed()),
+            ..ProptestConfig::default()
+        })]
+
         /// Whatever a list holds, with whatever white space: the entry is once and last in it, nothing else changes, and
         /// taking it out restores every byte.
         #[test]

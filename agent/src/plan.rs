@@ -272,6 +272,8 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use xtask::lab::seed;
 
     use super::*;
 
@@ -447,6 +449,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(seed()),
+            ..ProptestConfig::default()
+        })]
+
         /// Whatever the folder holds and wherever the agent is killed: what is left is never worse than before, and the
         /// next agent ends at the same place.
         #[test]

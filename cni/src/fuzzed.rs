@@ -139,6 +139,8 @@ fn read_objects(input: &[u8]) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use xtask::lab::seed;
 
     use super::*;
 
@@ -171,6 +173,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(seed()),
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn no_bytes_make_it_panic(input: Vec<u8>) {
             read_all(&input);
