@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Object};
-use linkerd_cni::api;
 use linkerd_cni::object::{CONTROL_PLANE_COMPONENT, Containers};
+use linkerd_cni::{annotations, api};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -129,8 +129,7 @@ pub fn forget(pod: &mut Meshed) {
     metadata.owner_references = None;
     metadata.finalizers = None;
     if let Some(annotations) = &mut metadata.annotations {
-        // Those that the plugin may look at.
-        annotations.retain(|key, _| key.contains("linkerd.io/"));
+        annotations.retain(|key, _| annotations::counts(key));
     }
     if let Some(labels) = &mut metadata.labels {
         labels.retain(|key, _| key == CONTROL_PLANE_COMPONENT);
@@ -257,7 +256,10 @@ mod tests {
     fn what_the_plugin_would_ask_for_is_known_and_nothing_else_is_kept() {
         let mut seen = pod(|pod| {
             pod["metadata"]["labels"] = json!({"app": "web", CONTROL_PLANE_COMPONENT: "destination"});
-            pod["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": "8080", "other/key": "x"});
+            pod["metadata"]["annotations"] = json!({
+                "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/trust-root": "y",
+                "linkerd.io/proxy-version": "v2", "other/key": "x"
+            });
             pod["spec"]["containers"][1]["securityContext"] = json!({"runAsUser": 2102});
         });
         forget(&mut seen);
@@ -268,8 +270,11 @@ mod tests {
         assert!(known.init_containers.is_any && !known.init_containers.has_init);
         assert!(known.metadata.labels.unwrap().is_control_plane);
         let given = known.metadata.annotations.unwrap();
-        let expected = r#"{"config.linkerd.io/skip-inbound-ports": "8080"}"#;
-        assert_eq!(given, serde_json::from_str(expected).unwrap());
+        let expected = json!({
+            "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/proxy-version": "v2"
+        });
+        assert_eq!(json!(seen.metadata.annotations), expected);
+        assert_eq!(given, serde_json::from_value(expected).unwrap());
         // No pod is without containers; whoever says so is asked again.
         let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
         assert!(none.is_none());

@@ -57,6 +57,11 @@ pub(crate) const KEYS: [&str; 11] = [
     OUTBOUND_INTERFACES_TO_IGNORE,
 ];
 
+/// Whether the plugin looks at the annotation with this key.
+pub fn counts(key: &str) -> bool {
+    key == PROXY_VERSION || KEYS.contains(&key)
+}
+
 /// How long all annotations of an object may be together: `TotalAnnotationSizeLimitB` in Kubernetes' apimachinery
 /// (pkg/api/validation/objectmeta.go).
 const LONGEST: usize = 256 << 10;
