@@ -31,6 +31,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             |world, namespace| with_agent(world, |agent| outlive(world, namespace, agent)),
         )
         .alone(),
+        Scenario::new("the node's agent: a second DaemonSet of it", |world, namespace| {
+            with_agent(world, |agent| beside(world, namespace, agent))
+        })
+        .alone(),
     ]
 }
 
@@ -119,14 +123,33 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     if !rules.contains("443") {
         return Err(format!("a pod of the control plane's has {rules}").into());
     }
+    // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the four pods above are all
+    // that it counts, a look at them after it has seen this one.
+    let mut host = injected("host");
+    host["spec"]["hostNetwork"] = json!(true);
+    let host = start(world, namespace, &host)?;
     // Another program takes a rule away.
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
     meshed.warned("LinkerdCNIDrifted")?;
+    let meshed_pods = metric(r#"linkerd_cni_agent_pods{standing="meshed"}"#);
+    let log = agent.log("linkerd-cni")?;
+    let of_plugin = |pod: &Pod<'_>| log.contains(&format!("pod=\"{namespace}/{}\"", pod.name));
+    let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
+    let events = host.events()?.join("; ");
+    if meshed_pods != Some(4)
+        || !of_plugin(&meshed)
+        || of_plugin(&host)
+        || rules.contains("PROXY_INIT")
+        || events.contains("LinkerdCNI")
+    {
+        return Err(format!("with hostNetwork: {meshed_pods:?} meshed pods; {events}; {log}; {rules}").into());
+    }
+    kubectl.run(&["delete", "pod", "--namespace", namespace, "host"])?;
     // The agent is replaced, as in an update, and rolled back: pods that start then get their rules.
     for (what, name) in [("restart", "during-update"), ("undo", "during-rollback")] {
         kubectl.run(&["rollout", what, "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
         start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true)?;
-        agent.rolled()?;
+        agent.rolled("linkerd-cni")?;
     }
     // The API server is killed, and comes back.
     world.cluster.kill_service("kube-apiserver")?;
@@ -153,6 +176,53 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
          repaired in place; removed"
             .to_owned(),
     )
+}
+
+/// A second DaemonSet, such as a canary or what an installation under another name has left: it has the node's network too, so its
+/// pod waits for another port. Then the newer agent owns the files, and whichever leaves, pods get their rules from the other one.
+fn beside(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+    const CANARY: &str = "canary";
+    let kubectl = agent.kubectl;
+    let mut started = 0;
+    let mut pod_starts = || {
+        started += 1;
+        start(world, namespace, &injected(&format!("meshed-{started}")))?.try_injected(&world.neighbour, true)
+    };
+    let delete = |name: &str| {
+        let arguments = [
+            "delete",
+            "daemonset",
+            "--namespace",
+            AGENTS,
+            name,
+            "--cascade=foreground",
+        ];
+        kubectl.run(&arguments).map(drop)
+    };
+    agent.install()?;
+    kubectl.create(AGENTS, &agent.daemonset(CANARY, 9990)?)?;
+    wait_for("a pod that waits for a port", || {
+        let events = kubectl.run(&["get", "events", "--namespace", AGENTS]);
+        events.is_ok_and(|events| events.contains("FailedScheduling") && events.contains("free ports"))
+    })?;
+    pod_starts()?;
+    delete(CANARY)?;
+    for first_to_leave in [CANARY, "linkerd-cni"] {
+        kubectl.create(AGENTS, &agent.daemonset(CANARY, 9991)?)?;
+        agent.rolled(CANARY)?;
+        pod_starts()?;
+        if !agent.log(CANARY)?.contains("the files are this agent's") {
+            return Err(format!("the newer agent doesn't own the files: {}", agent.log(CANARY)?).into());
+        }
+        delete(first_to_leave)?;
+        pod_starts()?;
+        agent.is_installed()?;
+    }
+    delete(CANARY)?;
+    agent.uninstall()?;
+    Ok("on the same port, its pod waits; on another one, the newer agent owns the files; whichever is deleted, pods that start \
+        then have their rules; removed with the last one"
+        .to_owned())
 }
 
 /// In place of the configuration's own ports: the proxy's port for metrics, and what the application serves.
@@ -259,7 +329,12 @@ impl Agent<'_> {
         // This version of Kubernetes doesn't know all of it; what it doesn't know, it leaves out.
         self.kubectl
             .run(&["apply", "--validate=false", "--kustomize", &self.folder])?;
-        self.rolled()?;
+        self.rolled("linkerd-cni")?;
+        self.is_installed()
+    }
+
+    /// The node's folders have the plugin.
+    fn is_installed(&self) -> Result<()> {
         let list = fs::read_to_string(NETWORK)?;
         if !list.contains(r#""linkerd-cni""#) || !Path::new(PLUGINS).join("linkerd-cni").exists() {
             return Err(format!("the agent is ready, but the node has {list}").into());
@@ -267,23 +342,58 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// Waits until the agent is ready.
-    fn rolled(&self) -> Result<()> {
+    /// Waits until the agent of a DaemonSet is ready.
+    fn rolled(&self, daemonset: &str) -> Result<()> {
         self.kubectl.run(&[
             "rollout",
             "status",
             "--timeout=120s",
             "--namespace",
             AGENTS,
-            "daemonset/linkerd-cni",
+            &format!("daemonset/{daemonset}"),
         ])?;
         Ok(())
     }
 
+    /// What the agent of a DaemonSet has logged.
+    fn log(&self, daemonset: &str) -> Result<String> {
+        self.kubectl
+            .run(&["logs", "--namespace", AGENTS, &format!("daemonset/{daemonset}")])
+    }
+
+    /// The installed DaemonSet under another name, and with another port of the node's.
+    fn daemonset(&self, name: &str, port: u16) -> Result<Value> {
+        let mut object = self
+            .kubectl
+            .json(&["get", "daemonset", "--namespace", AGENTS, "linkerd-cni"])?;
+        let mut container = object.pointer_mut("/spec/template/spec/containers/0").map(Value::take);
+        let container = container.as_mut().ok_or("a DaemonSet without a container")?;
+        container["ports"] = json!([{"name": "admin", "containerPort": port}]);
+        for argument in container["args"].as_array_mut().into_iter().flatten() {
+            if *argument == json!("0.0.0.0:9990") {
+                *argument = json!(format!("0.0.0.0:{port}"));
+            }
+        }
+        let labels = json!({"k8s-app": name});
+        let mut spec = object["spec"]["template"]["spec"].take();
+        spec["containers"] = json!([container]);
+        Ok(json!({
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": name},
+            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}
+        }))
+    }
+
     /// The agent leaves the node as it was.
     fn uninstall(&self) -> Result<()> {
-        self.kubectl
-            .run(&["delete", "--kustomize", &self.folder, "--timeout=120s"])?;
+        self.kubectl.run(&[
+            "delete",
+            "--kustomize",
+            &self.folder,
+            "--ignore-not-found",
+            "--timeout=120s",
+        ])?;
         let after = fs::read(NETWORK)?;
         if after != self.before {
             return Err(format!("{NETWORK} became {}", String::from_utf8_lossy(&after)).into());
