@@ -1,12 +1,15 @@
 //! proxy-init as the init container of pods.
 
+use std::fs;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use xtask::shell::{Result, Run as _, root};
 
 use crate::images;
+use crate::machine::ADDRESS;
 use crate::pod::{self, INIT, Pod};
+use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
 /// An image, a mode, and the mode that this comes to.
@@ -32,7 +35,7 @@ struct Refused {
     says: &'static str,
 }
 
-// hostNetwork is not among these: proxy-init refuses the machine's own network namespace, and this node has another one.
+// hostNetwork is not among these: this node isn't in the machine's own network namespace, which proxy-init refuses.
 const REFUSED: [Refused; 5] = [
     Refused {
         name: "a flag that does not exist",
@@ -92,6 +95,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     scenarios.push(Scenario::new("--timeout-close-wait-secs, privileged", close_wait));
     scenarios.push(Scenario::new("limits of processor time and memory", limited));
     scenarios.push(Scenario::new("the init container again in the same sandbox", again).alone());
+    scenarios.push(Scenario::new("hostNetwork, on a node like kind's", on_the_node).alone());
     scenarios
 }
 
@@ -241,6 +245,80 @@ fn again(world: &World<'_>, namespace: &str) -> Result<String> {
     }
     pod.try_injected(&world.neighbour, true)?;
     Ok(last)
+}
+
+/// A pod with the node's network. This node is in a network namespace like any pod's, as kind's nodes are, and proxy-init takes it
+/// for one: the node is redirected, and stays so without the pod, until its rules are removed as docs/faq.md says.
+fn on_the_node(world: &World<'_>, namespace: &str) -> Result<String> {
+    // Nothing listens there, and the API server here.
+    let [nowhere, api] = [9999, 443].map(|port| format!("{ADDRESS}:{port}"));
+    // Where a connection from a pod to the node ends.
+    let sent = |to: &str, expected: &str| -> Result<bool> {
+        let seen = world.neighbour.exec("client", &["/peer", "connect", to])?;
+        Ok(seen == format!("{expected}, sent to {to}\n"))
+    };
+    let kubectl = &world.cluster.kubectl;
+    let redirect = || -> Result<()> {
+        let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
+        object["spec"]["hostNetwork"] = json!(true);
+        let pod = Pod::create(kubectl, namespace, &object)?;
+        installed(&pod)?;
+        if !sent(&nowhere, "port 4143")? {
+            return Err("the node is not redirected to the pod's proxy".into());
+        }
+        kubectl.run(&["delete", "pod", "--namespace", namespace, &pod.name])?;
+        // The rules stay, and lead to a proxy that is gone once its container is.
+        wait_for("the node without its API server", || {
+            sent(&api, "refused").is_ok_and(|refused| refused)
+        })
+    };
+    if !sent(&nowhere, "refused")? {
+        return Err("the node is redirected already".into());
+    }
+    let redirected = redirect();
+    // Other scenarios are to find the node as it was, whatever has failed.
+    remove_from_node(world)?;
+    redirected?;
+    let mut unmeshed = pod::plain("unmeshed");
+    unmeshed["spec"]["hostNetwork"] = json!(true);
+    let unmeshed = Pod::create(kubectl, namespace, &unmeshed)?;
+    unmeshed.ready()?;
+    if !sent(&format!("{ADDRESS}:8080"), "port 8080")? {
+        return Err("the node is still redirected".into());
+    }
+    kubectl.run(&["delete", "pod", "--namespace", namespace, &unmeshed.name])?;
+    Ok(
+        "the node is redirected, and its API server is refused without the pod; mended by kubectl debug node"
+            .to_owned(),
+    )
+}
+
+/// Removes proxy-init's rules from the node by the command of docs/faq.md.
+fn remove_from_node(world: &World<'_>) -> Result<()> {
+    const COMMAND: &str =
+        "kubectl debug node/NODE --image=REGISTRY/proxy-init:VERSION --profile=netadmin -- proxy-init uninstall";
+    let kubectl = &world.cluster.kubectl;
+    if !fs::read_to_string(root().join("docs/faq.md"))?.contains(COMMAND) {
+        return Err(format!("docs/faq.md doesn't say {COMMAND}").into());
+    }
+    let command = COMMAND
+        .replace("NODE", "node")
+        .replace("REGISTRY/proxy-init:VERSION", images::PROXY_INIT);
+    let words: Vec<_> = command.split(' ').skip(1).collect();
+    let said = kubectl.run(&words)?;
+    let name = said.split(' ').find(|word| word.starts_with("node-debugger-"));
+    let pod = Pod::new(kubectl, "default", name.ok_or_else(|| format!("no pod in {said}"))?);
+    let ended = pod.until("does not end", |pod| {
+        pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?
+            .as_i64()
+    })?;
+    let log = pod.logs("debugger")?;
+    kubectl.run(&["delete", "pod", "--namespace", "default", &pod.name])?;
+    let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
+    if ended != 0 || rules.contains("PROXY_INIT") {
+        return Err(format!("{command}: {ended}: {log}; the node has {rules}").into());
+    }
+    Ok(())
 }
 
 /// The chart's init container in this mode.
