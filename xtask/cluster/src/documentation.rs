@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use xtask::page::{self, PODS, is_output, matches, plain};
@@ -13,12 +13,17 @@ use crate::cni::{self, Agent};
 use crate::images;
 use crate::machine::NODE;
 use crate::pod::{self, INIT, Pod};
+use crate::rollout;
 use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
-/// A page whose commands of kubectl's are run here, and what makes its pods.
-type Page = (&'static str, fn(&World<'_>, &str) -> Result<()>);
-const PAGES: [Page; 2] = [("docs/debugging.md", debugged), ("docs/rollout.md", rolled_out)];
+/// A page whose commands that begin so are run here, and what makes its pods.
+type Page = (&'static str, &'static str, fn(&World<'_>, &str) -> Result<()>);
+const PAGES: [Page; 2] = [
+    ("docs/debugging.md", "", debugged),
+    // proxy-init's own are run by tests/integration/rollout.rs, and no others are there.
+    ("docs/rollout.md", "kubectl ", rolled_out),
+];
 
 /// A page about the node, of which every command is run here, there; what happens before them, and what does after each.
 type NodesPage = (
@@ -31,19 +36,50 @@ const NODES_PAGES: [NodesPage; 2] = [
     ("docs/node.md", started_early, start_when_rolled),
 ];
 
+/// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
+const NOT_RUN: [&str; 17] = [
+    // Other scenarios run these, and xtask/pods the last one.
+    "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
+    "proxy-init show --netns /proc/PID/ns/net",
+    // docs/detect.md has what it prints.
+    "sudo proxy-init detect",
+    // These take Linkerd's own program, or images of a registry's. tests/integration tries what the charts render.
+    "linkerd upgrade --set proxyInit.image.name=REGISTRY/proxy-init --set proxyInit.image.version=VERSION \\",
+    "linkerd upgrade --set proxy.image.name=REGISTRY/proxy --set proxy.image.version=LINKERD_VERSION-VERSION | kubectl apply -f -",
+    "linkerd install-cni --set image.name=REGISTRY/proxy-init-cni --set image.version=VERSION | kubectl apply -f -",
+    "docker buildx build --platform linux/amd64,linux/arm64 --build-arg REVISION=$(git rev-parse HEAD) \\",
+    "FROM REGISTRY/proxy-init:VERSION",
+    "FROM cr.l5d.io/linkerd/proxy:LINKERD_VERSION",
+    "ARG CNI_VERSION=v1.6.2",
+    // As a runtime does it for each pod.
+    "CNI_COMMAND=ADD CNI_CONTAINERID=sandbox-1 CNI_NETNS=/var/run/netns/pod CNI_IFNAME=eth0 \\",
+    // The page runs it for one platform.
+    "kubectl apply -k deploy/cni/overlays/NAME",
+    // These are no commands.
+    "- alert: MeshedPodsDoNotStart",
+    "{",
+    "the image's plugin, token, CNI_NETWORK_CONFIG",
+    "INFO plugin: linkerd-cni: 16 rules are in place in nft mode, because … command=\"ADD\" pod=\"shop/web-0\" container=\"…\"",
+    "# kustomization.yaml",
+];
+
 /// What the pages call the namespace and the registry.
 const NAMESPACE: &str = "emojivoto";
 const REGISTRY: &str = "REGISTRY/";
+
+/// What they call the image in whose place a substitute for linkerd-init runs here.
+const LINKERDS: &str = "cr.l5d.io/linkerd/proxy-init";
+const LINKERDS_VERSION: &str = "v2.4.3";
 
 /// The pages' scenarios; what is really said goes into this folder, for whoever has to bring a page up to date.
 pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     let name = |page| format!("what {page} says");
     let mut scenarios: Vec<_> = PAGES
-        .map(|(page, make_pods)| {
+        .map(|(page, begin, make_pods)| {
             let folder = folder.to_owned();
             Scenario::new(name(page), move |world, namespace| {
                 make_pods(world, namespace)?;
-                check(world, namespace, page, &folder, "kubectl ", |_| Ok(()))
+                check(world, namespace, page, &folder, begin, |_| Ok(()))
             })
         })
         .into();
@@ -72,6 +108,7 @@ fn check(
     after: impl Fn(&str) -> Result<()>,
 ) -> Result<String> {
     let text = fs::read_to_string(root().join(page))?;
+    all_are_run(&text, begin)?;
     let (really, commands) = run(world, namespace, &text, begin, after)?;
     if commands == 0 {
         return Err("the page has no such commands".into());
@@ -88,6 +125,24 @@ fn check(
         written.display()
     )
     .into())
+}
+
+/// Fails where a page has a block that is neither run nor among [`NOT_RUN`]. Commands that begin otherwise are run elsewhere.
+fn all_are_run(page: &str, begin: &str) -> Result<()> {
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !line.starts_with("    ") {
+            continue;
+        }
+        let rest = std::iter::from_fn(|| lines.next_if(|line| line.is_empty() || line.starts_with("    ")));
+        let block: Vec<_> = [line].into_iter().chain(rest).map(str::trim_start).collect();
+        let is_run_elsewhere = |command: &str| !command.starts_with(begin);
+        let is_run = line.starts_with("    $ ") || block[0].strip_prefix("$ ").is_some_and(is_run_elsewhere);
+        if !is_run && !NOT_RUN.contains(&block[0]) {
+            return Err(format!("a block that no test runs begins with {:?}", block[0]).into());
+        }
+    }
+    Ok(())
 }
 
 /// The pods of docs/debugging.md, after the same connections as in `cargo xtask pods`.
@@ -108,9 +163,20 @@ fn debugged(world: &World<'_>, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Those of docs/rollout.md: one that works, and one that doesn't start.
+/// Those of docs/rollout.md: a pod and a Deployment that linkerd-init has set up, one that proxy-init has, and one that doesn't
+/// start; and what Linkerd's CLI keeps of the values that it was given.
 fn rolled_out(world: &World<'_>, namespace: &str) -> Result<()> {
     let kubectl = &world.cluster.kubectl;
+    let linkerd = rollout::linkerd_init();
+    Pod::create(kubectl, namespace, &pod::meshed("emoji", &linkerd))?.ready()?;
+    kubectl.create(namespace, &rollout::workload("Deployment", 1, &linkerd))?;
+    rollout::wait_until_rolled(world, namespace, "deployment/web")?;
+    let values = format!(
+        "identity:\n  issuer: {{}}\nproxyInit:\n  image:\n    name: {LINKERDS}\n    version: {LINKERDS_VERSION}\n  iptablesMode: nft\n"
+    );
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "linkerd-config-overrides"},
+        "stringData": {"linkerd-config-overrides": values}});
+    kubectl.create(namespace, &secret)?;
     let web = pod::meshed("web", &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
     let mut voting = pod::meshed("voting", &web["spec"]["initContainers"][0]);
     let args = voting["spec"]["initContainers"][0]["args"].as_array_mut();
@@ -183,8 +249,8 @@ fn run(
             continue;
         };
         let mut command = command.to_owned();
-        // A shell reads on after a backslash, and after a pipe.
-        while command.ends_with(['|', '\\']) {
+        // A shell reads on after a backslash, after a pipe, and within quotes.
+        while command.ends_with(['|', '\\']) || command.matches('\'').count() % 2 == 1 {
             let more = lines.next().ok_or("a command goes on, and the page ends")?;
             really += &format!("{more}\n");
             command = format!("{} {}", command.trim_end_matches('\\').trim_end(), more.trim_start());
@@ -233,6 +299,13 @@ impl Names {
         let kubectl = &world.cluster.kubectl;
         let mut pairs = vec![
             (NAMESPACE.to_owned(), namespace.to_owned()),
+            // Others run scenarios in this cluster, and it has no control plane of Linkerd's.
+            ("get pods -A ".to_owned(), format!("get pods -n {namespace} ")),
+            ("-n linkerd ".to_owned(), format!("-n {namespace} ")),
+            (
+                format!("{LINKERDS}:{LINKERDS_VERSION}"),
+                images::LINKERD_INIT.to_owned(),
+            ),
             (REGISTRY.to_owned(), "registry.example/".to_owned()),
             // As the scenarios change it; what this version of Kubernetes doesn't know of it, it leaves out.
             (
@@ -288,12 +361,19 @@ impl Names {
         let words: Vec<_> = debug.split_whitespace().collect();
         let name = words.iter().skip_while(|word| **word != "-n").nth(2);
         let pod = Pod::new(kubectl, &self.namespace, name.ok_or("a command names no pod")?);
-        // -it, from the page, needs a terminal.
-        Command::new("script")
+        // -it, from the page, needs a terminal. Its input stays open: an end that comes before kubectl has set the terminal up is read
+        // as a zero byte, which the container's terminal echoes.
+        let mut debugging = Command::new("script")
             .args(["--quiet", "--return", "--command", line, "/dev/null"])
             .current_dir(&home)
             .envs(kubectl.environment())
-            .output()?;
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let input = debugging.stdin.take();
+        debugging.wait_with_output()?;
+        drop(input);
         let debugger = pod.until("has no debug container that ends", |pod| {
             let last = pod.pointer("/spec/ephemeralContainers")?.as_array()?.last()?;
             let statuses = pod.pointer("/status/ephemeralContainerStatuses")?.as_array()?;
@@ -307,5 +387,38 @@ impl Names {
             return Err(format!("{line} writes colours into the pod's log: {log:?}").into());
         }
         Ok(log)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_of_the_pages_is_run_or_known_not_to_be() {
+        let pages = PAGES.map(|(page, begin, _)| (page, begin)).into_iter();
+        let pages = pages.chain(NODES_PAGES.map(|(page, ..)| (page, "")));
+        let pages: Vec<_> = pages
+            .map(|(page, begin)| (fs::read_to_string(root().join(page)).unwrap(), begin))
+            .collect();
+        for (page, begin) in &pages {
+            all_are_run(page, begin).unwrap();
+            // In a list, a command is indented by more than those that are run.
+            for new in [
+                "    kubectl get nodes",
+                "    proxy-init show",
+                "      $ kubectl get pods",
+            ] {
+                let with_new = format!("{page}\nFor example:\n\n{new}\n");
+                let said = all_are_run(&with_new, begin).unwrap_err().to_string();
+                assert!(said.contains(new.trim_start()), "{said}");
+            }
+        }
+        for block in NOT_RUN {
+            assert!(
+                pages.iter().any(|(page, _)| page.contains(block)),
+                "no page has {block}"
+            );
+        }
     }
 }

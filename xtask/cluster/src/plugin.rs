@@ -7,6 +7,7 @@ use xtask::shell::Result;
 
 use crate::images;
 use crate::pod::{self, Pod};
+use crate::rollout;
 use crate::world::{Scenario, World};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
@@ -15,27 +16,27 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// What show, verify and explain answer of a running pod, each with its exit code and without a line of kubectl's own.
 fn asked(world: &World<'_>, namespace: &str) -> Result<String> {
-    let pod = Pod::create(
-        &world.cluster.kubectl,
-        namespace,
-        &pod::meshed("web", &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"])),
-    )?;
+    let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
+    let kubectl = &world.cluster.kubectl;
+    kubectl.create(namespace, &rollout::workload("Deployment", 1, &init))?;
+    let pod = Pod::create(kubectl, namespace, &pod::meshed("web", &init))?;
     pod.ready()?;
+    rollout::wait_until_rolled(world, namespace, "deployment/web")?;
     let ask = |code: i32, line: &str| -> Result<String> {
         let arguments: Vec<_> = ["proxy-init"].into_iter().chain(line.split_whitespace()).collect();
-        let output = world
-            .cluster
-            .kubectl
-            .output("", &[&arguments[..], &["--namespace", namespace]].concat())?;
+        let output = kubectl.output("", &[&arguments[..], &["--namespace", namespace]].concat())?;
         let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
         if output.status.code() != Some(code) || (code == 0 && !stderr.is_empty()) {
             return Err(format!("kubectl proxy-init {line}: {}: {stdout}{stderr}", output.status).into());
         }
         Ok(stdout)
     };
-    let shown = ask(0, "show web")?;
-    if !shown.starts_with("nft mode\n") || !shown.contains("to the proxy, port 4143") {
-        return Err(shown.into());
+    let mut shown = String::new();
+    for of in ["web", "deploy/web"] {
+        shown = ask(0, &format!("show {of}"))?;
+        if !shown.starts_with("nft mode\n") || !shown.contains("to the proxy, port 4143") {
+            return Err(shown.into());
+        }
     }
     let verified: Value = serde_json::from_str(&ask(0, "verify web --output json")?)?;
     if verified["in_place"] != true {

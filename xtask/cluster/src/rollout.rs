@@ -25,15 +25,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 /// one has to be answered, and by a proxy.
 fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
-    let linkerd = json!({
-        "name": INIT,
-        "image": images::LINKERD_INIT,
-        "securityContext": {"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}},
-        "volumeMounts": [{"name": "linkerd-proxy-init-xtables-lock", "mountPath": "/run"}]
-    });
+    let linkerd = linkerd_init();
     let ours = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
     kubectl.create(namespace, &service())?;
-    kubectl.create(namespace, &workload(kind, &linkerd))?;
+    kubectl.create(namespace, &workload(kind, REPLICAS, &linkerd))?;
     let workload_name = format!("{kind}/web");
     wait_until_rolled(world, namespace, &workload_name)?;
     check(world, namespace, images::LINKERD_INIT)?;
@@ -46,7 +41,7 @@ fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
         .start("client", &["/peer", "load", &format!("{address}:8080")])?;
     for (init, image) in [(&ours, images::PROXY_INIT), (&linkerd, images::LINKERD_INIT)] {
         kubectl.run_with(
-            &workload(kind, init).to_string(),
+            &workload(kind, REPLICAS, init).to_string(),
             &["replace", "--namespace", namespace, "--filename=-"],
         )?;
         wait_until_rolled(world, namespace, &workload_name)?;
@@ -60,8 +55,18 @@ fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
     }
 }
 
+/// The init container that stands in for linkerd-init.
+pub(crate) fn linkerd_init() -> Value {
+    json!({
+        "name": INIT,
+        "image": images::LINKERD_INIT,
+        "securityContext": {"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}},
+        "volumeMounts": [{"name": "linkerd-proxy-init-xtables-lock", "mountPath": "/run"}]
+    })
+}
+
 /// Waits until all pods are new ones and ready.
-fn wait_until_rolled(world: &World<'_>, namespace: &str, workload: &str) -> Result<()> {
+pub(crate) fn wait_until_rolled(world: &World<'_>, namespace: &str, workload: &str) -> Result<()> {
     let arguments = [
         "rollout",
         "status",
@@ -103,8 +108,9 @@ fn service() -> Value {
     })
 }
 
-/// Its pods go on for a while after they are told to end: as long as kube-proxy may need to send connections elsewhere.
-fn workload(kind: &str, init: &Value) -> Value {
+/// A workload of so many pods with this init container. They go on for a while after they are told to end: as long as kube-proxy may
+/// need to send connections elsewhere.
+pub(crate) fn workload(kind: &str, replicas: usize, init: &Value) -> Value {
     let mut spec = pod::specification(&[init]);
     spec["terminationGracePeriodSeconds"] = json!(5);
     for container in spec["containers"].as_array_mut().into_iter().flatten() {
@@ -117,7 +123,7 @@ fn workload(kind: &str, init: &Value) -> Value {
         "kind": kind,
         "metadata": {"name": "web"},
         "spec": {
-            "replicas": REPLICAS,
+            "replicas": replicas,
             "selector": {"matchLabels": {"app": "web"}},
             "template": {"metadata": {"labels": {"app": "web"}}, "spec": spec}
         }
