@@ -9,7 +9,7 @@ use super::nft;
 use crate::error::{Error, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
-use crate::nf_tables::commit::{self, Outcome, commit_fresh, transact};
+use crate::nf_tables::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
 use crate::nf_tables::step::Step;
 use crate::nf_tables::{read, refusal};
 use crate::rules::table::{Subsystem, Table};
@@ -190,10 +190,13 @@ impl Plan<'_> {
     /// Installs the rules if nothing has been committed to this namespace's nf_tables yet, so that the other mode can't
     /// have rules there either. Returns whether it did.
     pub(crate) fn install_if_fresh(&self) -> Result<bool, Error> {
-        match commit_fresh(self.mode(), &self.fresh()?)? {
+        let mode = self.mode();
+        match commit_fresh(mode, &self.fresh()?)? {
             Outcome::Committed => Ok(true),
+            Outcome::OtherGeneration => Ok(false),
             // The caller then reads what the namespace holds, which shows what became of the batch.
-            Outcome::OtherGeneration | Outcome::Unanswered(_) => Ok(false),
+            Outcome::Unanswered(_) if can_be_read(mode) => Ok(false),
+            Outcome::Unanswered(errno) => Err(not_known(mode, errno)),
         }
     }
 

@@ -135,9 +135,9 @@ pub(crate) fn transact<'a>(
     for attempt in 0..TRIES {
         back_off(attempt);
         // A new socket for each attempt: answers that an earlier one has not received are gone with it.
-        let socket = open(mode)?;
-        let snapshot = match (snapshot(mode, &socket), unanswered) {
-            (Ok(snapshot), _) => snapshot,
+        let read = open(mode).and_then(|socket| Ok((snapshot(mode, &socket)?, socket)));
+        let (snapshot, socket) = match (read, unanswered) {
+            (Ok(read), _) => read,
             (Err(error), None) => return Err(error),
             (Err(_), Some((_, errno))) => return Err(not_known(mode, errno)),
         };
@@ -164,7 +164,13 @@ pub(crate) fn transact<'a>(
     Err(Error::Contended { mode, tries: TRIES })
 }
 
-fn not_known(mode: Mode, errno: Errno) -> Error {
+/// Whether what nf_tables holds can be read.
+pub(crate) fn can_be_read(mode: Mode) -> bool {
+    open(mode).and_then(|socket| snapshot(mode, &socket)).is_ok()
+}
+
+/// The error about a batch of which it isn't known whether it was committed.
+pub(crate) fn not_known(mode: Mode, errno: Errno) -> Error {
     Error::Unanswered {
         mode,
         errno: error::Errno::of(errno),

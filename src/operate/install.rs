@@ -296,7 +296,7 @@ impl Work<'_, '_> {
     /// Returns the mode that was used, and why that one.
     fn run(&mut self) -> Result<(Mode, Reason), Error> {
         if self.install.mode == Choice::Auto
-            && let Some((mode, reason)) = self.install_if_untouched()
+            && let Some((mode, reason)) = self.install_if_untouched()?
         {
             (self.tell)(Notice::Chose(mode, &reason));
             self.settle_over_netlink(mode)?;
@@ -371,27 +371,35 @@ impl Work<'_, '_> {
     /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
     /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
     /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
-    fn install_if_untouched(&mut self) -> Option<(Mode, Reason)> {
+    ///
+    /// # Errors
+    /// [`Error::Unanswered`]
+    fn install_if_untouched(&mut self) -> Result<Option<(Mode, Reason)>, Error> {
         let Presence { families, unseen } = self.legacy_tables();
-        if legacy::read::read_nat(&families).ok()?.nat_rules(Subsystem::Legacy) > 0 {
-            return None;
+        let legacy = legacy::read::read_nat(&families);
+        if !legacy.is_ok_and(|found| found.nat_rules(Subsystem::Legacy) == 0) {
+            return Ok(None);
         }
         let lack = match in_nft_mode(&self.rulesets).install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
                 let legacy_hidden = unseen.is_some();
-                return Some((Mode::Nft, Reason::Supported { legacy_hidden }));
+                return Ok(Some((Mode::Nft, Reason::Supported { legacy_hidden })));
             }
             Err(error) if error.rules_out_nft_mode() => error,
-            _ => return None,
+            Err(error @ Error::Unanswered { .. }) => return Err(error),
+            _ => return Ok(None),
         };
         let plan = in_native_mode(&self.rulesets);
-        if !plan.install_if_fresh().ok()? {
-            return None;
+        match plan.install_if_fresh() {
+            Ok(true) => {
+                self.changed = true;
+                self.native = plan.into_table();
+                Ok(Some((Mode::Native, Reason::NftLacks(lack))))
+            }
+            Err(error @ Error::Unanswered { .. }) => Err(error),
+            _ => Ok(None),
         }
-        self.changed = true;
-        self.native = plan.into_table();
-        Some((Mode::Native, Reason::NftLacks(lack)))
     }
 
     fn install_over_netlink(&mut self, mode: Mode, planner: Planner) -> Result<(), Error> {

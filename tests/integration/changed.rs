@@ -194,6 +194,24 @@ fn a_look_that_fails_after_the_commit_does_not_hide_that_the_rules_are_in() {
     }
 }
 
+/// The kernel commits while it is sent the rules; what it answers is received later.
+#[test]
+fn rules_whose_commit_is_not_answered_are_not_said_to_be_absent() {
+    for mode in ["nft", "native", "auto"] {
+        let namespace = Namespace::new();
+        let line = Run::new(&chart_in(mode))
+            .failing("recvfrom", "ENOMEM")
+            .output(&namespace)
+            .last_line();
+        assert!(
+            line.contains("so it is not known whether the rules are installed") && line.contains("ENOMEM"),
+            "{mode}: {line}"
+        );
+        let rules = namespace.sh("nft list ruleset");
+        assert!(rules.contains("4143") && rules.contains("4140"), "{mode}: {rules}");
+    }
+}
+
 /// flock(2) may be interrupted by a signal, even as it unlocks.
 #[test]
 fn a_lock_that_cannot_be_given_back_is_no_failure() {
