@@ -158,14 +158,14 @@ fn tell(datagram: &[u8]) {
     }
 }
 
-/// The text with its control characters escaped.
+/// The text with those of its characters escaped that can't be seen, such as control characters and those that turn the direction
+/// of writing around.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() {
-            line.extend(character.escape_default());
-        } else {
-            line.push(character);
+        match character {
+            '"' | '\'' | '\\' => line.push(character),
+            _ => line.extend(character.escape_debug()),
         }
     }
     line

@@ -53,8 +53,8 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
     until("it says so", || agent.says("16 rules are in place"));
     log(&node, LogLevel::Debug, "nothing to do");
     // What others chose stays in its line.
-    log(&node, LogLevel::Error, "\u{1b}[1m\n2026-01-01 ERROR forged");
-    until("the error is there", || agent.says("forged"));
+    log(&node, LogLevel::Error, "\u{1b}[1m\n\u{202e}2026-01-01 ERROR 'forged'");
+    until("the error is there", || agent.says("'forged'"));
     // By a name of its own again, without writing through a link.
     let outside = node.path().join("outside");
     fs::write(&outside, "as it was").unwrap();
@@ -76,7 +76,7 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
         assert!(line.contains(&format!(" {level} plugin: linkerd-cni: ")), "{line}");
         assert!(line.contains(r#"command="ADD" pod="shop/web-0""#), "{line}");
     }
-    assert!(line("forged").contains(r"\u{1b}[1m\n2026"), "{said}");
+    assert!(line("forged").contains(r"\u{1b}[1m\n\u{202e}2026"), "{said}");
     assert!(!said.contains("nothing to do"), "{said}");
 }
 
