@@ -209,12 +209,7 @@ impl Keeper {
         let Folders { net, bin } = folders;
         state.binary = bin.stamp(PLUGIN).is_some();
         state.kubeconfig = !entry.needs_kubeconfig() || net.stamp(&self.installation.paths.kubeconfig).is_some();
-        let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
-        let named = folder.values().filter(|content| match content {
-            Content::File(file) => std::str::from_utf8(&file.bytes).is_ok_and(conflist::names_plugin),
-            Content::Other(_) => false,
-        });
-        state.configurations = named.count();
+        state.configurations = naming(net)?;
         Ok(())
     }
 
@@ -325,7 +320,6 @@ impl Keeper {
                 let line = format!("{} is left as it is: {reason}", net.path().join(name).display());
                 state.skipped.insert(name.clone(), line);
             }
-            state.configurations = plan.chained;
             let mut allowed = Vec::new();
             let now = Instant::now();
             for step in plan.steps {
@@ -350,8 +344,18 @@ impl Keeper {
                 }
                 allowed.push(step);
             }
-            if let Applied::All(written) = apply(net, &allowed)? {
-                self.counts.configurations += written;
+            let Applied {
+                written,
+                is_raced,
+                failure,
+            } = apply(net, &allowed);
+            self.counts.configurations += written;
+            if let Some(failure) = failure {
+                state.configurations = naming(net)?;
+                return Err(failure);
+            }
+            if !is_raced {
+                state.configurations = plan.chained;
                 if plan.chained == 0 {
                     state.notes.push(format!(
                         "{} has no network configuration yet that the plugin could be added to; waiting for one",
@@ -363,6 +367,7 @@ impl Keeper {
         }
         debug!("somebody else writes to {} at the same time", net.path().display());
         *again = SOON;
+        state.configurations = naming(net)?;
         Ok(())
     }
 
@@ -391,44 +396,71 @@ impl Keeper {
     }
 }
 
-enum Applied {
+/// What became of a plan.
+#[derive(Default)]
+struct Applied {
     /// How many configurations were written.
-    All(u64),
-    /// Somebody else wrote meanwhile.
-    Raced,
+    written: u64,
+    /// Somebody else wrote meanwhile, so that a new plan has to be made.
+    is_raced: bool,
+    /// The first failure.
+    failure: Option<String>,
 }
 
-fn apply(net: &Folder, steps: &[Step]) -> Result<Applied, String> {
-    let mut written = 0;
+/// Makes the changes, one after another. After a failure, which may be about one file alone, only those are made that stand alone.
+fn apply(net: &Folder, steps: &[Step]) -> Applied {
+    let mut applied = Applied::default();
     for step in steps {
+        if applied.failure.is_some() && !step.stands_alone() {
+            continue;
+        }
         let path = net.path().join(step.name());
-        let failed = |error: io::Error| format!("{} cannot be changed: {error}", path.display());
-        match step {
-            Step::Write {
-                name,
-                text,
-                mode,
-                before,
-            } => {
-                let is_hidden = name.starts_with('.');
-                let expected = (!is_hidden).then_some(before.as_ref());
-                if !net.write(name, &mut text.as_bytes(), *mode, expected).map_err(failed)? {
-                    return Ok(Applied::Raced);
-                }
-                if !is_hidden {
-                    written += 1;
+        match make(net, step) {
+            Ok(true) => match step {
+                Step::Write { name, .. } if name.starts_with('.') => {}
+                Step::Write { .. } => {
+                    applied.written += 1;
                     info!("wrote {}", path.display());
                 }
+                Step::Remove { .. } => info!("removed {}", path.display()),
+            },
+            Ok(false) => {
+                applied.is_raced = true;
+                break;
             }
-            Step::Remove { name, before } => {
-                if !net.remove_expected(name, before.as_ref()).map_err(failed)? {
-                    return Ok(Applied::Raced);
-                }
-                info!("removed {}", path.display());
+            Err(error) => {
+                let failure = format!("{} cannot be changed: {error}", path.display());
+                applied.failure.get_or_insert(failure);
             }
         }
     }
-    Ok(Applied::All(written))
+    applied
+}
+
+/// Makes a change; false: somebody else was faster.
+fn make(net: &Folder, step: &Step) -> io::Result<bool> {
+    match step {
+        Step::Write {
+            name,
+            text,
+            mode,
+            before,
+        } => {
+            let expected = (!name.starts_with('.')).then_some(before.as_ref());
+            net.write(name, &mut text.as_bytes(), *mode, expected)
+        }
+        Step::Remove { name, before } => net.remove_expected(name, before.as_ref()),
+    }
+}
+
+/// How many configurations name the plugin.
+fn naming(net: &Folder) -> Result<usize, String> {
+    let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
+    let named = folder.values().filter(|content| match content {
+        Content::File(file) => std::str::from_utf8(&file.bytes).is_ok_and(conflist::names_plugin),
+        Content::Other(_) => false,
+    });
+    Ok(named.count())
 }
 
 /// Takes everything back, and tries each part even if another failed.
@@ -447,16 +479,10 @@ fn take_back(installation: &Installation, net: &Folder, bin: &Folder) -> Result<
         }
         let Plan { steps, .. } = plan::remove(&folder, &hidden, &installation.entry()?, &installation.place);
         named |= !steps.is_empty();
-        match apply(net, &steps) {
-            Ok(Applied::Raced) => {}
-            Ok(Applied::All(_)) => {
-                done = Ok(());
-                break;
-            }
-            Err(error) => {
-                done = Err(error);
-                break;
-            }
+        let Applied { is_raced, failure, .. } = apply(net, &steps);
+        if !is_raced || failure.is_some() {
+            done = failure.map_or(Ok(()), Err);
+            break;
         }
     }
     // While a configuration names the plugin, its program has to be there.

@@ -38,6 +38,19 @@ impl Step {
             Step::Write { name, .. } | Step::Remove { name, .. } => name,
         }
     }
+
+    /// Whether it only puts the entry into a list that is there already, whatever became of the steps before it.
+    pub fn stands_alone(&self) -> bool {
+        match self {
+            Step::Write {
+                name,
+                text,
+                before: Some(_),
+                ..
+            } => !name.starts_with('.') && conflist::names_plugin(text),
+            _ => false,
+        }
+    }
 }
 
 /// The changes, in their order, and what was left alone.

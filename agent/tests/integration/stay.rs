@@ -132,6 +132,30 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
 }
 
 #[test]
+fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
+    let node = Node::new();
+    node.write("05-other.conflist", CALICO);
+    // In the way of the file that takes the list's place.
+    let in_the_way = node.net(".05-other.conflist.linkerd-cni-unfinished");
+    fs::create_dir(&in_the_way).unwrap();
+    let agent = node.agent(&[]);
+    let failure = "05-other.conflist cannot be changed";
+    until("it says what is wrong", || agent.says(failure));
+    node.write("10-calico.conflist", CALICO);
+    node.until_installed("10-calico.conflist");
+    until("it is ready", || agent.says("ready: 1 network configurations"));
+    fs::remove_dir(in_the_way).unwrap();
+    node.until_installed("05-other.conflist");
+    until("the failure is over", || {
+        agent.says(&format!("no longer: {}", node.net("05-other.conflist").display()))
+    });
+    let said = agent.terminate();
+    let first = said.lines().find(|line| line.contains("ready")).unwrap();
+    assert!(first.contains("not ready yet"), "{said}");
+    assert_eq!(said.matches(failure).count(), 2, "{said}");
+}
+
+#[test]
 fn a_node_without_a_network_yet_is_waited_for() {
     let node = Node::new();
     let agent = node.agent(&[]);
