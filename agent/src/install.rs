@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How long after the API server didn't answer it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// How long after a pass the next one comes where the kernel doesn't say what changes.
+const UNWATCHED: Duration = Duration::from_secs(1);
 /// How many events of one kind a pass makes: a folder may have any number of files.
 const EVENTS: usize = 8;
 
@@ -38,7 +41,8 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
     let installation = &settings.installation;
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
-    let watch = Watch::new().map_err(|error| format!("inotify: {error}"))?;
+    let mut watch = Watch::new();
+    let mut unwatched = None;
     let mut keeper = Keeper::new(installation.clone());
     let mut plugin_log = installation
         .paths
@@ -62,10 +66,25 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
         }
         let mut last = Report::default();
         loop {
-            add(&watch, &installation.paths);
+            if watch.is_err() {
+                watch = Watch::new();
+            }
+            let trouble = add(&watch, &installation.paths).err();
+            if trouble != unwatched {
+                if let Some(error) = &trouble {
+                    warn!(
+                        "inotify: {error}: the node's folders are looked at every second instead \
+                         (fs.inotify.max_user_instances and max_user_watches limit it)"
+                    );
+                }
+                unwatched = trouble;
+            }
             let start = Instant::now();
             let (state, mut again) = keeper.pass();
             told.metrics.passed(start.elapsed());
+            if unwatched.is_some() {
+                again = again.min(UNWATCHED);
+            }
             // Whoever owns the files has the socket too.
             if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
                 log.keep();
@@ -94,7 +113,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
                     was_allowed = true;
                     debug!("the API server answers what it will be asked when the agent ends");
                 }
-                changed = timeout(again, watch.changed()) => {
+                changed = timeout(again, changed(&watch)) => {
                     if let Ok(Err(error)) = changed {
                         warn!("inotify: {error}");
                         sleep(Duration::from_secs(1)).await;
@@ -152,7 +171,9 @@ pub fn stopped() -> Result<impl Future<Output = ()>, String> {
     })
 }
 
-fn add(watch: &Watch, paths: &Paths) {
+/// Watches the folders. On an error, not all that there are.
+fn add(watch: &io::Result<Watch>, paths: &Paths) -> Result<(), String> {
+    let watch = watch.as_ref().map_err(ToString::to_string)?;
     let mut folders = vec![
         paths.net.as_path(),
         paths.bin.as_path(),
@@ -161,8 +182,20 @@ fn add(watch: &Watch, paths: &Paths) {
     folders.extend(paths.authority.parent());
     folders.extend(paths.log.as_ref().map(|folder| folder.here.as_path()));
     for folder in folders {
-        // A folder that isn't there is the pass' trouble, which looks again.
-        let _ = watch.add(folder);
+        match watch.add(folder) {
+            // A folder that isn't there is the pass' trouble, which looks again.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            added => added.map_err(|error| error.to_string())?,
+        }
+    }
+    Ok(())
+}
+
+/// Waits until something in the folders that are watched has changed.
+async fn changed(watch: &io::Result<Watch>) -> io::Result<()> {
+    match watch {
+        Ok(watch) => watch.changed().await,
+        Err(_) => pending().await,
     }
 }
 

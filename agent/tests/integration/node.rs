@@ -1,5 +1,6 @@
 //! Folders that stand for a node's, and agents that run on them.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -162,12 +163,27 @@ impl Node {
         self.start(command)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
-        let program = std::env::var_os("LINKERD_CNI_AGENT");
-        let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_linkerd-cni-agent").into()));
+    /// One of which a system call fails each time.
+    pub(crate) fn agent_failing(&self, call: &str, error: &str) -> Agent {
+        let mut command = Command::new("strace");
+        // The process is the agent; strace is its grandchild.
         command
-            .arg0("/usr/bin/linkerd2-cni-install")
-            .args(arguments)
+            .args(["-D", "-f", "-qq", "--output=/dev/null"])
+            .args([format!("--trace={call}"), format!("--inject={call}:error={error}")])
+            .arg(program());
+        self.prepare(&mut command);
+        self.start(command)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command.arg0("/usr/bin/linkerd2-cni-install").args(arguments);
+        self.prepare(&mut command);
+        command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command
             .env_clear()
             .env("CONTAINER_MOUNT_PREFIX", self.path.join("host"))
             .env("CONTAINER_CNI_BIN_DIR", self.path.join("image"))
@@ -181,7 +197,6 @@ impl Node {
             .env("SSL_CERT_DIR", "/nonexistent")
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        command
     }
 
     /// Waits until the plugin is in place.
@@ -191,6 +206,11 @@ impl Node {
                 .is_some_and(|types| types.last().is_some_and(|last| last == "linkerd-cni"))
         });
     }
+}
+
+fn program() -> OsString {
+    let program = std::env::var_os("LINKERD_CNI_AGENT");
+    program.unwrap_or_else(|| env!("CARGO_BIN_EXE_linkerd-cni-agent").into())
 }
 
 pub(crate) fn types(text: &str) -> Option<Vec<String>> {

@@ -155,6 +155,28 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     assert_eq!(said.matches(failure).count(), 2, "{said}");
 }
 
+/// A node's programs share the kernel's limits, and some of them take all.
+#[test]
+fn where_the_kernel_does_not_tell_of_changes_it_looks_itself() {
+    for (call, error, words) in [
+        ("inotify_init1", "EMFILE", "Too many open files"),
+        ("inotify_add_watch", "ENOSPC", "No space left"),
+    ] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        let agent = node.agent_failing(call, error);
+        node.until_installed("10-calico.conflist");
+        node.write("10-calico.conflist", CALICO);
+        node.until_installed("10-calico.conflist");
+        let said = agent.terminate();
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("every second instead"))
+            .collect();
+        assert!(lines.len() == 1 && lines[0].contains(words), "{call}: {said}");
+    }
+}
+
 #[test]
 fn a_node_without_a_network_yet_is_waited_for() {
     let node = Node::new();
