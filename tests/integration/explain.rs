@@ -25,25 +25,6 @@ fn first_line(lab: &Lab, line: &str) -> String {
 }
 
 #[test]
-fn the_text_is_the_documented_one() {
-    let lab = pod_with_chart("nft");
-    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
-    let documentation = include_str!("../../docs/explain.md");
-    let (_, example) = documentation
-        .split_once("    $ proxy-init explain outbound --to 192.0.2.1:80\n")
-        .unwrap();
-    let (example, _) = example.split_once("\n\nThe first line").unwrap();
-    let example: Vec<_> = example
-        .lines()
-        .map(|line| line.strip_prefix("    ").unwrap_or(line))
-        .collect();
-    assert_eq!(
-        text(&lab, "outbound --to 192.0.2.1:80").lines().collect::<Vec<_>>(),
-        example
-    );
-}
-
-#[test]
 fn json_has_the_documented_keys() {
     let lab = pod_with_chart("native");
     let json: Value = serde_json::from_str(&text(&lab, "inbound --to [fd77::2]:4191 --output json")).unwrap();

@@ -22,6 +22,7 @@ mod native;
 mod nft;
 mod operate;
 mod packets;
+mod pages;
 mod privileges;
 mod proxy;
 mod readme;

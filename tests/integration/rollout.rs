@@ -1,58 +1,11 @@
-//! From linkerd-init to proxy-init and back: what docs/rollout.md shows.
+//! From linkerd-init to proxy-init and back.
 
 use std::net::SocketAddr;
-use std::process::Command;
 
 use xtask::lab::{Lab, Namespace, POD};
 use xtask::linkerd::Flags;
-use xtask::page::matches;
 
-use crate::support::{PROXY_INIT, Run, chart_in, install, saved};
-
-const PAGE: &str = include_str!("../../docs/rollout.md");
-
-/// Every command after a `$` and what the page says that it prints, one after the other in one namespace, which
-/// linkerd-init has set up. `…` is any text.
-#[test]
-fn the_page_shows_what_is_printed() {
-    let lab = Lab::new();
-    let namespace = &lab.pod;
-    Flags::default().add_with_iptables(namespace, "legacy");
-    let lines = PAGE.lines().map(str::trim_start).collect::<Vec<_>>();
-    let mut commands = 0;
-    for (number, line) in lines.iter().enumerate() {
-        let Some(command) = line.strip_prefix("$ ") else {
-            continue;
-        };
-        // cargo xtask cluster runs these.
-        if command.starts_with("kubectl ") {
-            continue;
-        }
-        let expected = lines[number + 1..]
-            .iter()
-            .take_while(|line| !line.is_empty() && !line.starts_with("$ "));
-        let printed = shell(namespace, command);
-        let printed: Vec<_> = printed.lines().map(str::trim_start).collect();
-        let expected: Vec<_> = expected.collect();
-        assert_eq!(printed.len(), expected.len(), "{command}: {printed:#?}");
-        for (printed, expected) in printed.iter().zip(expected) {
-            assert!(matches(printed, expected), "{command}\n{printed}\n{expected}");
-        }
-        commands += 1;
-    }
-    assert!(commands > 8, "the page has only {commands} commands");
-}
-
-/// What a shell command prints that finds the program under test.
-fn shell(namespace: &Namespace, command: &str) -> String {
-    let program = PROXY_INIT;
-    let folder = program.trim_end_matches("proxy-init");
-    let mut shell = Command::new("bash");
-    shell
-        .args(["-c", command])
-        .env("PATH", format!("{folder}:/usr/sbin:/usr/bin:/sbin:/bin"));
-    String::from_utf8(namespace.output(&mut shell).stdout).unwrap()
-}
+use crate::support::{Run, chart_in, install, saved};
 
 #[test]
 fn rules_of_linkerd_init_are_taken_over_in_the_same_mode_and_can_be_made_again() {

@@ -60,7 +60,7 @@ fn nft_counters(namespace: &Namespace, chain: &str) -> Vec<(u64, u64)> {
 const CHAINS: [&str; 4] = ["PREROUTING", "PROXY_INIT_REDIRECT", "OUTPUT", "PROXY_INIT_OUTPUT"];
 
 /// Connections of each kind, a different number of each, over both families.
-fn connections(lab: &Lab) {
+pub(crate) fn connections(lab: &Lab) {
     let _servers = [
         Server::start(&lab.pod, &[4143, 4140, 8080, 4190]),
         Server::start(&lab.outside, &[80, 4567]),

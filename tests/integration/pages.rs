@@ -1,0 +1,189 @@
+//! The pages of docs/: where their links lead, and that their commands print what they say. (Those of kubectl's are run by
+//! `cargo xtask cluster`.)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use xtask::lab::{Lab, Namespace, Server};
+use xtask::linkerd::Flags;
+use xtask::page::matches;
+
+use crate::show::connections;
+use crate::support::{PROXY_INIT, chart_in, install};
+
+/// A page of docs/.
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join("docs").join(page)).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs every command after a `$`, but kubectl's, one after the other in this namespace, and compares what each prints with
+/// what the page says. `…` is any text.
+fn each_command_prints_it(page: &str, namespace: &Namespace, at_least: usize) {
+    let text = read(page);
+    let lines: Vec<_> = text.lines().collect();
+    let mut commands = 0;
+    for (number, line) in lines.iter().enumerate() {
+        let Some(command) = line.trim_start().strip_prefix("$ ") else {
+            continue;
+        };
+        if command.starts_with("kubectl ") {
+            continue;
+        }
+        let said = lines[number + 1..]
+            .iter()
+            .take_while(|line| line.is_empty() || line.starts_with("    ") && !line.trim_start().starts_with("$ "));
+        let said: Vec<_> = said.map(|line| line.trim_start()).collect();
+        let said = said.join("\n").trim_end().to_owned();
+        let printed = shell(namespace, command);
+        let printed: Vec<_> = printed.trim_end().lines().map(str::trim_start).collect();
+        let said: Vec<_> = said.lines().collect();
+        assert_eq!(printed.len(), said.len(), "{page}: {command}: {printed:#?}");
+        for (printed, said) in printed.iter().zip(said) {
+            assert!(matches(printed, said), "{page}: {command}\n{printed}\n{said}");
+        }
+        commands += 1;
+    }
+    assert!(commands >= at_least, "{page} has only {commands} commands");
+}
+
+/// What a shell command prints that finds the program under test.
+fn shell(namespace: &Namespace, command: &str) -> String {
+    let folder = PROXY_INIT.trim_end_matches("proxy-init");
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", command])
+        .env("PATH", format!("{folder}:/usr/sbin:/usr/bin:/sbin:/bin"));
+    String::from_utf8(namespace.output(&mut shell).stdout).unwrap()
+}
+
+/// A pod with Linkerd's rules in nft mode.
+fn meshed() -> Lab {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    lab
+}
+
+#[test]
+fn rollout() {
+    let lab = Lab::new();
+    Flags::default().add_with_iptables(&lab.pod, "legacy");
+    each_command_prints_it("rollout.md", &lab.pod, 9);
+}
+
+#[test]
+fn detect() {
+    each_command_prints_it("detect.md", &meshed().pod, 1);
+}
+
+#[test]
+fn uninstall() {
+    each_command_prints_it("uninstall.md", &meshed().pod, 1);
+}
+
+#[test]
+fn native() {
+    each_command_prints_it("native.md", &Namespace::new(), 7);
+}
+
+#[test]
+fn validate() {
+    each_command_prints_it("validate.md", &meshed().pod, 1);
+}
+
+#[test]
+fn show() {
+    let lab = meshed();
+    connections(&lab);
+    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
+    each_command_prints_it("show.md", &lab.pod, 1);
+}
+
+#[test]
+fn explain() {
+    let lab = meshed();
+    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
+    each_command_prints_it("explain.md", &lab.pod, 3);
+}
+
+#[test]
+fn verify() {
+    let lab = meshed();
+    let _proxy = Server::start(&lab.pod, &[4143, 4140]);
+    each_command_prints_it("verify.md", &lab.pod, 3);
+}
+
+/// Each link to a file leads to one, and to a heading of it where it names one; each page of docs/ is in the index.
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    let mut indexed = BTreeSet::new();
+    let mut count = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap_or(root()).join(path),
+            };
+            let leads = match heading {
+                "" => target.exists(),
+                heading => fs::read_to_string(&target).is_ok_and(|text| headings(&text).contains(heading)),
+            };
+            if !leads {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+            if page.ends_with("docs/README.md") {
+                indexed.extend(target.canonicalize());
+            }
+            count += 1;
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(count > 100, "only {count} links were found");
+    let unknown: Vec<_> = pages()
+        .into_iter()
+        .filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs")))
+        .filter(|page| !page.ends_with("README.md") && !indexed.contains(&page.canonicalize().unwrap()))
+        .collect();
+    assert!(unknown.is_empty(), "not in docs/README.md: {unknown:?}");
+}
+
+/// The documents: those beside the README, and docs/.
+fn pages() -> Vec<PathBuf> {
+    [root().to_owned(), root().join("docs")]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
+}
+
+/// Where the links of a page lead, but for those to other sites.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
+        .filter(|link| !link.contains("://"))
+}
+
+/// What GitHub makes of a page's headings, for links to name.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut made = BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let letters = heading.chars().filter_map(|letter| match letter {
+            ' ' => Some('-'),
+            '-' | '_' => Some(letter),
+            letter => letter.is_alphanumeric().then_some(letter),
+        });
+        made.insert(letters.collect());
+    }
+    made
+}
