@@ -23,7 +23,7 @@ use crate::build::{self, ORDER};
 /// kernel's clock, which valgrind hides.
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text)
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
-*libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
+*libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
 /// What the allocator cuts up first (src/allocator.rs), after all other data: the pages that hold those are the first that it
 /// uses.
