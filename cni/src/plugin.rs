@@ -211,11 +211,12 @@ impl<'a> PodNamespace<'a> {
     /// the API server is asked about the pod.
     fn open(path: &'a Path) -> Result<Self, Error> {
         let namespace = Namespace::open(path).map_err(|error| invalid(path, error))?;
-        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)).
-        let here = fs::metadata("/proc/thread-self/ns/net").map(|file| (file.dev(), file.ino()));
+        // A namespace is a file on nsfs, known by its device and inode (namespaces(7)). The plugin has one thread, and a process
+        // is found sooner than a thread: the kernel makes each folder of /proc as it is looked up.
+        let here = fs::metadata("/proc/self/ns/net").map(|file| (file.dev(), file.ino()));
         let here = here.map_err(|error| {
             let unknown = "whether it is another than the plugin's own cannot be told";
-            invalid(path, format_args!("{unknown}: /proc/thread-self/ns/net: {error}"))
+            invalid(path, format_args!("{unknown}: /proc/self/ns/net: {error}"))
         })?;
         let there = fstat(&namespace).map_err(|errno| invalid(path, format_args!("fstat: {errno}")))?;
         if here == (there.st_dev, there.st_ino) {

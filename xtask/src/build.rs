@@ -114,7 +114,7 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     let flags = format!(
         "-C target-feature=+crt-static {} -L native={} -C link-arg=-Wl,-Bstatic -C link-arg=-lmnl \
          -C link-arg=-Wl,-T,xtask/src/no-unwind-tables.ld -C link-arg=-Wl,-T,{} {} {flags}",
-        placed(package, &target.libc),
+        placed(package, target),
         libraries.folder.display(),
         ORDER,
         remapped_paths()?
@@ -134,9 +134,14 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 
 /// Where a program is in memory. What reads an API server's answers is at another address each time; the others always at the
 /// same one: there is nothing to relocate at start-up. So musl has nothing to protect from writing after that, and what they
-/// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same.
-fn placed(package: &str, libc: &Libc) -> &'static str {
-    match libc {
+/// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same. What musl has to
+/// relocate, it reads of a list that takes a bit for most of the addresses (DT_RELR) and not 24 bytes, which GNU's linker writes
+/// for x86-64 alone.
+fn placed(package: &str, target: &Target) -> &'static str {
+    match target.libc {
+        Libc::Musl(..) if is_position_independent(package) && target.architecture == Architecture::Amd64 => {
+            "-C relocation-model=pic -C link-arg=-Wl,-z,pack-relative-relocs"
+        }
         _ if is_position_independent(package) => "-C relocation-model=pic",
         Libc::Musl(..) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
         Libc::Glibc(_) | Libc::Dynamic => "-C relocation-model=static",
