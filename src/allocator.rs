@@ -19,7 +19,7 @@ use dlmalloc::Dlmalloc;
 const STEP: usize = 16;
 
 /// The largest small block.
-const SMALL: usize = 512;
+const SMALL: usize = 1024;
 
 /// How much is cut up at a time.
 const PIECE: usize = 64 * 1024;

@@ -92,11 +92,13 @@ impl<'a> Attributes<'a> {
 
     /// The value of the first attribute of this type, if there is one.
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
-        for attribute in self {
-            let (found, value) = attribute?;
+        let mut bytes = self.0;
+        while !bytes.is_empty() {
+            let (found, value, rest) = first_attribute(bytes)?;
             if found == kind {
                 return Ok(Some(value));
             }
+            bytes = rest;
         }
         Ok(None)
     }
@@ -118,9 +120,11 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
+#[inline(always)]
 fn first_attribute(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), Malformed> {
-    let length = usize::from(u16_at(bytes, 0)?);
-    let kind = u16_at(bytes, 2)? & TYPE_MASK;
+    let &[one, two, three, four] = bytes.first_chunk().ok_or(Malformed)?;
+    let length = usize::from(u16::from_ne_bytes([one, two]));
+    let kind = u16::from_ne_bytes([three, four]) & TYPE_MASK;
     let value = bytes.get(4..length).ok_or(Malformed)?;
     Ok((kind, value, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }

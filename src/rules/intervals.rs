@@ -97,6 +97,16 @@ impl Intervals {
         intervals.iter().any(holds)
     }
 
+    /// Whether it holds every number of the other set.
+    pub fn includes(&self, other: &Self) -> bool {
+        let ours = self.as_slice();
+        other.as_slice().iter().all(|&(first, last)| {
+            let next = ours.partition_point(|&(_, end)| end < first);
+            ours.get(next)
+                .is_some_and(|&(start, end)| start <= first && last <= end)
+        })
+    }
+
     /// The numbers that both sets have.
     pub fn and(&self, other: &Self) -> Self {
         if let (Held::One((first, last)), Held::One((other_first, other_last))) = (&self.0, &other.0) {
@@ -119,6 +129,16 @@ impl Intervals {
 
     /// The numbers that only this set has.
     pub fn without(&self, other: &Self) -> Self {
+        if let (Held::One((first, last)), Held::One((other_first, other_last))) = (self.0.clone(), other.0.clone()) {
+            let before = other_first.checked_sub(1).map(|end| (first, end.min(last)));
+            let after = other_last.checked_add(1).map(|start| (start.max(first), last));
+            let left = |side: &(u128, u128)| side.0 <= side.1;
+            return match (before.filter(left), after.filter(left)) {
+                (Some(before), Some(after)) => Self(Held::List([before, after].into())),
+                (Some(one), None) | (None, Some(one)) => Self(Held::One(one)),
+                (None, None) => Self::default(),
+            };
+        }
         let mut only = Vec::with_capacity(self.as_slice().len() + 1);
         let mut others = other.as_slice().iter().peekable();
         for &(first, last) in self.as_slice() {
@@ -192,6 +212,7 @@ mod tests {
                 prop_assert_eq!(has(&rest, number), has(&one, number) && !has(&other, number));
             }
             prop_assert_eq!(one.meets(other.as_slice()), !both.is_empty());
+            prop_assert_eq!(one.includes(&other), both == other);
             for set in [&both, &rest] {
                 prop_assert_eq!(set, &Intervals::new(set.as_slice().iter().copied()), "sorted and merged");
             }

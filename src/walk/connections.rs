@@ -29,8 +29,8 @@ pub enum Meeting {
     None,
     /// Every one of them.
     All,
-    /// Those whose field has one of the first numbers; those with one of the second don't.
-    Some(Intervals, Intervals),
+    /// Those whose field has one of these numbers.
+    Some(Intervals),
     /// The condition is not understood.
     NotUnderstood,
 }
@@ -84,16 +84,27 @@ impl Connections {
     }
 
     fn changed(&self, field: Field, change: impl FnOnce(&Intervals) -> Intervals) -> Self {
-        let Some(numbers) = self.get(field).map(change) else {
-            return self.clone();
-        };
-        let changed = self.fields.iter().map(|(other, known)| match *other == field {
-            true => (*other, numbers.clone()),
-            false => (*other, known.clone()),
-        });
-        Self {
-            fields: changed.collect(),
+        let mut changed = self.clone();
+        if let Some(numbers) = self.get(field).map(change) {
+            changed.set(field, numbers);
         }
+        changed
+    }
+
+    /// Gives a field these numbers. One that doesn't exist still doesn't.
+    pub(super) fn set(&mut self, field: Field, numbers: Intervals) {
+        let mut fields = Arc::make_mut(&mut self.fields).iter_mut();
+        if let Some((_, known)) = fields.find(|(known, _)| *known == field) {
+            *known = numbers;
+        }
+    }
+
+    /// Whether all connections of another set with the same fields are of this one too.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        let is_in = |((field, ours), (other_field, theirs)): (&(Field, Intervals), &(Field, Intervals))| {
+            field == other_field && ours.includes(theirs)
+        };
+        self.fields.len() == other.fields.len() && self.fields.iter().zip(&*other.fields).all(is_in)
     }
 
     /// The same connections, which have this field, with these numbers.
@@ -136,7 +147,7 @@ impl Connections {
                     match (held.is_empty(), others.is_empty()) {
                         (true, _) => Meeting::None,
                         (false, true) => Meeting::All,
-                        (false, false) => Meeting::Some(all(held), all(others)),
+                        (false, false) => Meeting::Some(all(held)),
                     }
                 }
                 Some(None) => Meeting::NotUnderstood,
@@ -182,20 +193,31 @@ impl Connections {
         match self.get(field).map(|known| split(known, numbers, false)) {
             None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
             Some(Meeting::All) => (Some(self.clone()), None),
-            Some(Meeting::Some(held, others)) => {
-                let rest = match is_few(&others) {
-                    true => self.replaced(field, others),
-                    false => self.clone(),
-                };
-                (Some(self.replaced(field, held)), Some(rest))
-            }
+            Some(Meeting::Some(held)) => (
+                Some(self.replaced(field, held.clone())),
+                Some(self.but_for(field, &held)),
+            ),
         }
+    }
+
+    /// Those whose field has none of these numbers. Of too many pieces, they are over-approximated.
+    #[must_use]
+    pub(super) fn but_for(&self, field: Field, numbers: &Intervals) -> Self {
+        let mut others = self.clone();
+        if let Some(left) = self.get(field).map(|known| known.without(numbers)).filter(is_few) {
+            others.set(field, left);
+        }
+        others
     }
 
     /// Adds other connections with the same fields. Where that is more than can be told apart, it adds more than these.
     pub fn extend(&mut self, others: &Self) {
-        for (field, numbers) in Arc::make_mut(&mut self.fields) {
-            if let Some(others) = others.get(*field) {
+        for (index, (field, numbers)) in Arc::make_mut(&mut self.fields).iter_mut().enumerate() {
+            // Nearly always in the same place.
+            let there = others.fields.get(index).filter(|(known, _)| known == field);
+            if let Some(others) = there.map(|(_, others)| others).or_else(|| others.get(*field))
+                && !numbers.includes(others)
+            {
                 let all = numbers.as_slice().iter().chain(others.as_slice());
                 *numbers = Intervals::new(all.copied());
                 if let ([(first, _), .., (_, last)], false) = (numbers.as_slice(), is_few(numbers)) {
@@ -259,15 +281,14 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
 }
 
 fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
-    let (inside, outside) = (known.and(numbers), known.without(numbers));
-    let (held, others) = match negated {
-        false => (inside, outside),
-        true => (outside, inside),
+    let held = match negated {
+        false => known.and(numbers),
+        true => known.without(numbers),
     };
-    match (held.is_empty(), others.is_empty()) {
-        (true, _) => Meeting::None,
-        (false, true) => Meeting::All,
-        (false, false) => Meeting::Some(held, others),
+    match held.is_empty() {
+        true => Meeting::None,
+        false if held == *known => Meeting::All,
+        false => Meeting::Some(held),
     }
 }
 
@@ -424,11 +445,8 @@ mod tests {
         };
         let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
         let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
-        assert_eq!(
-            met(&marked, odd(false)),
-            Meeting::Some(odd_ones.clone(), even_ones.clone())
-        );
-        assert_eq!(met(&marked, odd(true)), Meeting::Some(even_ones, odd_ones));
+        assert_eq!(met(&marked, odd(false)), Meeting::Some(odd_ones));
+        assert_eq!(met(&marked, odd(true)), Meeting::Some(even_ones));
         // The mark is 0 from the beginning.
         assert_eq!(met(&all, odd(false)), Meeting::None);
         assert_eq!(met(&all, odd(true)), Meeting::All);
@@ -449,8 +467,8 @@ mod tests {
             negated,
         };
         let (those, others) = (marks(&[(80, 80)]), marks(&[(0, 79), (81, 65535)]));
-        assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone(), others.clone()));
-        assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone(), those.clone()));
+        assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone()));
+        assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone()));
         let only = |ports| all.with(Field::DestinationPort, &ports);
         assert_eq!(met(&only(those.clone()), to_80(false)), Meeting::All);
         assert_eq!(met(&only(those), to_80(true)), Meeting::None);

@@ -24,8 +24,8 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
     let mut is_told = true;
     // Those that meet all conditions so far; none as long as those are all.
     let mut matching: Option<Connections> = None;
-    // What the others have, as long as a single condition sets them apart.
-    let mut others_have = None;
+    // What of a field the last condition has left.
+    let mut last_held = None;
     let mut setting_apart = 0;
     for condition in &rule.conditions {
         let known = matching.as_ref().unwrap_or(&state.connections);
@@ -49,12 +49,13 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         reason = reason.or_else(|| Some(looked_at()));
         setting_apart += 1;
         match (condition.field(), meeting) {
-            (Some(field), Meeting::Some(held, others)) => {
-                others_have = is_few(&others).then_some((field, others));
+            (Some(field), Meeting::Some(held)) => {
                 is_told &= is_few(&held) && state.tells(field);
                 if is_few(&held) {
-                    matching = Some(known.replaced(field, held));
+                    let matching = matching.get_or_insert_with(|| state.connections.clone());
+                    matching.set(field, held.clone());
                 }
+                last_held = Some((field, held));
             }
             _ => is_told = false,
         }
@@ -66,7 +67,7 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
     let rest = match setting_apart {
         0 => None,
         1 => Some(with(
-            others_have.map(|(field, others)| state.connections.replaced(field, others)),
+            last_held.map(|(field, held)| state.connections.but_for(field, &held)),
         )),
         _ => Some(state.clone()),
     };

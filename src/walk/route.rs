@@ -195,11 +195,11 @@ fn ways<'a>(
                     state.assumptions.push(Assumption::no(question));
                     other.assumptions.push(Assumption::yes(question));
                     here.push(state);
-                    forwarded.push(State { via: others, ..other });
+                    forwarded.push(other.leaving_by(others));
                 } else if is_here {
                     here.push(state);
                 } else {
-                    forwarded.push(State { via: others, ..state });
+                    forwarded.push(state.leaving_by(others));
                 }
             }
             vec![(Way::In, here), (Way::Through, forwarded)]
@@ -208,7 +208,8 @@ fn ways<'a>(
             let (mut within, mut leaving) = (Vec::new(), Vec::new());
             for mut state in states {
                 // It is routed again: if it was redirected, to this host.
-                state.sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
+                let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
+                state.flow_mut().sent_by = sent_by.clone();
                 let devices = match state.taken {
                     Some((_, Action::Redirect(_))) => lo(),
                     Some((at, Action::Nat(nat))) => {
@@ -218,17 +219,14 @@ fn ways<'a>(
                         }
                         devices
                     }
-                    _ => state.sent_by.clone(),
+                    _ => sent_by,
                 };
                 for (by, states) in [
                     (devices.and(&lo()), &mut within),
                     (devices.without(&lo()), &mut leaving),
                 ] {
                     if !by.is_empty() {
-                        states.push(State {
-                            via: by,
-                            ..state.clone()
-                        });
+                        states.push(state.clone().leaving_by(by));
                     }
                 }
             }
@@ -267,7 +265,7 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
     let no_device = || Intervals::one(0);
     match (way, hook) {
         (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
-            state.set(Field::OutInterface, state.via.clone());
+            state.set(Field::OutInterface, state.flow.via.clone());
         }
         // What lo brings back comes in without its socket. Its translation is settled, and connection tracking knows it.
         (Way::Within, Hook::Ingress) => {
@@ -290,7 +288,9 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
 /// The answer to a packet that has come this way.
 fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
     let mut reply = state.reply();
-    reply.server = way.back().is_from_here().then(|| around.owner(reply.port.as_ref()));
+    let is_from_here = way.back().is_from_here();
+    let server = is_from_here.then(|| around.owner(reply.flow.port.as_ref()));
+    reply.flow_mut().server = server;
     set_out(reply, way.back())
 }
 
@@ -298,7 +298,7 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a>
 fn ack(state: State<'_>, way: Way) -> State<'_> {
     let mut ack = set_out(state.ack(), way);
     if way.is_from_here() {
-        ack.set(Field::OutInterface, ack.sent_by.clone());
+        ack.set(Field::OutInterface, ack.flow.sent_by.clone());
     }
     ack
 }

@@ -108,7 +108,7 @@ pub struct Assumption {
 }
 
 impl Assumption {
-    pub(super) fn yes(question: Question) -> Self {
+    pub(super) const fn yes(question: Question) -> Self {
         Self {
             question,
             answer: 0,
@@ -116,7 +116,7 @@ impl Assumption {
         }
     }
 
-    pub(super) fn no(question: Question) -> Self {
+    pub(super) const fn no(question: Question) -> Self {
         Self {
             answer: 1,
             ..Self::yes(question)

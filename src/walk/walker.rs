@@ -21,7 +21,7 @@ const DEEPEST: usize = 32;
 /// each would take for ever otherwise; 10,000 rules take a few times as many steps.
 const MOST_ASKED: usize = 1_000_000;
 /// When more sets of connections than this have left a base chain, they are taken together.
-const MOST_LEFT: usize = 256;
+const MOST_LEFT: usize = 64;
 
 /// The one of proxy-init's chains that connections should get to.
 #[derive(Debug, Clone, Copy)]
@@ -345,7 +345,7 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
         let mut out = Out::default();
-        let mut now = entering;
+        let (mut now, mut next) = (entering, Vec::new());
         let is_watched = self.watched.is_some_and(|watched| watched.is(table, chain));
         if is_watched {
             for state in &mut now {
@@ -362,16 +362,15 @@ impl<'a, 'g> Walker<'a, 'g> {
                 continue;
             }
             self.asked += now.len();
-            let mut next = Vec::with_capacity(now.len());
             let first = self.steps.as_ref().map_or(0, Vec::len);
-            for state in now {
+            for state in now.drain(..) {
                 self.rule(line, state, depth, first, &mut next, &mut out);
             }
-            now = merged(next);
+            std::mem::swap(&mut now, &mut next);
+            now = merged(now);
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not settled in
             // the watched chain are told by the rule that let them.
-            let are_told = |state: &State<'_>| state.after_watched && !state.is_settled;
-            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(are_told) {
+            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(State::is_told) {
                 out.left_chain = merged(out.left_chain);
             }
         }
@@ -451,7 +450,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         if !state.is_invalid() {
             return true;
         }
-        if !state.pending.is_empty() {
+        if !state.flow.pending.is_empty() {
             // It isn't translated, so that whoever waits for it gets it from a stranger, or somebody else gets it.
             self.decide(state, at, Fate::Dropped);
             return false;
