@@ -111,28 +111,32 @@ const FLAGS: [Flag; 14] = [
         "LINKERD_CNI_AGENT_OWN_FILE",
         "NAME",
         None,
-        "A list of the agent's own instead of an entry in each list: a copy of the first one, to be read before it",
+        "A list of the agent's own instead of an entry in each list: a copy of\n\
+         the first one, to be read before it",
     ),
     Flag(
         "plugin-log",
         "LINKERD_CNI_AGENT_PLUGIN_LOG",
         "FOLDER",
         None,
-        "A folder of the node, such as /run/linkerd-cni, in which the plugin finds a socket for what it logs",
+        "A folder of the node, such as /run/linkerd-cni, in which the plugin\n\
+         finds a socket for what it logs",
     ),
     Flag(
         "on-exit",
         "LINKERD_CNI_AGENT_ON_EXIT",
         "WHAT",
         Some("auto"),
-        "auto: remove the plugin if it is being uninstalled; keep: never; remove: always, as Linkerd's installer does",
+        "auto: remove the plugin if it is being uninstalled; keep: never;\n\
+         remove: always, as Linkerd's installer does",
     ),
     Flag(
         "rewrites-per-minute",
         "LINKERD_CNI_AGENT_REWRITES_PER_MINUTE",
         "NUMBER",
         Some("20"),
-        "How often it puts the entry back into one file that another program rewrites",
+        "How often it puts the entry back into one file that another program\n\
+         rewrites",
     ),
     Flag(
         "mode",
@@ -153,14 +157,16 @@ const FLAGS: [Flag; 14] = [
         "LINKERD_CNI_AGENT_VERIFY_EVERY",
         "SECONDS",
         Some("300"),
-        "How often every meshed pod's rules are compared with what they should be; 0: never",
+        "How often every meshed pod's rules are compared with what they should\n\
+         be; 0: never",
     ),
     Flag(
         "remove-taint",
         "LINKERD_CNI_AGENT_REMOVE_TAINT",
         "KEY",
         None,
-        "A taint of the node's, such as linkerd.io/cni-not-ready, that is removed once pods can be set up",
+        "A taint of the node's, such as linkerd.io/cni-not-ready, that is\n\
+         removed once pods can be set up",
     ),
 ];
 
@@ -300,17 +306,29 @@ pub enum Mode {
     Off,
 }
 
+const AFTER_HELP: &str = "\
+Example: watch the pods of this node, and say which have other rules
+  linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep
+
+Exit codes:
+  0  a signal ended it
+  1  it cannot run; the log says why
+  2  the command line or the environment is invalid
+
+docs/node.md says what it does, and what Linkerd's variables mean to it.";
+
 /// The command line of one of the programs.
 pub fn command(program: Program) -> Command {
     let mut command = Command::new(program.name())
-        .about("Installs the CNI plugin linkerd-cni on a node, keeps it there, and watches and heals the pods that it sets up")
+        .about("Keeps the CNI plugin linkerd-cni on a node, and heals the pods that it sets up")
         .version(proxy_init::BUILD)
-        .after_help("Each flag has a variable in the environment, too. docs/node.md says more.");
+        .next_line_help(true)
+        .after_help(AFTER_HELP);
     for Flag(name, variable, value, default, help) in FLAGS {
         let default = default
-            .map(|default| format!(" [default: {default}]"))
+            .map(|default| format!("\n[default: {default}]"))
             .unwrap_or_default();
-        let help = format!("{help} [env: {variable}]{default}");
+        let help = format!("{help}{default}\n[env: {variable}]");
         command = command.arg(Arg::new(name).long(name).value_name(value).help(help));
     }
     command
@@ -613,6 +631,16 @@ mod tests {
         assert_eq!(upstreams.log, "linkerd_cni_agent=info,warn".parse().unwrap());
         for level in ["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"] {
             read(&["a", "--log-level", level], &[]).unwrap();
+        }
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        for program in [Program::Agent, Program::Install, Program::Repair] {
+            let help = command(program).render_long_help().to_string();
+            let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{long:#?}");
+            assert!(help.contains("\nExample: ") && help.contains("\nExit codes:"), "{help}");
         }
     }
 

@@ -16,23 +16,34 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 const LONGEST: u64 = 16 << 20;
 
 const HELP: &str = "\
-linkerd-cni is a CNI plugin: it redirects a pod's TCP connections through its sidecar proxy. Container runtimes start
-it; it takes no arguments, but variables of the environment and the network configuration on standard input.
+linkerd-cni is a CNI plugin: it redirects a pod's TCP connections through its
+sidecar proxy. A container runtime starts it, and tells it what to do by
+variables of the environment and the network configuration on standard input.
 
-    CNI_COMMAND=ADD CNI_CONTAINERID=sandbox-1 CNI_NETNS=/var/run/netns/pod CNI_IFNAME=eth0 \\
-    CNI_ARGS='IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0' linkerd-cni < configuration.json
+Example: what a runtime does for a new pod
 
+  CNI_COMMAND=ADD CNI_NETNS=/var/run/netns/pod \\
+  CNI_CONTAINERID=sandbox-1 CNI_IFNAME=eth0 \\
+  CNI_ARGS='IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0' \\
+  linkerd-cni < configuration.json
+
+Variables:
   CNI_COMMAND      ADD, CHECK, DEL, GC, STATUS or VERSION
   CNI_CONTAINERID  the container (ADD, CHECK)
   CNI_NETNS        the path of its network namespace (ADD, CHECK)
   CNI_IFNAME       the name of its interface (ADD, CHECK)
   CNI_ARGS         its pod; without one, nothing is redirected
 
+Options:
   --version, -V    the version, commit and libraries
   --help, -h       this text
 
-The exit code is 0, or 1 with an error object on standard output. docs/cni.md lists the configuration's keys, the
-annotations that count, and the errors.";
+Exit codes:
+  0  done
+  1  failed; the error is an object on standard output
+
+docs/cni.md lists the configuration's keys, the annotations that count, and the
+errors.";
 
 #[cfg(target_env = "musl")]
 #[path = "../../src/allocator.rs"]

@@ -30,19 +30,27 @@ use tools::Tools;
 const HELP: &str = "\
 Usage: proxy-init-bench [OPTIONS]
 
-Measures proxy-init against the iptables and nft of this host, in throwaway network namespaces. It needs
-root, changes nothing in the host's own namespace, and leaves nothing behind. It takes about a minute,
-prints its tables, and writes benchmarks.md, benchmarks.svg and benchmarks-storm.svg.
+Measures proxy-init against the iptables and nft of this host, in throwaway
+network namespaces. It needs root, changes nothing in the host's own namespace,
+and leaves nothing behind. It takes about a minute, prints its tables, and
+writes benchmarks.md, benchmarks.svg and benchmarks-storm.svg.
 
 Options:
   --full             Many more runs, for narrower percentiles: about 6 minutes
-  --only WORD        Only tables with this word in their heading, such as storm; can be repeated
+  --only WORD        Only tables with this word in their heading, such as storm;
+                     can be repeated
   --runs N           N runs of everything
   --output FOLDER    Where to write the files (default: the current folder)
   --proxy-init PATH  Measure this binary instead of the one inside
   --help, --version
 
-Example: sudo ./proxy-init-bench --only limit --output /tmp";
+Example: measure under a CPU limit
+  sudo ./proxy-init-bench --only limit --output /tmp
+
+Exit codes:
+  0  measured
+  1  failed; the error says why
+  2  the command line is invalid";
 
 /// What the command line asks for.
 #[derive(Debug, Default)]

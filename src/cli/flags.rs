@@ -192,7 +192,8 @@ pub(super) const FLAGS: &[Flag] = &[
         short: Some('u'),
         placeholder: "UID",
         value: Value::Number(|to, text| set(&mut to.proxy_uid, values::owner(text))),
-        help: "User id of the proxy, whose own connections are not redirected [default: -1, none]",
+        help: "User id of the proxy, whose own connections are not redirected\n\
+               [default: -1, none]",
         ..FLAG
     },
     Flag {
@@ -200,7 +201,8 @@ pub(super) const FLAGS: &[Flag] = &[
         short: Some('g'),
         placeholder: "GID",
         value: Value::Number(|to, text| set(&mut to.proxy_gid, values::owner(text))),
-        help: "Group id of the proxy, whose own connections are not redirected [default: -1, none]",
+        help: "Group id of the proxy, whose own connections are not redirected\n\
+               [default: -1, none]",
         ..FLAG
     },
     Flag {
@@ -230,7 +232,8 @@ pub(super) const FLAGS: &[Flag] = &[
         alias: Some("subnets-to-ignore"),
         placeholder: "SUBNETS",
         value: Value::Number(|to, text| add(&mut to.inbound_subnets_to_ignore, values::list(text))),
-        help: "Connections from these subnets bypass the proxy, e.g. 10.0.0.0/8,fd00::/8",
+        help: "Connections from these subnets bypass the proxy,\n\
+               e.g. 10.0.0.0/8,fd00::/8",
         ..FLAG
     },
     Flag {
@@ -256,8 +259,9 @@ pub(super) const FLAGS: &[Flag] = &[
                 values::to_redirect(text, "subnet"),
             )
         }),
-        help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8, and, with\n\
-               --outbound-ports-to-redirect, only to those ports of them [default: all]",
+        help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8,\n\
+               and, with --outbound-ports-to-redirect, only to those ports of them\n\
+               [default: all]",
         ..FLAG
     },
     Flag {
@@ -278,21 +282,24 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::INBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
         value: Value::Word(|to, text| add(&mut to.inbound_interfaces_to_ignore, values::list(text))),
-        help: "Connections that come in by these interfaces bypass the proxy, e.g. net1,k6t-eth0",
+        help: "Connections that come in by these interfaces bypass the proxy,\n\
+               e.g. net1,k6t-eth0",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
         value: Value::Word(|to, text| add(&mut to.outbound_interfaces_to_ignore, values::list(text))),
-        help: "Connections that leave by these interfaces bypass the proxy, e.g. net1,tun0",
+        help: "Connections that leave by these interfaces bypass the proxy,\n\
+               e.g. net1,tun0",
         ..FLAG
     },
     Flag {
         name: flags::IPV6,
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.ipv6, values::boolean(text).map(Some))),
-        help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone [default: true]",
+        help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone\n\
+               [default: true]",
         ..FLAG
     },
     Flag {
@@ -301,9 +308,10 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
         words: || Choice::NAMED.map(|(name, _)| name).to_vec(),
         heading: PLACE,
-        help: "How the rules reach the kernel: nft (nf_tables over netlink, as iptables-nft does it),\n\
-               native (nf_tables without xtables), legacy (iptables-legacy-restore), plain (whatever\n\
-               iptables is on PATH) or auto (what fits the kernel and the namespace)\n\
+        help: "How the rules reach the kernel: nft (nf_tables over netlink, as\n\
+               iptables-nft does it), native (nf_tables without xtables), legacy\n\
+               (iptables-legacy-restore), plain (whatever iptables is on PATH) or\n\
+               auto (what fits the kernel and the namespace)\n\
                [default: legacy, or IPTABLES_MODE from the environment]",
         ..FLAG
     },
@@ -312,9 +320,10 @@ pub(super) const FLAGS: &[Flag] = &[
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
         heading: PLACE,
-        help: "Fail where the mode can't be used, instead of going on with a warning: legacy mode goes on in\n\
-               nft mode where iptables or its tables are missing, nft mode in native mode where the kernel\n\
-               lacks xtables [default: false, or PROXY_INIT_NO_FALLBACK from the environment]",
+        help: "Fail where the mode can't be used, instead of going on with a warning:\n\
+               legacy mode goes on in nft mode where iptables or its tables are\n\
+               missing, nft mode in native mode where the kernel lacks xtables\n\
+               [default: false, or PROXY_INIT_NO_FALLBACK from the environment]",
         ..FLAG
     },
     Flag {
@@ -336,7 +345,8 @@ pub(super) const FLAGS: &[Flag] = &[
             Subcommand::Detect,
         ],
         heading: PLACE,
-        help: "Network namespace to work in, e.g. /var/run/netns/pod [default: the current one]",
+        help: "Network namespace to work in, e.g. /var/run/netns/pod\n\
+               [default: the current one]",
         ..FLAG
     },
     Flag {
@@ -345,9 +355,10 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Switch(|to, text| set(&mut to.allow_host_network, values::boolean(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
-        help: "Install the rules even in the machine's own network namespace, which a pod with hostNetwork\n\
-               is in: there, the rules redirect the node's own connections and stay when the pod is gone.\n\
-               Without it, that is an error in a pod, and a warning elsewhere",
+        help: "Install the rules even in the machine's own network namespace, which a\n\
+               pod with hostNetwork is in: there, the rules redirect the node's own\n\
+               connections and stay when the pod is gone. Without it, that is an\n\
+               error in a pod, and a warning elsewhere",
         ..FLAG
     },
     Flag {
@@ -357,9 +368,10 @@ pub(super) const FLAGS: &[Flag] = &[
         words: || vec!["ipv4", "ipv6", "true", "false"],
         taken_by: &[Subcommand::Install],
         heading: PLACE,
-        help: "Print the rules and change nothing; needs no privileges. --simulate=ipv4 is input for\n\
-               iptables-restore --noflush, --simulate=ipv6 for ip6tables-restore --noflush; the\n\
-               combined output of both cannot be restored. In native mode it is input for nft -f -",
+        help: "Print the rules and change nothing; needs no privileges.\n\
+               --simulate=ipv4 is input for iptables-restore --noflush,\n\
+               --simulate=ipv6 for ip6tables-restore --noflush; the combined output\n\
+               of both cannot be restored. In native mode it is input for nft -f -",
         ..FLAG
     },
     Flag {
@@ -368,8 +380,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Switch(|to, text| set(&mut to.replace_other_backend, values::boolean(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
-        help: "Remove the rules that proxy-init installed in another mode; without it they are an error,\n\
-               because connections would be redirected twice",
+        help: "Remove the rules that proxy-init installed in another mode; without it\n\
+               they are an error, because connections would be redirected twice",
         ..FLAG
     },
     Flag {
@@ -378,7 +390,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Number(|to, text| set(&mut to.timeout_close_wait_secs, values::seconds(text))),
         taken_by: &[Subcommand::Install],
         heading: PLACE,
-        help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait [default: 0, leave it]",
+        help: "Set the namespace's nf_conntrack_tcp_timeout_close_wait\n\
+               [default: 0, leave it]",
         ..FLAG
     },
     Flag {
@@ -422,8 +435,9 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.from, values::source(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
-        help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000 [default: inbound, any address;\n\
-               outbound, the one that routing chooses]",
+        help: "Where it comes from, e.g. 10.0.0.2 or [fd00::2]:40000\n\
+               [default: inbound, any address; outbound, the one that routing\n\
+               chooses]",
         ..FLAG
     },
     Flag {
@@ -432,7 +446,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.in_device, values::device(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
-        help: "By which interface an inbound connection comes in [default: any but lo]",
+        help: "By which interface an inbound connection comes in\n\
+               [default: any but lo]",
         ..FLAG
     },
     Flag {
@@ -451,7 +466,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Number(|to, text| set(&mut to.uid, values::id(text).map(Some))),
         taken_by: &[Subcommand::Explain],
         heading: CONNECTION,
-        help: "User id of the process that makes an outbound connection [default: any but the proxy's]",
+        help: "User id of the process that makes an outbound connection\n\
+               [default: any but the proxy's]",
         ..FLAG
     },
     Flag {
@@ -479,7 +495,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.listen_addr, values::address(text).map(Some))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
-        help: "Where the proxy listens for outbound connections [default: 0.0.0.0:4140]",
+        help: "Where the proxy listens for outbound connections\n\
+               [default: 0.0.0.0:4140]",
         ..FLAG
     },
     Flag {
@@ -488,7 +505,8 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.connect_addr, values::address(text).map(Some))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
-        help: "Where to connect to; it needs a route, but no host [default: 192.0.2.2:1404]",
+        help: "Where to connect to; it needs a route, but no host\n\
+               [default: 192.0.2.2:1404]",
         ..FLAG
     },
     Flag {
@@ -517,7 +535,8 @@ pub(super) const FLAGS: &[Flag] = &[
         words: || vec!["error", "warning", "info", "debug"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
-        help: "Least important lines to log: error, warning, info or debug [default: info]",
+        help: "Least important lines to log: error, warning, info or debug\n\
+               [default: info]",
         ..FLAG
     },
     Flag {
@@ -526,8 +545,9 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.firewall_bin_path, Ok(text.to_owned()))),
         taken_by: &[Subcommand::Install, Subcommand::Verify, Subcommand::Uninstall],
         heading: COMPATIBILITY,
-        help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to choose the mode. The\n\
-               folder of a path is where iptables commands are looked for first",
+        help: "iptables-nft, iptables-legacy or iptables: linkerd-init's older way to\n\
+               choose the mode. The folder of a path is where iptables commands are\n\
+               looked for first",
         ..FLAG
     },
     Flag {

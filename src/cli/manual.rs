@@ -74,6 +74,8 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .help(format!("{}{required}", flag.help))
         .help_heading(flag.heading)
         .hide_possible_values(true)
+        // Beside the longest flag, 80 columns leave no room.
+        .next_line_help(true)
         .action(ArgAction::Append);
     let words = (flag.words)();
     let argument = match words.is_empty() {
@@ -89,10 +91,11 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
 }
 
 fn word(word: Word) -> Arg {
+    // Help has a list of all subcommands anyway.
+    let is_said = word.missing.is_none() || word.words.iter().all(|each| word.help.contains(each));
     Arg::new("word")
         .value_name(word.placeholder)
-        // Help has a list of all subcommands anyway.
-        .hide_possible_values(word.missing.is_none())
+        .hide_possible_values(is_said)
         .value_parser(word.words)
         .required(word.missing.is_some())
         .help(word.help)
@@ -134,7 +137,9 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         // Writing to a Vec can't fail.
         let _ = section(&man, &mut page);
     }
-    let mut page = String::from_utf8_lossy(&page).into_owned();
+    let page = String::from_utf8_lossy(&page);
+    // clap_mangen 0.3 leaves out an empty date, whose place the next word then takes.
+    let mut page = page.replacen(&format!(" {SECTION}  "), &format!(" {SECTION} \"\" "), 1);
     if subcommand == Subcommand::Install {
         page += ".SH SUBCOMMANDS\n";
         for subcommand in Subcommand::NAMED {
@@ -164,14 +169,15 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += &entry(&exit.code().to_string(), meaning);
     }
     page += ".SH EXAMPLES\n";
-    for (line, what) in subcommand.examples() {
-        page += &format!(".PP\nTo {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line));
-    }
+    let examples = subcommand.examples().iter();
+    let examples =
+        examples.map(|(line, what)| format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line)));
+    page += &examples.collect::<Vec<_>>().join(".PP\n");
     if subcommand == Subcommand::Install {
-        page += ".SH \"SEE ALSO\"\n.PP\n";
+        page += ".SH \"SEE ALSO\"\n";
         page += "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n";
     } else {
-        page += &format!(".SH \"SEE ALSO\"\n.PP\nproxy\\-init({SECTION})\n");
+        page += &format!(".SH \"SEE ALSO\"\nproxy\\-init({SECTION})\n");
     }
     page
 }

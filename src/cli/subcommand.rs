@@ -90,7 +90,8 @@ impl Subcommand {
                 missing: Some(
                     "explain needs a direction, inbound or outbound, as in proxy-init explain outbound --to 10.0.0.1:80",
                 ),
-                help: "inbound: a connection to this namespace; outbound: one that a process in it makes",
+                help: "inbound: a connection to this namespace;\n\
+                       outbound: one that a process in it makes",
             }),
             Self::Help | Self::Man => Some(Word {
                 placeholder: "SUBCOMMAND",
@@ -111,13 +112,13 @@ impl Subcommand {
     /// One line.
     pub(super) fn about(self) -> &'static str {
         match self {
-            Self::Install => "Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy",
-            Self::Show => "Show what redirects connections here, with packet counts, and the flags that install it",
-            Self::Explain => "Say whether a connection would go to the proxy, and which rule says so",
-            Self::Verify => "Compare the installed rules with what the same flags would install",
-            Self::Uninstall => "Remove the rules of proxy-init from every backend that has them",
-            Self::Detect => "Show what the kernel supports, what the namespace holds, and what auto mode would choose",
-            Self::Validate => "Make a connection, and see whether the rules bring it to the proxy's port",
+            Self::Install => "Redirects a pod's TCP connections through its sidecar proxy",
+            Self::Show => "Show the rules that redirect connections, with packet counts",
+            Self::Explain => "Say whether a connection would go to the proxy, and by which rule",
+            Self::Verify => "Compare the rules with what the same flags would install",
+            Self::Uninstall => "Remove proxy-init's rules from every backend that has them",
+            Self::Detect => "Show what the kernel supports, and what auto mode would choose",
+            Self::Validate => "Make a connection, and see whether it comes to the proxy's port",
             Self::Help => "Print help for the program or for a subcommand",
             Self::Man => "Print the manual page of the program or of a subcommand",
             Self::Completions => "Print a shell's completion script",
@@ -128,52 +129,58 @@ impl Subcommand {
     pub(super) fn details(self) -> &'static str {
         match self {
             Self::Install => {
-                "Run it once, as root or with CAP_NET_ADMIN, in the namespace or with --netns. It takes linkerd-init's\n\
-                 flags and installs linkerd-init's rules for IPv4 and IPv6, in one transaction: all of them or none.\n\
-                 Running it again replaces its own rules and leaves all others alone.\n\n\
-                 Lists are separated by commas, and the flag of a list may be repeated. A boolean takes a value\n\
-                 only after an equals sign, as in --ipv6=false."
+                "It installs linkerd-init's rules for IPv4 and IPv6 in the network namespace that\n\
+                 it runs in, or in that of --netns, and takes linkerd-init's flags. They are one\n\
+                 transaction: all of them or none. It needs root or CAP_NET_ADMIN. Running it\n\
+                 again replaces its own rules and leaves all others alone.\n\n\
+                 Lists are separated by commas, and the flag of a list may be repeated. A boolean\n\
+                 takes a value only after an equals sign, as in --ipv6=false."
             }
             Self::Show => {
-                "It needs none of the flags that the rules were installed with. It lists proxy-init's rules in every\n\
-                 mode and the rules of other programs that run before them, in the order in which the kernel runs\n\
-                 them: what each matches and does, and how much traffic it has counted. It changes nothing, starts no\n\
-                 process, and says what it cannot see. Bold letters only on a terminal\n\
-                 outside pods, and never if NO_COLOR is set."
+                "It lists proxy-init's rules in every mode, and the rules of other programs that\n\
+                 run before them, in the order in which the kernel runs them: what each matches\n\
+                 and does, and what it has counted. Last come the flags that install the same.\n\
+                 It needs none of the flags that the rules were installed with. It changes\n\
+                 nothing, starts no process, and says what it cannot see. Letters are bold only\n\
+                 on a terminal outside pods, and never if NO_COLOR is set."
             }
             Self::Explain => {
-                "It follows the connection's first packet through all chains of nf_tables and of legacy tables that the\n\
-                 kernel runs, whichever program made them, in the kernel's order. The first line is the answer; then come\n\
-                 the rule that says so and each rule that was looked at, with why it did not match. It makes no\n\
-                 connection and changes nothing.\n\n\
-                 The device and the source address of an outbound connection are those that the kernel's routing gives\n\
-                 it. Without --uid and --gid it is one of any user but the proxy's. What the answer depends on and was\n\
-                 not given, or is not understood, makes it \"not known\", with the reason."
+                "It follows the connection's first packet through all chains of nf_tables and of\n\
+                 legacy tables that the kernel runs, whichever program made them, in the kernel's\n\
+                 order. The first line is the answer; then come the rule that says so and each\n\
+                 rule that was looked at, with why it did not match. It makes no connection and\n\
+                 changes nothing.\n\n\
+                 The kernel's routing gives an outbound connection its device and its source\n\
+                 address. Without --uid and --gid it is one of any user but the proxy's. If the\n\
+                 answer depends on what was not given, or is not understood, it is \"not known\",\n\
+                 with the reason."
             }
             Self::Verify => {
-                "It takes the flags that say which rules should be there and where to look for them. Without any flag\n\
-                 about rules, it checks whether what is installed is one complete, untouched installation, whatever\n\
-                 its flags were, and prints those. With any of them, -p and -o are needed as well. Flags that only\n\
-                 steer an installation are refused. Where no mode is named, it checks the backend that holds\n\
-                 proxy-init's rules, or else the one that an installation would choose.\n\
-                 It exits 0 if they match, 3 if they differ, and prints the difference."
+                "It takes the flags that say which rules should be there and where to look for\n\
+                 them. Without any flag about rules, it checks whether what is installed is one\n\
+                 complete, untouched installation, whatever its flags were, and prints those.\n\
+                 With any of them, -p and -o are needed as well. Flags that only steer an\n\
+                 installation are refused. Where no mode is named, it checks the backend that\n\
+                 holds proxy-init's rules, or else the one that an installation would choose. It\n\
+                 exits 0 if they match, 3 if they differ, and prints the difference."
             }
             Self::Uninstall => {
-                "All other rules and chains stay as they are. It needs none of the flags that the rules were\n\
-                 installed with."
+                "All other rules and chains stay as they are. It needs none of the flags that the\n\
+                 rules were installed with."
             }
             Self::Detect => {
-                "It changes nothing: what the kernel supports is found with transactions that are never committed.\n\
-                 It reports what it cannot read without privileges."
+                "It changes nothing: what the kernel supports is found with transactions that are\n\
+                 never committed. It reports what it cannot read without privileges."
             }
             Self::Validate => {
-                "It does what linkerd-network-validator does, with its flags: it listens where the proxy will, connects\n\
-                 to an address that no host needs to have, and expects its own answer, a random token. It changes\n\
-                 nothing, needs no privileges, and has to run as another user than the proxy's. If it may read the\n\
-                 rules, which takes CAP_NET_ADMIN, it says why a connection did not arrive.\n\n\
-                 A program of the name linkerd2-network-validator, a link or a copy, takes these flags directly.\n\
-                 LINKERD_VALIDATOR_LOG_FORMAT and LINKERD_VALIDATOR_LOG_LEVEL in the environment stand for\n\
-                 --log-format and --log-level where those are not given."
+                "It does what linkerd-network-validator does, with its flags: it listens where\n\
+                 the proxy will, connects to an address that no host needs to have, and expects\n\
+                 its own answer, a random token. It changes nothing, needs no privileges, and has\n\
+                 to run as another user than the proxy's. If it may read the rules, which takes\n\
+                 CAP_NET_ADMIN, it says why a connection did not arrive.\n\n\
+                 A program of the name linkerd2-network-validator, a link or a copy, takes these\n\
+                 flags directly. LINKERD_VALIDATOR_LOG_FORMAT and LINKERD_VALIDATOR_LOG_LEVEL in\n\
+                 the environment stand for --log-format and --log-level where those are missing."
             }
             Self::Help => "It is the same text as that of --help after the subcommand.",
             Self::Man => "The page is written in roff, which man(1) formats.",
@@ -187,11 +194,12 @@ impl Subcommand {
             Self::Install => &[
                 (
                     "proxy-init --iptables-mode nft -p 4143 -o 4140 -u 2102 \\\n    \
-                     --inbound-ports-to-ignore 4190,4191,4567,4568 --outbound-ports-to-ignore 4567,4568",
+                     --inbound-ports-to-ignore 4190,4191,4567,4568 \\\n    \
+                     --outbound-ports-to-ignore 4567,4568",
                     "install what Linkerd's chart asks for",
                 ),
                 (
-                    "proxy-init --simulate=ipv4 -p 4143 -o 4140 -u 2102 | iptables-restore --noflush",
+                    "proxy-init --simulate=ipv4 -p 4143 -o 4140 -u 2102 \\\n    | iptables-restore --noflush",
                     "install the IPv4 rules with iptables itself",
                 ),
             ],
@@ -222,7 +230,8 @@ impl Subcommand {
                     "compare, and print any difference",
                 ),
                 (
-                    "proxy-init verify --netns /var/run/netns/pod --output json -p 4143 -o 4140 -u 2102",
+                    "proxy-init verify --netns /var/run/netns/pod --output json \\\n    \
+                     -p 4143 -o 4140 -u 2102",
                     "compare another namespace's rules, for a program",
                 ),
             ],
@@ -230,7 +239,10 @@ impl Subcommand {
                 "proxy-init uninstall --netns /var/run/netns/pod",
                 "remove the rules from that namespace",
             )],
-            Self::Detect => &[("proxy-init detect --output json", "report to a program")],
+            Self::Detect => &[
+                ("proxy-init detect", "say what fits this node, and why"),
+                ("proxy-init detect --output json", "report to a program"),
+            ],
             Self::Validate => &[(
                 "proxy-init validate --connect-addr '[fd00::1]:20001' --listen-addr '[::]:4140'",
                 "validate the rules for IPv6",
@@ -283,9 +295,12 @@ impl Subcommand {
             Self::Install => exits.extend([
                 (
                     Exit::Differs,
-                    "verify: the rules are not as they should be; explain: the answer is not the one that --expect names",
+                    "verify: the rules differ; explain: the answer is not what --expect names",
                 ),
-                (Exit::NotValidated, "validate: the connection did not arrive, or a signal ended the run"),
+                (
+                    Exit::NotValidated,
+                    "validate: the connection did not arrive, or a signal ended the run",
+                ),
             ]),
             Self::Explain => exits.push((Exit::Differs, "the answer is not the one that --expect names")),
             Self::Verify => exits.push((Exit::Differs, "the rules differ from what the flags describe")),

@@ -342,8 +342,14 @@ fn help_and_version_tell() {
 fn the_man_page_and_completions_know_the_flags() {
     let stdout = |line: &str| install(&Namespace::new(), line);
     let page = stdout("man");
+    // Name, section, date, source and manual; a page without a date says so.
+    let title = concat!(
+        ".TH proxy-init 8 \"\" \"proxy-init ",
+        env!("CARGO_PKG_VERSION"),
+        "\" \"proxy-init manual\"\n"
+    );
     assert!(
-        page.contains(".TH proxy-init 8") && page.contains("inbound\\-ports\\-to\\-ignore"),
+        page.contains(title) && page.contains("inbound\\-ports\\-to\\-ignore"),
         "{page}"
     );
     for shell in ["bash", "zsh", "fish"] {

@@ -357,6 +357,19 @@ fn help_is_the_same_by_both_ways_and_has_an_example_and_exit_codes() {
         assert_eq!(help.contains("\n  95  "), subcommand == "validate");
         assert!(stdout(&["--help"]).contains(&format!("\n  {subcommand} ")));
     }
+    // A terminal has 80 columns, and no wish to break lines.
+    for subcommand in SUBCOMMANDS.iter().chain(&[""]) {
+        for arguments in [["help", *subcommand], [*subcommand, "-h"]] {
+            let help = stdout(
+                &arguments
+                    .into_iter()
+                    .filter(|word| !word.is_empty())
+                    .collect::<Vec<_>>(),
+            );
+            let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{arguments:?}: {long:#?}");
+        }
+    }
     for line in [
         "0   done: ",
         "1   failed; ",

@@ -29,44 +29,79 @@ use xtask::shell::{self, Result, Run as _, cargo};
 const HELP: &str = "\
 Usage: cargo xtask COMMAND
 
-Commands:
-  setup   Install what the build and the tests need (the others do it when something of theirs is missing)
-  build   Build the static release binaries, target/dist/proxy-init and target/dist/linkerd-cni (the CNI plugin),
-          and the benchmark that carries proxy-init, target/dist/proxy-init-bench; --arch arm64 (or amd64) builds
-          proxy-init and linkerd-cni for that architecture. They are linked with musl, or with glibc where
-          musl can't be had, and why is said
-  test    Check formatting and lints, run all tests, those of kernels among them (needs root)
-  bench   Run the benchmarks, make docs/benchmarks.md and its charts (needs root; takes some 10 minutes).
-          --quick takes a minute: whole processes only, into target/bench; --only WORD takes the tables
-          with that word in their heading. --save-baseline NAME and --baseline NAME keep what criterion
-          measures inside the process, and compare with it
-  audit   Check licences, duplicate versions, sources and, where they can be had, advisories of dependencies
-  image   Build the Dockerfile's scratch image from the binary here, and run it with runc as Kubernetes
-          would (needs root); --layout FOLDER only puts there what the Dockerfile's targets copy
-  kernels Boot Debian's kernels under qemu, whole and with modules missing, and try every mode; makes
-          docs/kernels.md. --only WORD... boots those whose name has all words, and writes nothing:
-          --only 6.12 nft_compat. --arch arm64 (or amd64) boots those of that architecture
-  pods    Run pods by containerd with proxy-init as the init container, and with linkerd-cni as a CNI plugin, make
-          connections, and look at them from debug containers (needs root). --only WORD... tries the scenarios whose name
-          has all words: --only legacy auto; --release takes the image from the OCI layout of cargo xtask release;
-          --newer takes containerd and runc from Debian sid, and pods with users of their own are tried too
-  cluster Run a Kubernetes cluster of one node, its API server and kubelet built from Debian's source (once, 8 minutes of
-          processor time), and pods with proxy-init on it, looked at with kubectl (needs root). --only WORD... tries the
-          scenarios whose name has all words; --keep leaves the cluster running until Ctrl-C, and says how to reach it
-  fuzz    Fuzz the readers of kernel answers, iptables-save text and flags, and those of the CNI plugin, for
-          10 minutes or for --seconds N (needs a nightly toolchain)
-  mutants Make deliberate mistakes in the pure code, or in the FILES named, one at a time, and fail where the tests
-          that need no root miss more than one in twenty (cargo-mutants)
-  order   List the functions that run at a pod's start in xtask/src/order.ld, for the linker to lay them side by side
-          (needs root)
-  library-api
-          List what the library offers to other programs in docs/library-api.txt; --check fails where that is not
-          what it offers
-  release Make target/release-VERSION: static programs and images for amd64 and arm64, manual pages,
-          completions, licences, SBOMs, checksums and notes (needs root); --check makes it twice and compares
-  demo    Show real connections through the rules, in throwaway namespaces (needs root)
+To try it:
+  demo         Show real connections through the rules, in throwaway namespaces
+               (needs root)
+  test         Check formatting and lints, and run all tests, those of kernels
+               among them (needs root)
+  setup        Install what the build and the tests need. The other commands do
+               it when something of theirs is missing
 
-Example: cargo xtask demo";
+To build:
+  build        Build target/dist/proxy-init, target/dist/linkerd-cni and
+               target/dist/proxy-init-bench. They are static: linked with musl,
+               or with glibc where musl can't be had, and why is said.
+                 --arch ARCH  proxy-init, linkerd-cni and linkerd-cni-agent, for
+                              amd64 or arm64
+  image        Build the Dockerfile's scratch image from the binary here, and
+               run it with runc as Kubernetes would (needs root).
+                 --layout FOLDER  only put there what the Dockerfile copies
+  release      Make target/release-VERSION: static programs and images for amd64
+               and arm64, manual pages, completions, licences, SBOMs, checksums
+               and notes (needs root).
+                 --check      make it twice, and compare
+  order        List the functions that run at a pod's start in
+               xtask/src/order.ld, for the linker to lay them side by side
+               (needs root)
+
+To test more:
+  pods         Run pods by containerd, with proxy-init as the init container and
+               with linkerd-cni as a CNI plugin, make connections, and look at
+               them from debug containers (needs root).
+                 --only WORD...  the scenarios whose name has all words
+                 --release       the image from cargo xtask release
+                 --newer         containerd and runc of Debian sid, and pods
+                                 with users of their own too
+  cluster      Run a Kubernetes cluster of one node, and pods with proxy-init on
+               it, looked at with kubectl (needs root). Its API server and
+               kubelet are built from Debian's source once, which takes 8
+               minutes of processor time.
+                 --only WORD...  the scenarios whose name has all words
+                 --keep          leave the cluster running until Ctrl-C, and say
+                                 how to reach it
+  kernels      Boot Debian's kernels under qemu, whole and with modules missing,
+               try every mode, and make docs/kernels.md.
+                 --only WORD...  those whose name has all words, and write
+                                 nothing: --only 6.12 nft_compat
+                 --arch ARCH     those of amd64 or arm64
+  fuzz         Fuzz what reads the kernel's answers, iptables-save's text, flags
+               and the CNI plugin's input, for 10 minutes (needs a nightly
+               toolchain).
+                 --seconds N     for N seconds instead
+  mutants      Make deliberate mistakes in the pure code, one at a time, and
+               fail where the tests that need no root miss more than one in
+               twenty.
+                 FILES           only in these
+  audit        Check the dependencies' licences, duplicate versions, sources
+               and, where they can be had, advisories
+
+To measure, and to keep lists up to date:
+  bench        Run the benchmarks, and make docs/benchmarks.md and its charts
+               (needs root; takes some 10 minutes).
+                 --quick      whole processes only, into target/bench: a minute
+                 --only WORD  the tables with that word in their heading
+                 --save-baseline NAME, --baseline NAME
+                              keep what criterion measures inside the process,
+                              and compare with it
+  library-api  List what the library offers to other programs in
+               docs/library-api.txt.
+                 --check      fail where that is not what it offers
+
+Example: cargo xtask demo
+
+Exit codes:
+  0  done
+  1  failed; the error says why";
 
 fn main() -> ExitCode {
     if kernels::guest::is_guest() {

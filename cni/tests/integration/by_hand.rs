@@ -79,7 +79,7 @@ fn the_program_explains_itself() {
     for flag in ["--help", "-h", "help"] {
         let said = Finished(Command::new(PLUGIN).arg(flag).output().unwrap()).success();
         assert!(said.contains("CNI_COMMAND") && said.contains("docs/cni.md"), "{said}");
-        assert!(said.lines().all(|line| line.len() <= 120), "{said}");
+        assert!(said.lines().all(|line| line.len() <= 80), "{said}");
     }
 }
 

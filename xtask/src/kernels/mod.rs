@@ -45,13 +45,17 @@ pub(crate) fn run(architecture: Architecture) -> Result<()> {
         Outcome::AsExpected(table) => Ok(fs::write(
             root().join(page),
             format!(
-                "# Kernels of {name}\n\nMade by `cargo xtask kernels --arch {name}`: Debian's cloud kernels under qemu, \
-                 whole and with modules removed. `ok`: installed, verified, an inbound and an outbound connection went to \
-                 the proxy, over IPv4 and IPv6, and nothing was left after `uninstall`. \
-                 `native (xt_owner)`: that mode did so instead, with a warning, and with --no-fallback the error names what \
-                 is missing. Otherwise the table has what the \
-                 error names; nothing was left behind. For auto it has the mode that was chosen, which then worked. The \
-                 last column is what uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.\n\n{table}"
+                "# Kernels of {name}\n\n\
+                 Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
+                 `cargo xtask kernels --arch {name}`. [modes.md](modes.md) says what to do where one doesn't.\n\n\
+                 - `ok`: the rules were installed and verified. An inbound and an outbound connection went to the proxy,\n  \
+                 over IPv4 and IPv6. `uninstall` left nothing behind.\n\
+                 - `native (xt_owner)`: native mode did all that instead, with a warning. With `--no-fallback` there was\n  \
+                 an error that names what is in brackets.\n\
+                 - `error: …`: there was an error that names this, and nothing was left behind.\n\
+                 - In the column auto: the mode that was chosen, which then worked.\n\
+                 - In the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
+                 where there are none.\n\n{table}"
             ),
         )?),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
