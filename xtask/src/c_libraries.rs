@@ -1,7 +1,8 @@
 //! The static libraries of C that programs are linked with.
 //!
 //! libnftnl and libmnl are the system's or Debian's, which are compiled for glibc. musl has every symbol that they need but
-//! one, which is added to libmnl, and with it what x86-64's musl copies memory by too slowly. musl itself is Debian's, whose security team watches it, unpacked and not installed.
+//! one, which is added to libmnl. With it, on x86-64, comes what copies memory, which musl's own does too slowly there. musl
+//! itself is Debian's, whose security team watches it, unpacked and not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
