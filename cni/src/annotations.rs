@@ -161,10 +161,10 @@ impl Annotations {
         if let Some(ids) = self.read(SKIP_GID, list)? {
             config.ignored_gids = ids;
         }
-        if let Some(ports) = self.read(OUTBOUND_PORTS_TO_REDIRECT, list)? {
+        if let Some(ports) = self.read(OUTBOUND_PORTS_TO_REDIRECT, to_redirect)? {
             config.redirected_outbound_ports = ports;
         }
-        if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, list)? {
+        if let Some(subnets) = self.read(OUTBOUND_SUBNETS_TO_REDIRECT, to_redirect)? {
             config.redirected_outbound_subnets = subnets;
         }
         if let Some(interfaces) = self.read(INBOUND_INTERFACES_TO_IGNORE, list)? {
@@ -176,7 +176,11 @@ impl Annotations {
         Ok(())
     }
 
-    fn read<T>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, Invalid>) -> Result<Option<T>, Error> {
+    fn read<T, E: fmt::Display>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, Error> {
         let Some(annotation) = self.0.get(key) else {
             return Ok(None);
         };
@@ -193,6 +197,15 @@ impl Annotations {
 fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, Invalid> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(str::parse).collect()
+}
+
+/// A list that has at least one item: an empty one would mean all of them, not none.
+fn to_redirect<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, String> {
+    let items = list(text).map_err(|invalid| invalid.to_string())?;
+    match items.is_empty() {
+        true => Err("it names nothing: leave it out to redirect everything".to_owned()),
+        false => Ok(items),
+    }
 }
 
 #[cfg(test)]
@@ -278,6 +291,8 @@ mod tests {
             (SKIP_GID, "9-1", "9-1"),
             (OUTBOUND_PORTS_TO_REDIRECT, "80,x", "\"x\""),
             (OUTBOUND_SUBNETS_TO_REDIRECT, "10.0.0.0", "CIDR"),
+            (OUTBOUND_PORTS_TO_REDIRECT, " ,", "names nothing"),
+            (OUTBOUND_SUBNETS_TO_REDIRECT, ",", "names nothing"),
             (INBOUND_INTERFACES_TO_IGNORE, "net1,net+", "\"net+\""),
             (OUTBOUND_INTERFACES_TO_IGNORE, "a/b", "\"a/b\""),
         ] {
