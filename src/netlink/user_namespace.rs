@@ -65,10 +65,11 @@ impl UserNamespace {
     pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
         // Unlike fork(2), a clone(2) without a signal for the end leaves the new process to be waited for where SIGCHLD is
         // ignored, as a program inherits it, and where an embedding program waits for whatever child ends.
-        let none: libc::c_long = 0;
-        // SAFETY: with no flags, nothing is shared and nothing written; the order of the arguments, which differs between
-        // architectures, doesn't matter. The new process makes system calls only, and ends.
-        let child = match Errno::result(unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) }) {
+        // This one goes on only once the new one has ended (CLONE_VFORK), so that what it did is done even where wait4 fails.
+        let (flags, none): (libc::c_long, libc::c_long) = (libc::CLONE_VFORK.into(), 0);
+        // SAFETY: with that flag alone, nothing is shared and nothing written. The new process makes system calls only, and
+        // ends.
+        let child = match Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) }) {
             Err(errno) => return Some(Err(errno)),
             Ok(0) => {
                 let done = setns(&self.0, CloneFlags::CLONE_NEWUSER).and_then(|()| call());

@@ -482,6 +482,24 @@ fn in_a_pod_with_users_of_its_own_that_cannot_be_entered() {
     }
 }
 
+/// The process that sends the rules from in there takes its time, and how it ended can't be asked.
+#[test]
+fn what_is_sent_from_within_a_user_namespace_is_waited_for_even_without_wait() {
+    let pod = Namespace::of_user_namespace(OUTSIDE, ROOT);
+    let line = format!("--iptables-mode nft -p {INBOUND} -o {OUTBOUND} -u 2102 --no-fallback");
+    let slow = [
+        "strace",
+        "--follow-forks",
+        "--output=/dev/null",
+        "--trace=wait4,setns",
+        "--inject=wait4:error=EPERM",
+        "--inject=setns:delay_enter=300000",
+    ];
+    Run::new(&line).under(slow).output(&pod).success();
+    let said = Run::new("verify").output(&pod).success();
+    assert!(said.starts_with("in place in nft mode"), "{said}");
+}
+
 #[test]
 fn without_rules_every_connection_is_direct() {
     let lab = Lab::new();
