@@ -21,7 +21,7 @@ use crate::world::{Scenario, World};
 type Page = (&'static str, &'static str, fn(&World<'_>, &str) -> Result<()>);
 const PAGES: [Page; 2] = [
     ("docs/debugging.md", "", debugged),
-    // proxy-init's own are run by tests/integration/rollout.rs, and no others are there.
+    // proxy-init's own are run by tests/integration/pages.rs, and no others are there.
     ("docs/rollout.md", "kubectl ", rolled_out),
 ];
 
@@ -38,12 +38,12 @@ const NODES_PAGES: [NodesPage; 2] = [
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
 const NOT_RUN: [&str; 17] = [
-    // Other scenarios run these, and xtask/pods the last one.
+    // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
     // docs/detect.md has what it prints.
     "sudo proxy-init detect",
-    // These take Linkerd's own program, or images of a registry's. tests/integration tries what the charts render.
+    // These take Linkerd's own program, or a registry.
     "linkerd upgrade --set proxyInit.image.name=REGISTRY/proxy-init --set proxyInit.image.version=VERSION \\",
     "linkerd upgrade --set proxy.image.name=REGISTRY/proxy --set proxy.image.version=LINKERD_VERSION-VERSION | kubectl apply -f -",
     "linkerd install-cni --set image.name=REGISTRY/proxy-init-cni --set image.version=VERSION | kubectl apply -f -",

@@ -18,6 +18,9 @@ pub(crate) const PODS: [&str; 2] = ["10.88.0.0/16", "fd88::/64"];
 /// The bridge that all pods are on.
 pub(crate) const BRIDGE: &str = "cni0";
 
+/// A locally administered address, with the node's in it.
+const BRIDGES_MAC: &str = "02:00:0a:58:00:01";
+
 /// Where the node looks for network plugins and their configurations; whoever adds one does so there.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";
 pub(crate) const NETWORKS: &str = "/etc/cni/net.d";
@@ -106,10 +109,11 @@ fn network() -> Result<()> {
     for plugin in ["bridge", "host-local", "loopback"] {
         std::os::unix::fs::symlink(Path::new(DEBIANS_PLUGINS).join(plugin), Path::new(PLUGINS).join(plugin))?;
     }
-    // One that looks for multicast routers sends reports of its own, which the pods' rules would count.
+    // One that looks for multicast routers sends reports of its own, which the pods' rules would count. One without a MAC address
+    // of its own takes the lowest of its pods', and other pods go on sending to a former one for a while.
     for line in [
         "link set lo up".to_owned(),
-        format!("link add {BRIDGE} type bridge mcast_snooping 0"),
+        format!("link add {BRIDGE} address {BRIDGES_MAC} type bridge mcast_snooping 0"),
         format!("addr add {ADDRESS}/16 dev {BRIDGE}"),
         format!("addr add fd88::1/64 dev {BRIDGE} nodad"),
         format!("link set {BRIDGE} up"),
