@@ -15,6 +15,23 @@ pub(super) struct Wanted<'a> {
     pub(super) may_stay: bool,
 }
 
+/// What is amiss in a base chain that holds these rules and should hold each of the wanted ones once: those that are missing, and
+/// further copies, each with its place. Other rules stay, as do jumps that another program added.
+pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w Rule>, Vec<(usize, &'h Rule)>) {
+    let mut missing = wanted.to_vec();
+    let mut copies = Vec::new();
+    for (place, held) in held.iter().enumerate() {
+        let is_it = |rule: &&Rule| rule.same_rule(held);
+        match missing.iter().position(is_it) {
+            Some(kept) => drop(missing.remove(kept)),
+            // A second jump would have every connection looked at twice.
+            None if wanted.iter().any(is_it) => copies.push((place, held)),
+            None => {}
+        }
+    }
+    (missing, copies)
+}
+
 /// The steps after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
 /// add. Rules that are wanted stay as they are, with their counters.
 pub(super) fn change<'a>(

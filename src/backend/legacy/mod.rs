@@ -21,12 +21,14 @@ use nix::errno::Errno;
 use self::child::{Ended, Failure, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
+use super::change::amiss;
 use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::nf_tables::refusal::{foreign, unmapped};
 use crate::rules::family::Family;
+use crate::rules::name::Name;
 use crate::rules::table::{Chain, Table};
 use crate::rules::xtables::IptablesRule;
 use crate::wanted::mode::Mode;
@@ -381,20 +383,10 @@ fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
             rules.for_each(|rule| input.append(*name, rule));
             continue;
         }
-        let mut missing = rules.clone();
-        let mut doubled = Vec::new();
-        if let Some(held) = held(*name) {
-            for (index, held) in held.rules.iter().enumerate() {
-                match missing.iter().position(|rule| rule.same_rule(held)) {
-                    Some(kept) => drop(missing.remove(kept)),
-                    // Another copy of the jump would have every connection looked at twice. A jump that isn't
-                    // proxy-init's stays.
-                    None if rules.iter().any(|rule| rule.same_rule(held)) => doubled.push(index),
-                    None => {}
-                }
-            }
-            doubled.iter().rev().for_each(|&index| input.delete(&held.name, index));
-        }
+        let held = held(*name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        let (missing, copies) = amiss(held, rules);
+        let places = copies.iter().rev().map(|&(place, _)| place);
+        places.for_each(|place| input.delete(&Name::from(name.as_str()), place));
         missing.into_iter().for_each(|rule| input.append(*name, rule));
     }
     input

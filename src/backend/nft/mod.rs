@@ -9,7 +9,7 @@ mod body;
 
 use self::body::Xtables;
 use super::Removed;
-use super::change::{Wanted, change};
+use super::change::{Wanted, amiss, change};
 use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
@@ -135,17 +135,9 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
             let (deleted, added) = change(id, name, &Xtables, &[], held, wanted.collect());
             steps.extend(deleted.into_iter().chain(added));
         } else {
-            let mut missing: Vec<&Rule> = ruleset.rules_of(name).collect();
-            for held in held {
-                match missing.iter().position(|rule| rule.same_rule(held)) {
-                    Some(kept) => drop(missing.remove(kept)),
-                    // A second copy of the jump is deleted. A jump that another program added stays.
-                    None if ruleset.rules_of(name).any(|rule| rule.same_rule(held)) => {
-                        steps.push(Step::DeleteRule(id, Name::from(name.as_str()), held.handle));
-                    }
-                    None => {}
-                }
-            }
+            let (missing, copies) = amiss(held, &ruleset.rules_of(name).collect::<Vec<_>>());
+            let delete = |(_, copy): (_, &Rule)| Step::DeleteRule(id, Name::from(name.as_str()), copy.handle);
+            steps.extend(copies.into_iter().map(delete));
             steps.extend(missing.into_iter().map(|rule| append(family, name, rule)));
         }
     }
