@@ -8,6 +8,7 @@ pub mod legacy;
 pub mod native;
 pub mod nft;
 
+use nix::sys::utsname::uname;
 use nix::unistd::{getpid, gettid};
 
 use crate::rules::table::Table;
@@ -19,6 +20,18 @@ pub(crate) fn proc_of_thread() -> &'static str {
         true => "/proc/self",
         false => "/proc/thread-self",
     }
+}
+
+/// The kernel's version, such as 6 and 18, if its release begins with one.
+pub(crate) fn kernel() -> Option<(u32, u32)> {
+    version(uname().ok()?.release().to_str()?)
+}
+
+/// The version with which a release begins.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    next().zip(next())
 }
 
 /// What a backend removed.
@@ -40,6 +53,28 @@ impl Removed {
                 .filter(|_| any)
                 .map(|line| format!("{}: {line}", line.table))
                 .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_begin_with_a_version() {
+        for (release, want) in [
+            ("5.14", Some((5, 14))),
+            ("5.14.0-570.el9.x86_64", Some((5, 14))),
+            ("5.15-rc1", Some((5, 15))),
+            ("6.1.0-50-cloud-amd64", Some((6, 1))),
+            ("10.0.1", Some((10, 0))),
+            ("4.18.0-553.el8", Some((4, 18))),
+            ("5", None),
+            ("", None),
+            ("linux", None),
+        ] {
+            assert_eq!(version(release), want, "{release}");
         }
     }
 }

@@ -2,9 +2,8 @@
 //! pod with `hostNetwork: true`. Rules that are meant for a pod redirect the node's own connections there.
 
 use nix::sys::stat::stat;
-use nix::sys::utsname::uname;
 
-use crate::backend::proc_of_thread;
+use crate::backend::{kernel, proc_of_thread};
 
 /// What an installation does in the initial network namespace. Where it cannot be told, it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,31 +33,27 @@ pub(crate) fn is_here() -> bool {
     let number = stat(&*format!("{}/ns/net", proc_of_thread()))
         .ok()
         .map(|file| file.st_ino);
-    let kernel = uname().ok();
-    let release = kernel.as_ref().and_then(|kernel| kernel.release().to_str());
-    is_initial(number, release.unwrap_or_default(), || stat(SETTING).is_ok())
+    is_initial(number, kernel(), || stat(SETTING).is_ok())
 }
 
 /// A namespace that is taken for the initial one by mistake would keep a pod from starting. So later kernels are not asked
 /// for the setting, for settings tend to be given to all namespaces one day.
-fn is_initial(number: Option<u64>, release: &str, has_setting: impl FnOnce() -> bool) -> bool {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    let mut number_of_release = || numbers.next()?.parse().ok();
-    let release = number_of_release().zip(number_of_release());
-    number == Some(INITIAL) || release.is_some_and(|release| release < NUMBERED_SINCE) && has_setting()
+fn is_initial(number: Option<u64>, kernel: Option<(u32, u32)>, has_setting: impl FnOnce() -> bool) -> bool {
+    number == Some(INITIAL) || kernel.is_some_and(|kernel| kernel < NUMBERED_SINCE) && has_setting()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::version;
 
     #[test]
     fn only_the_initial_namespace_is_taken_for_it() {
         let (other, with, without) = (Some(0xF000_0000), || true, || false);
         for release in ["6.18.44-cloud", "6.19-rc1", "7.0.0", "10.1"] {
-            assert!(is_initial(Some(INITIAL), release, without), "{release}");
-            assert!(!is_initial(other, release, with), "{release}");
-            assert!(!is_initial(None, release, with), "{release}");
+            assert!(is_initial(Some(INITIAL), version(release), without), "{release}");
+            assert!(!is_initial(other, version(release), with), "{release}");
+            assert!(!is_initial(None, version(release), with), "{release}");
         }
         for release in [
             "6.17.13",
@@ -68,15 +63,15 @@ mod tests {
             "2.6.78",
         ] {
             for number in [other, None] {
-                assert!(is_initial(number, release, with), "{release}");
-                assert!(!is_initial(number, release, without), "{release}");
+                assert!(is_initial(number, version(release), with), "{release}");
+                assert!(!is_initial(number, version(release), without), "{release}");
             }
             // A distribution may have taken the number over.
-            assert!(is_initial(Some(INITIAL), release, without), "{release}");
+            assert!(is_initial(Some(INITIAL), version(release), without), "{release}");
         }
         // Nothing is claimed of what is not known.
         for release in ["", "six", "6", "6.x", "99999999999.1"] {
-            assert!(!is_initial(other, release, with), "{release}");
+            assert!(!is_initial(other, version(release), with), "{release}");
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use nix::sys::utsname::uname;
-
+use crate::backend::kernel;
 use crate::netlink::Socket;
 use crate::nf_tables::hooks;
 use crate::rules::family::Family;
@@ -55,35 +54,7 @@ fn is_loaded_module(name: &str) -> bool {
     Path::new("/sys/module").join(name).join("initstate").exists()
 }
 
-/// Whether the kernel may have nfnetlink_hook. Asking an older one would only run modprobe.
+/// Whether the kernel may have nfnetlink_hook, which came with Linux 5.14. Asking an older one would only run modprobe.
 fn has_hook_lists() -> bool {
-    uname().is_ok_and(|system| is_new_enough(&system.release().to_string_lossy()))
-}
-
-/// nfnetlink_hook came with Linux 5.14.
-fn is_new_enough(release: &str) -> bool {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    next().zip(next()) >= Some((5, 14))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_are_compared_as_numbers() {
-        for release in [
-            "5.14",
-            "5.14.0-570.el9.x86_64",
-            "5.15-rc1",
-            "6.1.0-50-cloud-amd64",
-            "10.0.1",
-        ] {
-            assert!(is_new_enough(release), "{release}");
-        }
-        for release in ["5.10.0-32-cloud-amd64", "5.9.16", "5.13.19", "4.19.0", "5", "", "linux"] {
-            assert!(!is_new_enough(release), "{release}");
-        }
-    }
+    kernel() >= Some((5, 14))
 }
