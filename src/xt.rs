@@ -554,23 +554,10 @@ impl Range {
     }
 
     fn destination(self) -> Nat {
-        let shown = match self.addresses {
-            Some((IpAddr::V6(address), _)) => format!("[{address}]"),
-            Some((IpAddr::V4(address), _)) => address.to_string(),
-            None => String::new(),
-        };
-        let text = match self.ports {
-            None => format!("DNAT --to-destination {shown}"),
-            Some((first, last)) if first == last => format!("DNAT --to-destination {shown}:{first}"),
-            Some((first, last)) => format!("DNAT --to-destination {shown}:{first}-{last}"),
-        };
+        let (first, last) = self.addresses.unzip();
         Nat {
-            text,
-            address: self
-                .addresses
-                .filter(|(first, last)| first == last)
-                .map(|(first, _)| first),
-            ports: self.ports,
+            address: first.filter(|_| first == last),
+            ..Nat::to("DNAT --to-destination", first, self.ports)
         }
     }
 }

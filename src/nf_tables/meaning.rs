@@ -4,8 +4,6 @@
 //! same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the names
 //! of its expressions.
 
-use std::net::IpAddr;
-
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
 use super::number::{as_address, bits_of, interval, network};
@@ -328,21 +326,7 @@ impl<'a> Reader<'a> {
         if (known.is_none() && address.0.is_some()) || (ports.is_none() && port.0.is_some()) {
             return Nat::somewhere(format!("{verb} to a mapped port"));
         }
-        let shown = match known {
-            Some(IpAddr::V6(address)) => format!("[{address}]"),
-            Some(IpAddr::V4(address)) => address.to_string(),
-            None => String::new(),
-        };
-        let text = match ports {
-            None => format!("{verb} to {shown}"),
-            Some((first, last)) if first == last => format!("{verb} to {shown}:{first}"),
-            Some((first, last)) => format!("{verb} to {shown}:{first}-{last}"),
-        };
-        Nat {
-            text,
-            address: known,
-            ports,
-        }
+        Nat::to(&format!("{verb} to"), known, ports)
     }
 
     fn payload(&self, (base, offset, length): (i32, u32, u32)) -> Loaded {

@@ -382,6 +382,21 @@ pub struct Nat {
 }
 
 impl Nat {
+    /// To this address and one of these ports, as far as they are known; `how` is what the text begins with.
+    pub fn to(how: &str, address: Option<IpAddr>, ports: Option<(u16, u16)>) -> Self {
+        let shown = match address {
+            Some(IpAddr::V6(address)) => format!("[{address}]"),
+            Some(IpAddr::V4(address)) => address.to_string(),
+            None => String::new(),
+        };
+        let text = match ports {
+            None => format!("{how} {shown}"),
+            Some((first, last)) if first == last => format!("{how} {shown}:{first}"),
+            Some((first, last)) => format!("{how} {shown}:{first}-{last}"),
+        };
+        Self { text, address, ports }
+    }
+
     /// To what isn't known.
     pub fn somewhere(text: impl Into<String>) -> Self {
         Self {
