@@ -206,23 +206,15 @@ impl Install {
         };
         let start = Instant::now();
         let (mode, reason) = work.run()?;
-        let Work {
-            rulesets,
-            warnings,
-            replaced,
-            changed,
-            native,
-            ..
-        } = work;
         Ok(Installed {
             mode,
             reason,
-            rulesets,
-            changed,
-            replaced,
-            warnings,
+            rulesets: work.rulesets,
+            changed: work.changed,
+            replaced: work.replaced,
+            warnings: work.warnings,
             took: start.elapsed(),
-            native,
+            native: work.native,
         })
     }
 

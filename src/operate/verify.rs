@@ -93,9 +93,7 @@ impl Verification {
             "warnings": self.all_warnings(),
         })
     }
-}
 
-impl Verification {
     fn all_warnings(&self) -> Vec<String> {
         let doubts = self.doubts.iter().map(Finding::in_a_line);
         let warnings = self.warnings.iter().map(ToString::to_string);

@@ -70,29 +70,17 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
     flags.add(OUTGOING_PROXY_PORT, [outbound_port]);
     flags.add(PROXY_UID, proxy_uid);
     flags.add(PROXY_GID, proxy_gid);
-    flags.list(PORTS_TO_REDIRECT, redirected_ports, ToString::to_string);
-    flags.list(INBOUND_PORTS_TO_IGNORE, ignored_inbound_ports, range);
-    flags.list(OUTBOUND_PORTS_TO_IGNORE, ignored_outbound_ports, range);
-    flags.list(INBOUND_SUBNETS_TO_IGNORE, ignored_inbound_subnets, ToString::to_string);
-    flags.list(
-        OUTBOUND_SUBNETS_TO_IGNORE,
-        ignored_outbound_subnets,
-        ToString::to_string,
-    );
-    flags.list(OUTBOUND_PORTS_TO_REDIRECT, redirected_outbound_ports, range);
-    flags.list(
-        OUTBOUND_SUBNETS_TO_REDIRECT,
-        redirected_outbound_subnets,
-        ToString::to_string,
-    );
-    flags.list(SKIP_UID, ignored_uids, ToString::to_string);
-    flags.list(SKIP_GID, ignored_gids, ToString::to_string);
-    for (name, interfaces) in [
-        (INBOUND_INTERFACES_TO_IGNORE, ignored_inbound_interfaces),
-        (OUTBOUND_INTERFACES_TO_IGNORE, ignored_outbound_interfaces),
-    ] {
-        flags.list(name, interfaces, ToString::to_string);
-    }
+    flags.list(PORTS_TO_REDIRECT, redirected_ports);
+    flags.list(INBOUND_PORTS_TO_IGNORE, &ranges(ignored_inbound_ports));
+    flags.list(OUTBOUND_PORTS_TO_IGNORE, &ranges(ignored_outbound_ports));
+    flags.list(INBOUND_SUBNETS_TO_IGNORE, ignored_inbound_subnets);
+    flags.list(OUTBOUND_SUBNETS_TO_IGNORE, ignored_outbound_subnets);
+    flags.list(OUTBOUND_PORTS_TO_REDIRECT, &ranges(redirected_outbound_ports));
+    flags.list(OUTBOUND_SUBNETS_TO_REDIRECT, redirected_outbound_subnets);
+    flags.list(SKIP_UID, ignored_uids);
+    flags.list(SKIP_GID, ignored_gids);
+    flags.list(INBOUND_INTERFACES_TO_IGNORE, ignored_inbound_interfaces);
+    flags.list(OUTBOUND_INTERFACES_TO_IGNORE, ignored_outbound_interfaces);
     if !ipv6 {
         // A boolean takes its value after "=" only.
         flags.0.push(format!("--{IPV6}=false"));
@@ -112,22 +100,15 @@ impl Flags {
         }
     }
 
-    fn list<T>(&mut self, name: &str, items: &[T], spelled: impl Fn(&T) -> String) {
-        let lists = items.chunks(ITEMS);
-        self.add(
-            name,
-            lists.map(|items| items.iter().map(&spelled).collect::<Vec<_>>().join(",")),
-        );
+    fn list(&mut self, name: &str, items: &[impl ToString]) {
+        let list = |items: &[_]| items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        self.add(name, items.chunks(ITEMS).map(list));
     }
 }
 
 /// `8000-8100`: flags write a range with a dash, where iptables has a colon.
-fn range(ports: &PortRange) -> String {
-    if ports.first() == ports.last() {
-        ports.first().to_string()
-    } else {
-        format!("{}-{}", ports.first(), ports.last())
-    }
+fn ranges(ports: &[PortRange]) -> Vec<String> {
+    ports.iter().map(|range| range.to_string().replace(':', "-")).collect()
 }
 
 #[cfg(test)]

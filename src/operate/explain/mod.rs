@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::backend::all;
+use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
@@ -18,7 +18,6 @@ use crate::operate::proxy;
 use crate::operate::words;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Rule};
-use crate::rules::table::Subsystem;
 use crate::walk::step::{Matched, Place, Step};
 use crate::wanted::direction::Direction;
 use crate::wanted::mode::Mode;
@@ -130,12 +129,7 @@ pub fn explain<T: Send>(
         let mut connection = connection.clone();
         let destination = routing::complete(&mut connection)?;
         let found = all::read()?;
-        if let Some(unseen) = found.unseen(Subsystem::NfTables) {
-            return Err(Error::Unseen {
-                mode: Mode::Nft,
-                reason: unseen.reason.clone(),
-            });
-        }
+        must_see(&found, Mode::Nft)?;
         let routes = routing::of_others(&found, &connection, destination);
         let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
         routing::deliver(&connection, destination, &mut answer);
