@@ -165,7 +165,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     for (field, id) in [(Field::Uid, connection.uid), (Field::Gid, connection.gid)] {
         let ids = match id {
             Some(id) => one(id.into()),
-            None => Intervals::up_to(field.largest()).without(&exempt(&found.tables, field, |_| true)),
+            None => field.any().without(&exempt(&found.tables, field, |_| true)),
         };
         set = set.with(field, &ids);
     }
@@ -176,7 +176,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     let devices = match &connection.device {
         Some(name) => one(interface(name.as_bytes())),
         None => {
-            let others = Intervals::up_to(field.largest()).without(&lo);
+            let others = field.any().without(&lo);
             others.without(&exempt(&found.tables, field, |rule| {
                 matches!(Purpose::of(rule), Some(Purpose::IgnoreInterface(_)))
             }))
@@ -199,9 +199,8 @@ pub fn proxy_ports(tables: &[Table]) -> Vec<u16> {
 
 /// The proxy, as far as proxy-init's rules in these tables name it.
 pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
-    let ports = proxy_ports(tables).into_iter();
     Surroundings {
-        ports: Intervals::new(ports.map(|port| (port.into(), port.into()))),
+        ports: Intervals::each(proxy_ports(tables)),
         uids: proxy_ids(tables, Field::Uid),
         gids: proxy_ids(tables, Field::Gid),
         listeners: &[],

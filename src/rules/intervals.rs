@@ -69,6 +69,11 @@ impl Intervals {
         Self(Held::One((number, number)))
     }
 
+    /// Each of these numbers.
+    pub fn each(numbers: impl IntoIterator<Item = impl Into<u128>>) -> Self {
+        Self::new(numbers.into_iter().map(Into::into).map(|number| (number, number)))
+    }
+
     /// Every number up to this one.
     pub fn up_to(last: u128) -> Self {
         Self(Held::One((0, last)))

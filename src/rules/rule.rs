@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::rules::family::Family;
+use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 
 /// A rule: its action is taken for packets that meet every condition.
@@ -125,6 +126,11 @@ impl Field {
     /// The largest number that it can have.
     pub fn largest(self) -> u128 {
         u128::MAX >> (128 - self.bits())
+    }
+
+    /// Every number that it can have.
+    pub fn any(self) -> Intervals {
+        Intervals::up_to(self.largest())
     }
 }
 

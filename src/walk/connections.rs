@@ -38,7 +38,7 @@ pub enum Meeting {
 impl Connections {
     /// Every TCP connection of a family in a direction.
     pub fn all(family: Family, direction: Direction) -> Self {
-        let any = |field: Field| (field, Intervals::up_to(field.largest()));
+        let any = |field: Field| (field, field.any());
         let none = |field: Field| (field, Intervals::one(0));
         let mut fields = vec![
             (Field::Family, Intervals::one(nfproto(family))),
@@ -51,7 +51,7 @@ impl Connections {
             // The kernel gives packets that come from another namespace none, and sockets send them with none
             // (`skb_scrub_packet` in net/core/skbuff.c; SO_MARK).
             none(Field::Mark),
-            (Field::TcpFlags, flags(&SYN)),
+            (Field::TcpFlags, Intervals::each(SYN)),
         ];
         match direction {
             Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
@@ -143,11 +143,10 @@ impl Connections {
                 Some(Some(known)) => {
                     let held = |known: &u128| (known & mask == *number) != *negated;
                     let (held, others): (Vec<u128>, Vec<u128>) = known.into_iter().partition(held);
-                    let all = |numbers: Vec<u128>| Intervals::new(numbers.into_iter().map(|number| (number, number)));
                     match (held.is_empty(), others.is_empty()) {
                         (true, _) => Meeting::None,
                         (false, true) => Meeting::All,
-                        (false, false) => Meeting::Some(all(held)),
+                        (false, false) => Meeting::Some(Intervals::each(held)),
                     }
                 }
                 Some(None) => Meeting::NotUnderstood,
@@ -244,11 +243,6 @@ impl Field {
     }
 }
 
-/// TCP's flags as numbers.
-pub(super) fn flags(flags: &[u8]) -> Intervals {
-    Intervals::new(flags.iter().map(|&flags| (flags.into(), flags.into())))
-}
-
 /// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those that
 /// RFC 6335 has for them.
 pub(super) fn client_ports() -> Intervals {
@@ -257,7 +251,7 @@ pub(super) fn client_ports() -> Intervals {
 
 /// The names of every device but the loopback device, as numbers.
 pub fn any_but_lo() -> Intervals {
-    Intervals::up_to(Field::InInterface.largest()).without(&lo())
+    Field::InInterface.any().without(&lo())
 }
 
 /// The name of the loopback device, as a number.
@@ -312,7 +306,7 @@ impl fmt::Display for Connections {
                 Field::Mark | Field::ConnectionMark => continue,
             };
             let list = intervals.as_slice();
-            if *intervals == Intervals::up_to(field.largest()) {
+            if *intervals == field.any() {
                 continue;
             }
             match field {
@@ -323,7 +317,7 @@ impl fmt::Display for Connections {
                 _ => {}
             }
             // Of all but a few, those few are said.
-            let others = Intervals::up_to(field.largest()).without(intervals);
+            let others = field.any().without(intervals);
             let (what, list) = match others.as_slice() {
                 few if few.len() < list.len() => (all_but, few),
                 _ => (what, list),

@@ -30,9 +30,7 @@ impl Found {
         slots.sort_by_key(Slot::order);
         slots
     }
-}
 
-impl Found {
     /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or not
     /// (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
     pub(super) fn tracks(&self, family: Family) -> bool {

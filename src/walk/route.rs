@@ -48,13 +48,12 @@ impl Surroundings<'_> {
         match route {
             Some((_, Some(device))) => Intervals::one(interface(device.as_bytes())),
             Some((_, None)) => Intervals::default(),
-            None => Intervals::up_to(Field::OutInterface.largest()),
+            None => Field::OutInterface.any(),
         }
     }
 
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
-        let any = |field: Field| Intervals::up_to(field.largest());
         let port = ports.map(Intervals::as_slice).unwrap_or_default();
         let listening = self.listeners.iter().filter(|listener| {
             let number = u128::from(listener.port);
@@ -63,16 +62,16 @@ impl Surroundings<'_> {
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
             let uids = match uids.contains(&Listener::UNMAPPED) {
-                true => any(Field::Uid),
-                false => Intervals::new(uids.into_iter().map(|uid| (uid.into(), uid.into()))),
+                true => Field::Uid.any(),
+                false => Intervals::each(uids),
             };
             // The kernel doesn't tell whose group a socket's file is of.
-            return (uids, any(Field::Gid));
+            return (uids, Field::Gid.any());
         }
         let is_proxys = ports.is_some_and(|ports| ports.without(&self.ports).is_empty());
         let ids = |field: Field, known: &Intervals| match is_proxys && !known.is_empty() {
             true => known.clone(),
-            false => any(field).without(known),
+            false => field.any().without(known),
         };
         (ids(Field::Uid, &self.uids), ids(Field::Gid, &self.gids))
     }

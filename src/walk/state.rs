@@ -7,7 +7,7 @@ use crate::rules::flags::{self, ACK, SYN_ACK, Tracked};
 use crate::rules::hook::{Hook, nat_priority};
 use crate::rules::intervals::Intervals;
 use crate::rules::rule::{Action, Bits, Field};
-use crate::walk::connections::{self, Connections, client_ports, few_numbers};
+use crate::walk::connections::{Connections, client_ports, few_numbers};
 use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
 
 /// More sets of connections than this are not told apart; beyond this, results are over-approximated.
@@ -201,7 +201,7 @@ impl<'a> State<'a> {
     /// The packet that answers one: it goes the other way.
     fn turned(self, packet: Packet, flags: &[u8], tracked: flags::State) -> Self {
         let connections = self.connections.turned();
-        let connections = connections.replaced(Field::TcpFlags, connections::flags(flags));
+        let connections = connections.replaced(Field::TcpFlags, Intervals::each(flags.iter().copied()));
         let this = Self {
             connections: connections.replaced(Field::Mark, Intervals::one(0)),
             packet,
@@ -287,11 +287,9 @@ impl<'a> State<'a> {
             fields.extend(Family::ALL.map(Field::Source));
             fields.extend(Family::ALL.map(Field::Destination));
         }
-        let any = |field: Field| Intervals::up_to(field.largest());
-        let marked = self
-            .connections
-            .having(Field::ConnectionMark, any(Field::ConnectionMark));
-        let all = |packets: Connections, field: Field| packets.replaced(field, any(field));
+        let marked = Field::ConnectionMark;
+        let marked = self.connections.having(marked, marked.any());
+        let all = |packets: Connections, field: Field| packets.replaced(field, field.any());
         fields.into_iter().fold(marked, all)
     }
 
@@ -326,8 +324,7 @@ impl<'a> State<'a> {
             let is_of_entry = is(snat, tracked.has_snat) && is(dnat, tracked.has_dnat) && tracked.is_reply == is_reply;
             tracked.state == state && is_of_entry
         };
-        let held = Tracked::all().filter(is_it);
-        let numbers = Intervals::new(held.map(|tracked| (tracked.number(), tracked.number())));
+        let numbers = Intervals::each(Tracked::all().filter(is_it).map(Tracked::number));
         if self.connections.get(Field::State) == Some(&numbers) {
             return;
         }
@@ -398,19 +395,15 @@ impl<'a> State<'a> {
 
     /// Sets one of the marks; returns whether the rule goes on.
     pub(super) fn set_mark(&mut self, field: Field, to: Option<Bits>) -> bool {
-        let any = || Intervals::up_to(field.largest());
         let numbers = match to {
             Some(bits) if bits.mask != 0 => match self.connections.get(bits.field).map(few_numbers) {
-                Some(Some(known)) => {
-                    let numbers = known.into_iter().map(|number| bits.of(number));
-                    Intervals::new(numbers.map(|number| (number, number)))
-                }
-                Some(None) => any(),
+                Some(Some(known)) => Intervals::each(known.into_iter().map(|number| bits.of(number))),
+                Some(None) => field.any(),
                 // Such a rule ends where it reads what isn't there (`NFT_BREAK` in `nft_ct_get_eval`).
                 None => return false,
             },
             Some(bits) => Intervals::one(bits.xor),
-            None => any(),
+            None => field.any(),
         };
         self.set(field, numbers);
         true

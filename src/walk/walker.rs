@@ -533,11 +533,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 }
             }
             Action::Map(field, name) => {
-                let Some(map) = line.table.set(name) else {
-                    self.decide(&state, at, Fate::NotUnderstood);
-                    return next.push(state);
-                };
-                let Some(verdicts) = map.verdicts_of(*field) else {
+                let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return next.push(state);
                 };
@@ -576,14 +572,10 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let Action::Map(field, name) = action else {
         return Matched::Yes(action);
     };
-    let Some(map) = line.table.set(name) else {
+    let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
         return Matched::Yes(action);
     };
-    let known = connections.get(*field);
-    let reason = Reason::Map(*field, name, known.cloned());
-    let Some(verdicts) = map.verdicts_of(*field) else {
-        return Matched::Yes(action);
-    };
+    let reason = Reason::Map(*field, name, connections.get(*field).cloned());
     let said = verdicts
         .into_iter()
         .find_map(|(numbers, action)| match connections.split(*field, &numbers) {
@@ -602,37 +594,31 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
 /// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of the
 /// device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
 fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
-    let any = |field: Field| Intervals::up_to(field.largest());
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
-    let nat = match action {
-        Action::Nat(nat) => Some(nat),
-        _ => None,
+    let (port, field): (Field, fn(Family) -> Field) = match is_source {
+        true => (Field::SourcePort, Field::Source),
+        false => (Field::DestinationPort, Field::Destination),
     };
-    let (port, ports) = match is_source {
-        true => (Field::SourcePort, nat.map(|nat| nat.ports)),
-        false => (Field::DestinationPort, nat.map(|nat| nat.ports)),
+    let (to, ports) = match action {
+        Action::Redirect(ports) => (None, *ports),
+        Action::Nat(nat) => (nat.address, nat.ports),
+        _ => (None, None),
     };
-    let only = |(first, last): (u16, u16)| Intervals::new([(first.into(), last.into())]);
-    let ports = match (action, ports) {
-        (Action::Redirect(ports), _) => ports.map(only),
-        (_, Some(Some(ports))) => Some(only(ports)),
+    let is_redirection = matches!(action, Action::Redirect(_));
+    let mut fields = Vec::from(Family::ALL.map(|family| {
+        let known = match is_redirection && hook == Hook::Output {
+            true => Some(family.localhost()),
+            false => to,
+        };
+        let field = field(family);
+        (field, known.map_or(field.any(), |known| Intervals::one(address(known))))
+    }));
+    match ports {
+        Some((first, last)) => fields.push((port, Intervals::new([(first.into(), last.into())]))),
         // Of a destination's port, nothing is said.
-        _ if nat.is_some_and(|nat| nat.address.is_some()) && !is_source => None,
-        _ => Some(any(port)),
-    };
-    let mut fields = Vec::new();
-    for family in Family::ALL {
-        let field = match is_source {
-            true => Field::Source(family),
-            false => Field::Destination(family),
-        };
-        let known = match action {
-            Action::Redirect(_) if hook == Hook::Output => Some(address(family.localhost())),
-            _ => nat.and_then(|nat| nat.address).map(address),
-        };
-        fields.push((field, known.map_or_else(|| any(field), Intervals::one)));
+        None if is_redirection || (to.is_some() && !is_source) => {}
+        None => fields.push((port, port.any())),
     }
-    fields.extend(ports.map(|ports| (port, ports)));
     state.translate(is_source, fields);
     if !is_source {
         state.taken = Some((at, action));

@@ -10,7 +10,7 @@ use crate::wanted::config::{Port, PortRange};
 
 /// The ports as ranges. Numbers that are no ports are left out.
 pub fn ranges(numbers: &Intervals) -> Vec<PortRange> {
-    let numbers = numbers.and(&Intervals::up_to(Field::DestinationPort.largest()));
+    let numbers = numbers.and(&Field::DestinationPort.any());
     let port = |number| u16::try_from(number).ok();
     let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
     numbers.as_slice().iter().filter_map(range).collect()
@@ -27,7 +27,7 @@ pub fn ports(numbers: &Intervals) -> Vec<Port> {
 pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
     let field = Field::Destination(family);
     let mut subnets = Vec::new();
-    for &(first, last) in numbers.and(&Intervals::up_to(field.largest())).as_slice() {
+    for &(first, last) in numbers.and(&field.any()).as_slice() {
         let mut next = Some(first);
         while let Some(start) = next.filter(|&start| start <= last) {
             // The largest subnet that begins here and isn't too long.
