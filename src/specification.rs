@@ -1,4 +1,4 @@
-//! Start here: what all of this is for, in twenty lines, and a test that every mode does that.
+//! Start here: what all of this is for, in one function, and a test that every mode does that.
 //!
 //! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags,
 //! and from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init)
