@@ -10,7 +10,7 @@ use crate::error::{Error, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
-use crate::nf_tables::step::Step;
+use crate::nf_tables::edit::Edit;
 use crate::nf_tables::{read, refusal};
 use crate::rules::table::{Subsystem, Table};
 use crate::wanted::mode::Mode;
@@ -157,11 +157,11 @@ impl Plan<'_> {
         }
     }
 
-    /// The other mode, and the steps that remove its rules.
-    fn remove_other(&self, tables: &[Table]) -> (Mode, Vec<Step<'static>>) {
+    /// The other mode, and the edits that remove its rules.
+    fn remove_other(&self, tables: &[Table]) -> (Mode, Vec<Edit<'static>>) {
         match self {
-            Self::Nft(_) => (Mode::Native, native::remove_steps(tables)),
-            Self::Native(_) => (Mode::Nft, nft::remove_steps(tables)),
+            Self::Nft(_) => (Mode::Native, native::remove_edits(tables)),
+            Self::Native(_) => (Mode::Nft, nft::remove_edits(tables)),
         }
     }
 
@@ -173,17 +173,17 @@ impl Plan<'_> {
         }
     }
 
-    fn fresh(&self) -> Result<Vec<Step<'_>>, Error> {
+    fn fresh(&self) -> Result<Vec<Edit<'_>>, Error> {
         match self {
             Self::Nft(rulesets) => Ok(nft::fresh(rulesets)),
             Self::Native(table) => native::fresh(table),
         }
     }
 
-    fn install_steps(&self, tables: &[Table]) -> Result<Vec<Step<'_>>, Error> {
+    fn install_edits(&self, tables: &[Table]) -> Result<Vec<Edit<'_>>, Error> {
         match self {
-            Self::Nft(rulesets) => nft::install_steps(tables, rulesets),
-            Self::Native(table) => native::install_steps(tables, table),
+            Self::Nft(rulesets) => nft::install_edits(tables, rulesets),
+            Self::Native(table) => native::install_edits(tables, table),
         }
     }
 
@@ -208,13 +208,13 @@ impl Plan<'_> {
         let mut replaced = None;
         let fresh = try_fresh.then(|| self.fresh()).transpose()?;
         let changed = transact(mode, fresh.as_deref(), |tables| {
-            let (other, mut steps) = self.remove_other(tables);
-            if !steps.is_empty() && !replace {
+            let (other, mut edits) = self.remove_other(tables);
+            if !edits.is_empty() && !replace {
                 return Err(Error::OtherBackend { mode, other });
             }
-            replaced = replaced.or((!steps.is_empty()).then_some(other));
-            steps.extend(self.install_steps(tables)?);
-            Ok(steps)
+            replaced = replaced.or((!edits.is_empty()).then_some(other));
+            edits.extend(self.install_edits(tables)?);
+            Ok(edits)
         })?;
         Ok(Done { changed, replaced })
     }

@@ -1,7 +1,7 @@
 //! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
 
 use crate::nf_tables::TableId;
-use crate::nf_tables::step::{Dialect, NewRule, Step};
+use crate::nf_tables::edit::{Dialect, Edit, NewRule};
 use crate::rules::name::Name;
 use crate::rules::rule::Rule;
 use crate::rules::set::Set;
@@ -32,7 +32,7 @@ pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w R
     (missing, copies)
 }
 
-/// The steps after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
+/// The edits after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
 /// add. Rules that are wanted stay as they are, with their counters.
 pub(super) fn change<'a>(
     table: TableId,
@@ -41,7 +41,7 @@ pub(super) fn change<'a>(
     sets: &'a [Set],
     held: &[Rule],
     wanted: Vec<Wanted<'a>>,
-) -> (Vec<Step<'a>>, Vec<Step<'a>>) {
+) -> (Vec<Edit<'a>>, Vec<Edit<'a>>) {
     let mut rest = held;
     let kept: Vec<Option<u64>> = wanted
         .iter()
@@ -57,16 +57,16 @@ pub(super) fn change<'a>(
     let stays = |rule: &Rule| kept.contains(&Some(rule.handle));
     let mut deleted = Vec::new();
     if !held.is_empty() && !held.iter().any(stays) {
-        deleted.push(Step::FlushChain(table, chain));
+        deleted.push(Edit::FlushChain(table, chain));
     } else {
         let gone = held.iter().filter(|&rule| !stays(rule));
-        deleted.extend(gone.map(|rule| Step::DeleteRule(table, Name::from(chain.as_str()), rule.handle)));
+        deleted.extend(gone.map(|rule| Edit::DeleteRule(table, Name::from(chain.as_str()), rule.handle)));
     }
     let mut added = Vec::new();
     for (index, wanted) in wanted.into_iter().enumerate() {
         if kept.get(index).is_some_and(Option::is_none) {
             let before = kept.get(index..).and_then(|after| after.iter().flatten().next());
-            added.push(Step::AddRule(NewRule {
+            added.push(Edit::AddRule(NewRule {
                 table,
                 chain,
                 rule: wanted.rule,

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use nix::errno::Errno;
 
+use super::edit::{self, Edit};
 use super::read::{self, Snapshot, back_off};
 use super::refusal;
-use super::step::{self, Step};
 use crate::error::{self, Error};
 use crate::netlink::user_namespace::UserNamespace;
 use crate::netlink::{CommitError, FinishedBatch, Generation, Socket};
@@ -38,19 +38,19 @@ pub(crate) fn snapshot(mode: Mode, socket: &Socket) -> Result<Snapshot, Error> {
     read::snapshot(socket).map_err(|error| refusal::unreadable(mode, error))
 }
 
-/// Commits the steps if the ruleset is at this generation.
+/// Commits the edits if the ruleset is at this generation.
 pub(crate) fn commit(
     mode: Mode,
     socket: &Socket,
-    steps: &[Step<'_>],
+    edits: &[Edit<'_>],
     generation: Generation,
 ) -> Result<Outcome, Error> {
-    let batch = step::batch(steps, generation).map_err(|error| refusal::unwritten(mode, &error))?;
+    let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(mode, &error))?;
     match send(socket, &batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
         Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
-        Err(error) => Err(refusal::explain(mode, socket, steps, &batch, error)),
+        Err(error) => Err(refusal::explain(mode, socket, edits, &batch, error)),
     }
 }
 
@@ -70,37 +70,37 @@ fn send(socket: &Socket, batch: &FinishedBatch) -> Result<(), CommitError> {
     }
 }
 
-/// Commits the steps if nothing has ever been committed in this namespace; otherwise the outcome is
+/// Commits the edits if nothing has ever been committed in this namespace; otherwise the outcome is
 /// [`Outcome::OtherGeneration`].
-pub(crate) fn commit_fresh(mode: Mode, steps: &[Step<'_>]) -> Result<Outcome, Error> {
-    commit(mode, &open(mode)?, steps, Generation::FRESH)
+pub(crate) fn commit_fresh(mode: Mode, edits: &[Edit<'_>]) -> Result<Outcome, Error> {
+    commit(mode, &open(mode)?, edits, Generation::FRESH)
 }
 
-/// Whether the kernel would accept each of these lists of steps. It checks all of them in one batch as it would before
+/// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before
 /// a commit, but nothing is committed. A message that fails keeps none of the others from being checked, and has an
 /// error of its own; discarding the batch takes milliseconds, however many messages there are. A list that is an
 /// error already is that error.
 pub(crate) fn check_each<'a>(
-    lists: impl IntoIterator<Item = (Mode, Result<Vec<Step<'a>>, Error>)>,
+    lists: impl IntoIterator<Item = (Mode, Result<Vec<Edit<'a>>, Error>)>,
 ) -> Vec<Result<(), Error>> {
-    let mut steps = Vec::new();
+    let mut edits = Vec::new();
     let parts: Vec<_> = lists
         .into_iter()
         .map(|(mode, list)| {
-            let first = steps.len();
+            let first = edits.len();
             // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
             let known = list.and_then(|list| {
-                step::trial(&list).map_err(|error| refusal::unwritten(mode, &error))?;
-                steps.extend(list);
+                edit::trial(&list).map_err(|error| refusal::unwritten(mode, &error))?;
+                edits.extend(list);
                 Ok(())
             });
-            (mode, first..steps.len(), known)
+            (mode, first..edits.len(), known)
         })
         .collect();
-    let batch = step::trial(&steps);
+    let batch = edit::trial(&edits);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !steps.is_empty() => send(socket, batch).err(),
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(socket, batch).err(),
         _ => None,
     };
     let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {
@@ -108,25 +108,25 @@ pub(crate) fn check_each<'a>(
         let batch = batch.as_ref().map_err(|error| refusal::unwritten(mode, error))?;
         let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(mode, errno))?;
         match refused.as_ref().and_then(|error| error.among(range)) {
-            Some(error) => Err(refusal::explain(mode, socket, &steps, batch, error)),
+            Some(error) => Err(refusal::explain(mode, socket, &edits, batch, error)),
             None => Ok(()),
         }
     };
     parts.into_iter().map(outcome).collect()
 }
 
-/// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the steps for a namespace in
+/// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the edits for a namespace in
 /// which nothing has ever been committed, and are tried first, without reading anything. Otherwise `plan` is given the tables
-/// and returns the steps, or none if nothing needs to change. Returns whether anything was changed.
+/// and returns the edits, or none if nothing needs to change. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
     mode: Mode,
-    fresh: Option<&[Step<'_>]>,
-    mut plan: impl FnMut(&[Table]) -> Result<Vec<Step<'a>>, Error>,
+    fresh: Option<&[Edit<'_>]>,
+    mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, Error>,
 ) -> Result<bool, Error> {
     // A batch of which it isn't known whether it was committed, and the generation that it was for.
     let mut unanswered = None;
-    if let Some(steps) = fresh {
-        match commit_fresh(mode, steps)? {
+    if let Some(edits) = fresh {
+        match commit_fresh(mode, edits)? {
             Outcome::Committed => return Ok(true),
             Outcome::OtherGeneration => {}
             Outcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
@@ -141,10 +141,10 @@ pub(crate) fn transact<'a>(
             (Err(error), None) => return Err(error),
             (Err(_), Some((_, errno))) => return Err(not_known(mode, errno)),
         };
-        let steps = plan(&snapshot.tables)?;
+        let edits = plan(&snapshot.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
-            _ if steps.is_empty() => return Ok(unanswered.is_some()),
+            _ if edits.is_empty() => return Ok(unanswered.is_some()),
             Some((generation, errno)) if generation == snapshot.generation => {
                 return Err(Error::Netlink {
                     mode,
@@ -155,7 +155,7 @@ pub(crate) fn transact<'a>(
             Some((_, errno)) => return Err(not_known(mode, errno)),
             None => {}
         }
-        match commit(mode, &socket, &steps, snapshot.generation)? {
+        match commit(mode, &socket, &edits, snapshot.generation)? {
             Outcome::Committed => return Ok(true),
             Outcome::OtherGeneration => {}
             Outcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),

@@ -3,6 +3,7 @@
 //! refusal by the kernel means.
 
 pub(crate) mod commit;
+pub(crate) mod edit;
 pub(crate) mod expression;
 pub(crate) mod header;
 pub(crate) mod hooks;
@@ -15,7 +16,6 @@ mod register;
 pub(crate) mod replay;
 pub(crate) mod rule;
 pub(crate) mod set;
-pub(crate) mod step;
 pub(crate) mod table;
 pub(crate) mod uapi;
 pub(crate) mod user_data;

@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use nix::errno::Errno;
 
-use super::step::{Step, Unwritten};
+use super::edit::{Edit, Unwritten};
 use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
@@ -51,7 +51,7 @@ pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
 pub(crate) fn explain(
     mode: Mode,
     socket: &Socket,
-    steps: &[Step<'_>],
+    edits: &[Edit<'_>],
     batch: &FinishedBatch,
     error: CommitError,
 ) -> Error {
@@ -80,22 +80,22 @@ pub(crate) fn explain(
         }
         CommitError::Refused(errno, text) => refused(mode, "the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
-            Some(failure) => message(mode, socket, steps, failure),
+            Some(failure) => message(mode, socket, edits, failure),
             None => Error::Garbled { mode },
         },
     }
 }
 
-fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -> Error {
-    let step = usize::try_from(failure.sequence)
+fn message(mode: Mode, socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> Error {
+    let edit = usize::try_from(failure.sequence)
         .ok()
-        .and_then(|sequence| steps.get(sequence.checked_sub(1)?));
-    let Some(step) = step else {
+        .and_then(|sequence| edits.get(sequence.checked_sub(1)?));
+    let Some(edit) = edit else {
         return refused(mode, "the batch", failure.errno, &failure.text);
     };
-    let (errno, what) = (failure.errno, step.to_string());
+    let (errno, what) = (failure.errno, edit.to_string());
     let kept = error::Errno::of(errno);
-    let table = step.table();
+    let table = edit.table();
     let (family, families) = match table.family {
         TableFamily::Ip(family) => (Some(family), family.to_string()),
         other => (None, other.to_string()),
@@ -109,36 +109,36 @@ fn message(mode: Mode, socket: &Socket, steps: &[Step<'_>], failure: &Failure) -
             table: table.to_string(),
         };
     }
-    match (step, family, errno) {
-        (Step::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
+    match (edit, family, errno) {
+        (Edit::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
             lacks(mode, Lack::Tables(families), errno)
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
-        (Step::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+        (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
             Error::OtherBaseChain {
                 family,
                 chain: chain.to_string(),
                 errno: kept,
             }
         }
-        (Step::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+        (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
             lacks(mode, Lack::NatChains(families), errno)
         }
-        (Step::DeleteChain(..), _, Errno::EBUSY) => Error::ChainInUse {
+        (Edit::DeleteChain(..), _, Errno::EBUSY) => Error::ChainInUse {
             mode,
             what,
             table: table.to_string(),
         },
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Step::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => Error::ChainNameTaken {
+        (Edit::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => Error::ChainNameTaken {
             family,
             chain: new.chain.counterpart().to_string(),
             errno: kept,
         },
-        (Step::AddRule(new), _, _) => match (owner(new.rule), errno) {
-            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, step)
-                .or_else(|| foreign(mode, new.rule, step))
+        (Edit::AddRule(new), _, _) => match (owner(new.rule), errno) {
+            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, edit)
+                .or_else(|| foreign(mode, new.rule, edit))
                 .unwrap_or_else(|| refused(mode, &what, errno, &failure.text)),
             (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
                 Some((name, module, option)) => {
@@ -206,11 +206,11 @@ pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Opt
     (owns_network() != Some(true)).then(|| Error::ForeignOwner { mode, rule: rule() })
 }
 
-/// The error about a step that can't be written. Nothing has been sent.
+/// The error about an edit that can't be written. Nothing has been sent.
 pub(crate) fn unwritten(mode: Mode, unwritten: &Unwritten) -> Error {
     Error::Unwritable {
         mode,
-        rule: unwritten.step.clone(),
+        rule: unwritten.edit.clone(),
         what: unwritten.what.to_string(),
     }
 }
@@ -242,13 +242,13 @@ mod tests {
     use super::*;
     use crate::netlink::message::Malformed;
     use crate::nf_tables::TableId;
-    use crate::nf_tables::step::trial;
+    use crate::nf_tables::edit::trial;
     use crate::rules::family::Family;
     use crate::wanted::ruleset::ChainName;
 
-    fn explained(steps: &[Step<'_>], error: CommitError) -> String {
+    fn explained(edits: &[Edit<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(Mode::Nft, &socket, steps, &trial(steps).unwrap(), error).to_string()
+        explain(Mode::Nft, &socket, edits, &trial(edits).unwrap(), error).to_string()
     }
 
     fn failure(sequence: u32, errno: Errno) -> CommitError {
@@ -266,10 +266,10 @@ mod tests {
             family: TableFamily::Ip(Family::V6),
             name: "nat",
         };
-        let steps = [
-            Step::AddTable(nat),
-            Step::AddChain(nat, ChainName::Output),
-            Step::AddChain(nat, ChainName::ProxyInitOutput),
+        let edits = [
+            Edit::AddTable(nat),
+            Edit::AddChain(nat, ChainName::Output),
+            Edit::AddChain(nat, ChainName::ProxyInitOutput),
         ];
         for (error, words) in [
             (failure(1, Errno::EAFNOSUPPORT), "nf_tables has no IPv6 tables"),
@@ -288,7 +288,7 @@ mod tests {
             ),
             (CommitError::Malformed(Malformed), "cut off or garbled"),
         ] {
-            let text = explained(&steps, error);
+            let text = explained(&edits, error);
             assert!(text.contains(words), "{words}: {text}");
         }
     }

@@ -2,14 +2,14 @@
 
 use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
 use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
+use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
-use crate::nf_tables::step::{self, Step};
 use crate::nf_tables::uapi::*;
 use crate::rules::table::Table;
 
-/// The tables that a namespace holds after these steps.
-pub(crate) fn replayed(steps: &[Step<'_>]) -> Vec<Table> {
-    let FinishedBatch(bytes) = step::batch(steps, Generation::FRESH).unwrap();
+/// The tables that a namespace holds after these edits.
+pub(crate) fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
+    let FinishedBatch(bytes) = edit::batch(edits, Generation::FRESH).unwrap();
     snapshot(&Replay(bytes)).unwrap().tables
 }
 

@@ -14,9 +14,9 @@ use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
+use crate::nf_tables::edit::{self, Edit, NewRule};
 use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::set::{NewSet, elements};
-use crate::nf_tables::step::{self, NewRule, Step};
 use crate::rules::nftables::{self, datatype};
 use crate::rules::rule::{Condition, Rule, Values};
 use crate::rules::set::{Set, Shape, set_elements, set_field};
@@ -30,7 +30,7 @@ const ELEMENTS: usize = 1000;
 
 /// Removes the mode's rules, as [`all::remove`](super::all::remove).
 pub(super) fn remove() -> Result<Removed, Error> {
-    let any = transact(Mode::Native, None, |tables| Ok(remove_steps(tables)))?;
+    let any = transact(Mode::Native, None, |tables| Ok(remove_edits(tables)))?;
     Ok(Removed::from(any, &[]))
 }
 
@@ -50,24 +50,24 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 /// # Errors
 /// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    let (wanted, mut steps) = (tables::native(rulesets), Vec::new());
-    add(&wanted, &mut steps);
-    let batch = step::batch(&steps, Generation::FRESH);
+    let (wanted, mut edits) = (tables::native(rulesets), Vec::new());
+    add(&wanted, &mut edits);
+    let batch = edit::batch(&edits, Generation::FRESH);
     let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Native, &error))?;
     Ok(bytes)
 }
 
-/// The steps that make the table in a namespace that holds nothing.
-pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Step<'_>>, Error> {
-    let mut steps = Vec::with_capacity(32);
-    add(wanted, &mut steps);
-    refuse_unmapped(&steps)?;
-    Ok(steps)
+/// The edits that make the table in a namespace that holds nothing.
+pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, Error> {
+    let mut edits = Vec::with_capacity(32);
+    add(wanted, &mut edits);
+    refuse_unmapped(&edits)?;
+    Ok(edits)
 }
 
-/// The steps that turn what the namespace holds into exactly this table; none if it holds it already.
-pub(super) fn install_steps<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Step<'a>>, Error> {
-    let mut steps = Vec::new();
+/// The edits that turn what the namespace holds into exactly this table; none if it holds it already.
+pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, Error> {
+    let mut edits = Vec::new();
     if let Some(held) = held(tables) {
         if held.dormant && holds_others(held) {
             return Err(Error::Dormant {
@@ -77,18 +77,18 @@ pub(super) fn install_steps<'a>(tables: &[Table], wanted: &'a Table) -> Result<V
         }
         let can_change = can_change(held, wanted);
         if can_change && differences_of(wanted, held).is_empty() {
-            return Ok(steps);
+            return Ok(edits);
         }
         if can_change {
-            change_table(held, wanted, &mut steps);
-            refuse_unmapped(&steps)?;
-            return Ok(steps);
+            change_table(held, wanted, &mut edits);
+            refuse_unmapped(&edits)?;
+            return Ok(edits);
         }
-        steps.push(Step::DeleteTable(TABLE));
+        edits.push(Edit::DeleteTable(TABLE));
     }
-    add(wanted, &mut steps);
-    refuse_unmapped(&steps)?;
-    Ok(steps)
+    add(wanted, &mut edits);
+    refuse_unmapped(&edits)?;
+    Ok(edits)
 }
 
 /// Whether changing rules and sets is enough: the chains are the wanted ones, hooked where they should be, and there is
@@ -103,9 +103,9 @@ fn can_change(held: &Table, wanted: &Table) -> bool {
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 
-/// Adds the steps that leave the table with exactly the wanted rules and sets. A set whose elements differ is made again,
+/// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made again,
 /// with the rules that use it.
-fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) {
+fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) {
     let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
     let uses_kept_sets = |rule: &Rule| {
         rule.conditions.iter().all(|condition| match condition {
@@ -134,19 +134,19 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, steps: &mut Vec<Step<'a>>) 
             held.unwrap_or_default(),
             rules.collect(),
         );
-        steps.extend(deleted);
+        edits.extend(deleted);
         added.extend(rules);
     }
     let gone = held.sets.iter().filter(|&set| !stays(set));
-    steps.extend(gone.map(|set| Step::DeleteSet(TABLE, set.name.clone())));
+    edits.extend(gone.map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
     let new = wanted.sets.iter().filter(|&set| !stays(set));
-    new.zip(1..).for_each(|(set, id)| add_set(set, id, steps));
-    steps.extend(added);
+    new.zip(1..).for_each(|(set, id)| add_set(set, id, edits));
+    edits.extend(added);
 }
 
-/// The steps that remove the table.
-pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
-    held(tables).map(|_| Step::DeleteTable(TABLE)).into_iter().collect()
+/// The edits that remove the table.
+pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+    held(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
 }
 
 fn held(tables: &[Table]) -> Option<&Table> {
@@ -163,29 +163,29 @@ fn holds_others(table: &Table) -> bool {
 
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
 /// would silently mean another user.
-fn refuse_unmapped(steps: &[Step<'_>]) -> Result<(), Error> {
-    let refused = steps.iter().find_map(|step| match step {
-        Step::AddRule(new) => unmapped(Mode::Native, new.rule, step),
+fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), Error> {
+    let refused = edits.iter().find_map(|edit| match edit {
+        Edit::AddRule(new) => unmapped(Mode::Native, new.rule, edit),
         _ => None,
     });
     refused.map_or(Ok(()), Err)
 }
 
-fn add<'a>(table: &'a Table, steps: &mut Vec<Step<'a>>) {
-    steps.push(Step::AddTable(TABLE));
+fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
+    edits.push(Edit::AddTable(TABLE));
     for (set, id) in table.sets.iter().zip(1..) {
-        add_set(set, id, steps);
+        add_set(set, id, edits);
     }
-    steps.extend(ChainName::ALL.map(|chain| Step::AddChain(TABLE, chain)));
+    edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain)));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            steps.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
+            edits.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
         }
     }
 }
 
-fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
-    Step::AddRule(NewRule {
+fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
+    Edit::AddRule(NewRule {
         table: TABLE,
         chain,
         rule,
@@ -195,8 +195,8 @@ fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Step<'a> {
     })
 }
 
-/// Adds the steps that make a set, which has this number in the batch.
-fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
+/// Adds the edits that make a set, which has this number in the batch.
+fn add_set(set: &Set, id: u32, edits: &mut Vec<Edit<'_>>) {
     let field = set_field(set);
     let (_, datatype) = datatype(field);
     let shape = Shape::of(set);
@@ -209,16 +209,16 @@ fn add_set(set: &Set, id: u32, steps: &mut Vec<Step<'_>>) {
         shape,
         size: elements.len() as u32,
     };
-    steps.push(Step::AddSet(new(), id));
-    steps.extend(
+    edits.push(Edit::AddSet(new(), id));
+    edits.extend(
         elements
             .chunks(ELEMENTS)
-            .map(|chunk| Step::AddElements(new(), chunk.to_vec())),
+            .map(|chunk| Edit::AddElements(new(), chunk.to_vec())),
     );
 }
 
 /// Writes a rule as a message, and reads it back as if the kernel had dumped it from a table with these sets.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn written_and_read(rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
-    step::written_and_read(&append(ChainName::Output, rule, sets), sets)
+    edit::written_and_read(&append(ChainName::Output, rule, sets), sets)
 }

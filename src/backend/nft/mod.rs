@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
+use crate::nf_tables::edit::{self, Edit, NewRule};
 use crate::nf_tables::refusal::unwritten;
-use crate::nf_tables::step::{self, NewRule, Step};
 use crate::nf_tables::table::MARK;
 use crate::rules::family::Family;
 use crate::rules::name::Name;
@@ -30,7 +30,7 @@ pub(super) fn remove() -> Result<Removed, Error> {
     let mut held = Vec::new();
     let any = transact(Mode::Nft, None, |tables| {
         held = tables.to_vec();
-        Ok(remove_steps(tables))
+        Ok(remove_edits(tables))
     })?;
     Ok(Removed::from(any, &held))
 }
@@ -40,7 +40,7 @@ pub(super) fn remove() -> Result<Removed, Error> {
 /// # Errors
 /// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    let batch = step::batch(&fresh(rulesets), Generation::FRESH);
+    let batch = edit::batch(&fresh(rulesets), Generation::FRESH);
     let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Nft, &error))?;
     Ok(bytes)
 }
@@ -53,8 +53,8 @@ fn nat(family: Family) -> TableId {
     }
 }
 
-fn append(family: Family, chain: ChainName, rule: &Rule) -> Step<'_> {
-    Step::AddRule(NewRule {
+fn append(family: Family, chain: ChainName, rule: &Rule) -> Edit<'_> {
+    Edit::AddRule(NewRule {
         table: nat(family),
         chain,
         rule,
@@ -64,39 +64,39 @@ fn append(family: Family, chain: ChainName, rule: &Rule) -> Step<'_> {
     })
 }
 
-/// The steps that install the rulesets in a namespace that holds nothing.
-pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Step<'_>> {
-    let mut steps = Vec::with_capacity(32);
+/// The edits that install the rulesets in a namespace that holds nothing.
+pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Edit<'_>> {
+    let mut edits = Vec::with_capacity(32);
     for ruleset in rulesets {
         let family = ruleset.family;
-        steps.push(Step::AddTable(nat(family)));
-        steps.extend(ChainName::ALL.map(|chain| Step::AddChain(nat(family), chain)));
+        edits.push(Edit::AddTable(nat(family)));
+        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(nat(family), chain)));
         let rules = ruleset.rules.iter();
-        steps.extend(rules.map(|(chain, rule)| append(family, *chain, rule)));
+        edits.extend(rules.map(|(chain, rule)| append(family, *chain, rule)));
     }
-    steps
+    edits
 }
 
-/// The steps that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_steps<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Step<'a>>, Error> {
-    let mut steps = Vec::new();
+/// The edits that turn what the namespace holds into exactly the rulesets; none if it holds them already.
+pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Edit<'a>>, Error> {
+    let mut edits = Vec::new();
     for family in Family::ALL {
         let table = nat_table(tables, family);
         match rulesets.iter().find(|ruleset| ruleset.family == family) {
-            Some(ruleset) => refill(table, ruleset, &mut steps)?,
-            None => remove_family(table, family, &mut steps),
+            Some(ruleset) => refill(table, ruleset, &mut edits)?,
+            None => remove_family(table, family, &mut edits),
         }
     }
-    Ok(steps)
+    Ok(edits)
 }
 
-/// The steps that remove proxy-init's rules and chains.
-pub(super) fn remove_steps(tables: &[Table]) -> Vec<Step<'static>> {
-    let mut steps = Vec::new();
+/// The edits that remove proxy-init's rules and chains.
+pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+    let mut edits = Vec::new();
     for family in Family::ALL {
-        remove_family(nat_table(tables, family), family, &mut steps);
+        remove_family(nat_table(tables, family), family, &mut edits);
     }
-    steps
+    edits
 }
 
 fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
@@ -104,8 +104,8 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
     tables.iter().find(is_it)
 }
 
-/// Adds the steps after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
-fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<'a>>) -> Result<(), Error> {
+/// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
+fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<'a>>) -> Result<(), Error> {
     let (family, id) = (ruleset.family, nat(ruleset.family));
     if table.is_some_and(|table| table.dormant) {
         return Err(Error::Dormant {
@@ -114,7 +114,7 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
         });
     }
     if table.is_none() {
-        steps.push(Step::AddTable(id));
+        edits.push(Edit::AddTable(id));
     }
     let chain_of = |name: ChainName| {
         let is_it = |chain: &&Chain| chain.name == *name.as_str();
@@ -123,9 +123,9 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
     for name in ChainName::ALL {
         let place = |base: Base| (base.kind, base.hook, base.priority);
         let held = chain_of(name).map(|chain| chain.base.map(place));
-        // If a chain of this name is hooked elsewhere, the kernel refuses the step, and the error names the chain.
+        // If a chain of this name is hooked elsewhere, the kernel refuses the edit, and the error names the chain.
         if held != Some(name.base().map(place)) {
-            steps.push(Step::AddChain(id, name));
+            edits.push(Edit::AddChain(id, name));
         }
     }
     for name in Ruleset::CHAINS {
@@ -133,20 +133,20 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, steps: &mut Vec<Step<
         if name.is_ours() {
             let wanted = ruleset.rules_of(name).map(|rule| Wanted { rule, may_stay: true });
             let (deleted, added) = change(id, name, &Xtables, &[], held, wanted.collect());
-            steps.extend(deleted.into_iter().chain(added));
+            edits.extend(deleted.into_iter().chain(added));
         } else {
             let (missing, copies) = amiss(held, &ruleset.rules_of(name).collect::<Vec<_>>());
-            let delete = |(_, copy): (_, &Rule)| Step::DeleteRule(id, Name::from(name.as_str()), copy.handle);
-            steps.extend(copies.into_iter().map(delete));
-            steps.extend(missing.into_iter().map(|rule| append(family, name, rule)));
+            let delete = |(_, copy): (_, &Rule)| Edit::DeleteRule(id, Name::from(name.as_str()), copy.handle);
+            edits.extend(copies.into_iter().map(delete));
+            edits.extend(missing.into_iter().map(|rule| append(family, name, rule)));
         }
     }
     Ok(())
 }
 
-/// Adds the steps that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
+/// Adds the edits that remove proxy-init's chains and every rule that leads to them, and also the base chains and the
 /// table if proxy-init made them and they hold nothing else.
-fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>>) {
+fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>>) {
     let Some(table) = table else {
         return;
     };
@@ -165,10 +165,10 @@ fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>
         .filter(|chain| ChainName::own(&chain.name).is_none())
     {
         let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| rule.leads_to(table).is_some());
-        steps.extend(
+        edits.extend(
             jumps
                 .iter()
-                .map(|rule| Step::DeleteRule(id, chain.name.clone(), rule.handle)),
+                .map(|rule| Edit::DeleteRule(id, chain.name.clone(), rule.handle)),
         );
         let is_marked = chain.comment.as_ref().is_some_and(|comment| *comment == *MARK);
         let accepts = chain.base.is_some_and(|base| base.policy == Policy::Accept);
@@ -180,16 +180,16 @@ fn remove_family(table: Option<&Table>, family: Family, steps: &mut Vec<Step<'_>
             emptied.push(name);
         }
     }
-    steps.extend(ours.iter().map(|&chain| Step::FlushChain(id, chain)));
-    steps.extend(ours.iter().chain(&emptied).map(|&chain| Step::DeleteChain(id, chain)));
+    edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain)));
+    edits.extend(ours.iter().chain(&emptied).map(|&chain| Edit::DeleteChain(id, chain)));
     let is_marked = table.comment.as_ref().is_some_and(|comment| *comment == *MARK);
     if is_marked && table.objects as usize == ours.len() + emptied.len() {
-        steps.push(Step::DeleteTable(id));
+        edits.push(Edit::DeleteTable(id));
     }
 }
 
 /// Writes a rule as a message, and reads it back as if the kernel had dumped it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn written_and_read(family: Family, rule: &Rule) -> Result<Rule, String> {
-    step::written_and_read(&append(family, ChainName::Output, rule), &[])
+    edit::written_and_read(&append(family, ChainName::Output, rule), &[])
 }

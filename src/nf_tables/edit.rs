@@ -1,4 +1,4 @@
-//! A transaction as a list of steps: each is one netlink message, and the kernel applies them in order.
+//! A transaction as a list of edits: each is one netlink message, and the kernel applies them in order.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::wanted::mode::Mode;
 use crate::wanted::ruleset::ChainName;
 
 /// One change.
-pub(crate) enum Step<'a> {
+pub(crate) enum Edit<'a> {
     /// Make the table, unless it exists.
     AddTable(TableId),
     /// Delete the table and everything in it.
@@ -95,36 +95,36 @@ pub(crate) fn write_rule(
 /// What a kernel lacks: the thing, its module, and the kernel option.
 pub(crate) type Missing = (String, &'static str, &'static str);
 
-impl Step<'_> {
+impl Edit<'_> {
     /// The table that it is about.
     pub(crate) fn table(&self) -> TableId {
         match self {
-            Step::AddTable(table)
-            | Step::DeleteTable(table)
-            | Step::AddChain(table, _)
-            | Step::FlushChain(table, _)
-            | Step::DeleteChain(table, _)
-            | Step::DeleteRule(table, ..)
-            | Step::DeleteSet(table, _) => *table,
-            Step::AddRule(new) => new.table,
-            Step::AddSet(set, _) | Step::AddElements(set, _) => set.table,
+            Edit::AddTable(table)
+            | Edit::DeleteTable(table)
+            | Edit::AddChain(table, _)
+            | Edit::FlushChain(table, _)
+            | Edit::DeleteChain(table, _)
+            | Edit::DeleteRule(table, ..)
+            | Edit::DeleteSet(table, _) => *table,
+            Edit::AddRule(new) => new.table,
+            Edit::AddSet(set, _) | Edit::AddElements(set, _) => set.table,
         }
     }
 
     fn write(&self, batch: &mut Batch, last: bool) {
         match self {
-            Step::AddTable(table) => table.add(batch, last),
-            Step::DeleteTable(table) => table.delete(batch, last),
-            Step::AddChain(table, chain) => table.add_chain(batch, last, chain.as_str(), chain.hook()),
-            Step::FlushChain(table, chain) => rule::delete(batch, last, *table, chain.as_str().as_bytes(), None),
-            Step::DeleteChain(table, chain) => table.delete_chain(batch, last, chain.as_str()),
-            Step::DeleteRule(table, chain, handle) => {
+            Edit::AddTable(table) => table.add(batch, last),
+            Edit::DeleteTable(table) => table.delete(batch, last),
+            Edit::AddChain(table, chain) => table.add_chain(batch, last, chain.as_str(), chain.hook()),
+            Edit::FlushChain(table, chain) => rule::delete(batch, last, *table, chain.as_str().as_bytes(), None),
+            Edit::DeleteChain(table, chain) => table.delete_chain(batch, last, chain.as_str()),
+            Edit::DeleteRule(table, chain, handle) => {
                 rule::delete(batch, last, *table, chain.as_bytes(), Some(*handle))
             }
-            Step::AddSet(set, id) => set.add(batch, last, *id),
-            Step::AddElements(set, elements) => set.add_elements(batch, last, elements),
-            Step::DeleteSet(table, set) => set::delete(batch, last, *table, set),
-            Step::AddRule(new) => AddRule {
+            Edit::AddSet(set, id) => set.add(batch, last, *id),
+            Edit::AddElements(set, elements) => set.add_elements(batch, last, elements),
+            Edit::DeleteSet(table, set) => set::delete(batch, last, *table, set),
+            Edit::AddRule(new) => AddRule {
                 table: new.table,
                 chain: new.chain.as_str(),
                 before: new.before,
@@ -156,73 +156,73 @@ impl fmt::Display for NewRule<'_> {
     }
 }
 
-/// A step that can't be written.
+/// An edit that can't be written.
 #[derive(Debug)]
 pub(crate) struct Unwritten {
-    /// The step, as the command that it stands for.
-    pub(crate) step: String,
+    /// The edit, as the command that it stands for.
+    pub(crate) edit: String,
     /// What in it can't be written.
     pub(crate) what: Unwritable,
 }
 
-/// The steps as a batch: message n is step n, counted from 1. Only the last one asks for an acknowledgement.
+/// The edits as a batch: message n is edit n, counted from 1. Only the last one asks for an acknowledgement.
 fn written(
-    steps: &[Step<'_>],
+    edits: &[Edit<'_>],
     generation: Option<Generation>,
     finish: fn(Batch) -> Result<FinishedBatch, Unwritable>,
 ) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
-    let unwritten = |step: &dyn fmt::Display, what| Unwritten {
-        step: step.to_string(),
+    let unwritten = |edit: &dyn fmt::Display, what| Unwritten {
+        edit: edit.to_string(),
         what,
     };
-    for (index, step) in steps.iter().enumerate() {
-        step.write(&mut batch, index + 1 == steps.len());
+    for (index, edit) in edits.iter().enumerate() {
+        edit.write(&mut batch, index + 1 == edits.len());
         if let Some(what) = batch.unwritable() {
-            return Err(unwritten(step, what.clone()));
+            return Err(unwritten(edit, what.clone()));
         }
     }
     finish(batch).map_err(|what| unwritten(&"the batch", what))
 }
 
-/// The steps as a batch that the kernel commits if the ruleset is at this generation.
+/// The edits as a batch that the kernel commits if the ruleset is at this generation.
 ///
 /// # Errors
-/// The first step that can't be written.
-pub(crate) fn batch(steps: &[Step<'_>], generation: Generation) -> Result<FinishedBatch, Unwritten> {
-    written(steps, Some(generation), Batch::end)
+/// The first edit that can't be written.
+pub(crate) fn batch(edits: &[Edit<'_>], generation: Generation) -> Result<FinishedBatch, Unwritten> {
+    written(edits, Some(generation), Batch::end)
 }
 
-/// The steps as a batch that the kernel checks and then forgets.
+/// The edits as a batch that the kernel checks and then forgets.
 ///
 /// # Errors
-/// The first step that can't be written.
-pub(crate) fn trial(steps: &[Step<'_>]) -> Result<FinishedBatch, Unwritten> {
-    written(steps, None, Batch::without_end)
+/// The first edit that can't be written.
+pub(crate) fn trial(edits: &[Edit<'_>]) -> Result<FinishedBatch, Unwritten> {
+    written(edits, None, Batch::without_end)
 }
 
-/// The command that the step stands for: iptables' in the tables of one family, nft's elsewhere.
-impl fmt::Display for Step<'_> {
+/// The command that the edit stands for: iptables' in the tables of one family, nft's elsewhere.
+impl fmt::Display for Edit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
         match (self, table.family) {
-            (Step::AddTable(_), _) => write!(f, "nft add table {table}"),
-            (Step::DeleteTable(_), _) => write!(f, "nft delete table {table}"),
-            (Step::DeleteRule(_, chain, handle), _) => write!(f, "nft delete rule {table} {chain} handle {handle}"),
-            (Step::AddSet(set, _), _) => write!(f, "nft add set {table} {}", set.name),
-            (Step::DeleteSet(_, set), _) => write!(f, "nft delete set {table} {set}"),
-            (Step::AddElements(set, _), _) => write!(f, "nft add element {table} {}", set.name),
-            (Step::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
-            (Step::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
-            (Step::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
-            (Step::AddRule(new), TableFamily::Ip(family)) => {
+            (Edit::AddTable(_), _) => write!(f, "nft add table {table}"),
+            (Edit::DeleteTable(_), _) => write!(f, "nft delete table {table}"),
+            (Edit::DeleteRule(_, chain, handle), _) => write!(f, "nft delete rule {table} {chain} handle {handle}"),
+            (Edit::AddSet(set, _), _) => write!(f, "nft add set {table} {}", set.name),
+            (Edit::DeleteSet(_, set), _) => write!(f, "nft delete set {table} {set}"),
+            (Edit::AddElements(set, _), _) => write!(f, "nft add element {table} {}", set.name),
+            (Edit::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
+            (Edit::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
+            (Edit::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),
+            (Edit::AddRule(new), TableFamily::Ip(family)) => {
                 let option = if new.before.is_some() { "-I" } else { "-A" };
                 write!(f, "{} {option} {} {new}", iptables(family), new.chain)
             }
-            (Step::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
-            (Step::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
-            (Step::DeleteChain(_, chain), _) => write!(f, "nft delete chain {table} {chain}"),
-            (Step::AddRule(new), _) => write!(f, "nft add rule {table} {} {new}", new.chain),
+            (Edit::AddChain(_, chain), _) => write!(f, "nft add chain {table} {chain}"),
+            (Edit::FlushChain(_, chain), _) => write!(f, "nft flush chain {table} {chain}"),
+            (Edit::DeleteChain(_, chain), _) => write!(f, "nft delete chain {table} {chain}"),
+            (Edit::AddRule(new), _) => write!(f, "nft add rule {table} {} {new}", new.chain),
         }
     }
 }
@@ -231,14 +231,14 @@ fn iptables(family: Family) -> String {
     format!("{} -t nat", Mode::Nft.iptables(family))
 }
 
-/// Writes the message of a step that adds a rule, and reads it as if the kernel had dumped it from a table with these
+/// Writes the message of an edit that adds a rule, and reads it as if the kernel had dumped it from a table with these
 /// sets.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn written_and_read(step: &Step<'_>, sets: &[Set]) -> Result<Rule, String> {
+pub(crate) fn written_and_read(edit: &Edit<'_>, sets: &[Set]) -> Result<Rule, String> {
     use crate::netlink::message::Messages;
 
-    let FinishedBatch(bytes) = trial(std::slice::from_ref(step)).map_err(|error| error.what.to_string())?;
+    let FinishedBatch(bytes) = trial(std::slice::from_ref(edit)).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
     let attributes = message.attributes().map_err(|error| error.to_string())?;
-    meaning::read(attributes, step.table().family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
+    meaning::read(attributes, edit.table().family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
 }
