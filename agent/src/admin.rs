@@ -24,9 +24,9 @@ const CONNECTIONS: usize = 16;
 /// How long a client may take for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the server tells.
+/// How the agent is, as the server tells.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Health {
     /// Every metric.
     pub metrics: Metrics,
     /// Whether pods can be set up.
@@ -37,7 +37,7 @@ pub struct Told {
 ///
 /// # Errors
 /// The address can't be listened on.
-pub async fn serve(address: SocketAddr, told: Arc<Told>) -> io::Result<Infallible> {
+pub async fn serve(address: SocketAddr, health: Arc<Health>) -> io::Result<Infallible> {
     let listener = TcpListener::bind(address).await?;
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -53,10 +53,10 @@ pub async fn serve(address: SocketAddr, told: Arc<Told>) -> io::Result<Infallibl
                 continue;
             }
         };
-        let told = Arc::clone(&told);
+        let health = Arc::clone(&health);
         tokio::spawn(async move {
             let _place = place;
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &told))));
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &health))));
             let mut server = http1::Builder::new();
             server
                 .timer(TokioTimer::new())
@@ -69,16 +69,16 @@ pub async fn serve(address: SocketAddr, told: Arc<Told>) -> io::Result<Infallibl
     }
 }
 
-fn answer(request: &Request<Incoming>, told: &Told) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
     let (status, kind, text) = match request.uri().path() {
         "/metrics" => (
             StatusCode::OK,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            told.metrics.text(),
+            health.metrics.text(),
         ),
         // Those of upstream's repair controller, and Kubernetes' own.
         "/live" | "/livez" => (StatusCode::OK, "text/plain", "live\n".to_owned()),
-        "/ready" | "/readyz" if *told.ready.borrow() => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
+        "/ready" | "/readyz" if *health.ready.borrow() => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
         "/ready" | "/readyz" => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",

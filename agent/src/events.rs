@@ -8,7 +8,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::admin::Told;
+use crate::admin::Health;
 use crate::api::Server;
 
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
@@ -22,19 +22,19 @@ const LONGEST_ACTION: usize = 128;
 #[derive(Clone)]
 pub struct Events {
     recorder: Recorder,
-    told: Arc<Told>,
+    health: Arc<Health>,
 }
 
 impl Events {
     /// In the name of this controller.
-    pub fn new(server: &Server, controller: &str, told: &Arc<Told>) -> Self {
+    pub fn new(server: &Server, controller: &str, health: &Arc<Health>) -> Self {
         let reporter = Reporter {
             controller: controller.to_owned(),
             instance: Some(server.pod.clone()),
         };
         Self {
             recorder: Recorder::new(server.client.clone(), reporter),
-            told: Arc::clone(told),
+            health: Arc::clone(health),
         }
     }
 
@@ -48,7 +48,7 @@ impl Events {
             action: shortened(action, LONGEST_ACTION).to_owned(),
             secondary: None,
         };
-        let metrics = &self.told.metrics;
+        let metrics = &self.health.metrics;
         let start = Instant::now();
         match timeout(PATIENCE, self.recorder.publish(&event, about)).await {
             Err(_) => {

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use crate::admin::Told;
+use crate::admin::Health;
 use crate::api::Server;
 use crate::events::{self, Events};
 use crate::keeper::{Counts, Keeper, State};
@@ -37,7 +37,7 @@ const EVENTS: usize = 8;
 ///
 /// # Errors
 /// What could not be set up, or removed.
-pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>) -> Result<(), String> {
+pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Health>) -> Result<(), String> {
     let installation = &settings.installation;
     // Without a configuration there is nothing to wait for.
     installation.entry()?;
@@ -49,7 +49,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
         .log
         .as_ref()
         .map(|folder| PluginLog::new(&folder.here));
-    let events = server.map(|server| Events::new(server, "linkerd-cni-agent", told));
+    let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let was_allowed = {
         let mut stopped = pin!(stopped()?);
         // Whether the API server answers the agent is found out before it matters.
@@ -81,7 +81,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
             }
             let start = Instant::now();
             let (state, mut again) = keeper.pass();
-            told.metrics.passed(start.elapsed());
+            health.metrics.passed(start.elapsed());
             if unwatched.is_some() {
                 again = again.min(UNWATCHED);
             }
@@ -106,7 +106,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
             if let (Some(events), Some(node)) = (&events, &settings.node) {
                 last.publish(&state, events, node);
             }
-            last.tell(&state, keeper.counts, ready, told);
+            last.tell(&state, keeper.counts, ready, health);
             tokio::select! {
                 () = &mut stopped => break,
                 () = &mut answered, if !was_allowed => {
@@ -124,7 +124,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, told: &Arc<Told>)
         }
         was_allowed
     };
-    told.ready.send_replace(false);
+    health.ready.send_replace(false);
     let removes = match settings.on_exit {
         OnExit::Keep => None,
         OnExit::Remove => Some("of --on-exit remove"),
@@ -243,8 +243,8 @@ impl Report {
         });
     }
 
-    fn tell(&mut self, state: &State, counts: Counts, ready: bool, told: &Told) {
-        let metrics = &told.metrics;
+    fn tell(&mut self, state: &State, counts: Counts, ready: bool, health: &Health) {
+        let metrics = &health.metrics;
         metrics.count("configuration", counts.configurations - self.counts.configurations);
         metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
         metrics.count("program", counts.programs - self.counts.programs);
@@ -252,7 +252,8 @@ impl Report {
             .contested
             .set(i64::try_from(state.contested.len()).unwrap_or(i64::MAX));
         metrics.ready.set(ready.into());
-        told.ready
+        health
+            .ready
             .send_if_modified(|was| std::mem::replace(was, ready) != ready);
         if ready != self.ready || self.state.is_none() {
             if ready {

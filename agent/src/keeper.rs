@@ -385,7 +385,7 @@ impl Keeper {
             return Ok(());
         };
         let Folders { net, bin } = &*folders;
-        let left = membership.leave(|| take_back(&self.installation, net, bin));
+        let left = membership.leave(|| remove_all(&self.installation, net, bin));
         match left.map_err(|error| format!("{}: {error}", net.path().join(owner::FILE).display()))? {
             Some(result) => result,
             None => {
@@ -464,7 +464,7 @@ fn naming(net: &Folder) -> Result<usize, String> {
 }
 
 /// Takes everything back, and tries each part even if another failed.
-fn take_back(installation: &Installation, net: &Folder, bin: &Folder) -> Result<(), String> {
+fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result<(), String> {
     let paths = &installation.paths;
     let mut named = false;
     let mut done = Err("somebody else writes the configurations at the same time".to_owned());

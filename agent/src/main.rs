@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use linkerd_cni_agent::admin::{self, Told};
+use linkerd_cni_agent::admin::{self, Health};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
 use linkerd_cni_agent::{hook, install, pods, taint};
@@ -64,11 +64,11 @@ async fn run(settings: &Settings) -> Result<(), String> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return Err("another TLS provider was installed already".to_owned());
     }
-    let told = Arc::new(Told::default());
+    let health = Arc::new(Health::default());
     if let Some(address) = settings.admin {
-        let told = Arc::clone(&told);
+        let health = Arc::clone(&health);
         tokio::spawn(async move {
-            let Err(error) = admin::serve(address, told).await;
+            let Err(error) = admin::serve(address, health).await;
             error!("the admin server cannot listen on {address}: {error}");
         });
     }
@@ -81,7 +81,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
     let server = server.ok();
     let watches = async {
         match &server {
-            Some(server) if settings.program.watches() => match pods::run(settings, server, &told).await {
+            Some(server) if settings.program.watches() => match pods::run(settings, server, &health).await {
                 Ok(()) => Ok(()),
                 Err(reason) if settings.program.installs() => {
                     error!("pods are not watched: {reason}");
@@ -95,7 +95,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
     };
     let installs = async {
         if settings.program.installs() {
-            install::run(settings, server.as_ref(), &told).await
+            install::run(settings, server.as_ref(), &health).await
         } else {
             install::stopped()?.await;
             Ok(())
@@ -104,7 +104,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
     let taints = async {
         match (&settings.taint, &server) {
             (Some((key, node)), Some(server)) if settings.program.installs() => {
-                taint::run(key, node, server, &told).await
+                taint::run(key, node, server, &health).await
             }
             _ => pending().await,
         }

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-use crate::admin::Told;
+use crate::admin::Health;
 use crate::api::Server;
 use crate::events::Events;
 use crate::metrics::Metrics;
@@ -64,7 +64,7 @@ enum Standing {
 struct Watcher<'a> {
     settings: &'a Settings,
     server: &'a Server,
-    told: &'a Told,
+    health: &'a Health,
     events: Events,
     pods: BTreeMap<Uid, Tracked>,
     /// Those of a list that isn't complete yet.
@@ -75,16 +75,16 @@ struct Watcher<'a> {
 ///
 /// # Errors
 /// What is missing for it.
-pub async fn run(settings: &Settings, server: &Server, told: &Arc<Told>) -> Result<(), String> {
+pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> Result<(), String> {
     let node = settings.node.as_deref();
     let node =
         node.ok_or("--node-name, or LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME, must say which node's pods to watch")?;
     let mut watcher = Watcher {
         settings,
         server,
-        told,
+        health,
         // The name of upstream's.
-        events: Events::new(server, "linkerd-cni-repair-controller", told),
+        events: Events::new(server, "linkerd-cni-repair-controller", health),
         pods: BTreeMap::new(),
         listed: Vec::new(),
     };
@@ -147,7 +147,7 @@ impl Watcher<'_> {
                 self.count();
                 if !self.settings.program.installs() {
                     // Watching is all that it does.
-                    self.told.ready.send_replace(true);
+                    self.health.ready.send_replace(true);
                 }
             }
             Event::Apply(pod) => {
@@ -220,7 +220,7 @@ impl Watcher<'_> {
             self.look(uid, &mut tracked, &processes).await;
             self.pods.insert(uid.clone(), tracked);
         }
-        self.told.metrics.verified(start.elapsed());
+        self.health.metrics.verified(start.elapsed());
         self.count();
     }
 
@@ -313,7 +313,7 @@ impl Watcher<'_> {
             rules::repair(&namespace, &install)
         };
         let repaired = spawn_blocking(work).await.map_err(|error| error.to_string())?;
-        let metrics = &self.told.metrics;
+        let metrics = &self.health.metrics;
         match repaired {
             Ok(rules) => {
                 metrics.repaired(start.elapsed());
@@ -383,7 +383,7 @@ impl Watcher<'_> {
 
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
     async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
-        let metrics = &self.told.metrics;
+        let metrics = &self.health.metrics;
         let metadata = &pod.metadata;
         let api: Api<Meshed> = Api::namespaced_with(
             self.server.client.clone(),
@@ -442,7 +442,7 @@ impl Watcher<'_> {
             }
             meshed += 1;
         }
-        let Metrics { pods, drifts, .. } = &self.told.metrics;
+        let Metrics { pods, drifts, .. } = &self.health.metrics;
         for (standing, number) in [("meshed", meshed), ("in_place", in_place), ("not_known", not_known)] {
             pods.get_or_create(&[("standing", standing.to_owned())]).set(number);
         }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::admin::Told;
+use crate::admin::Health;
 use crate::api::Server;
 
 /// How long an answer of the API server may take.
@@ -32,8 +32,8 @@ struct Spec {
 }
 
 /// Removes the taints with this key from the node whenever the agent becomes ready.
-pub async fn run(key: &str, node: &str, server: &Server, told: &Told) -> Infallible {
-    let mut ready = told.ready.subscribe();
+pub async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Infallible {
+    let mut ready = health.ready.subscribe();
     let mut pause = PAUSE.0;
     let mut said = false;
     loop {

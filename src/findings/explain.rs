@@ -254,7 +254,7 @@ fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'
     let decisive = all_dropped.or_else(|| ends.first().filter(|end| same(end)));
     let verdict = match decisive {
         Some((_, Some(verdict))) => verdict.clone(),
-        _ => Verdict::NotKnown(why(&walk.questions, &ends)),
+        _ => Verdict::NotKnown(what_is_open(&walk.questions, &ends)),
     };
     let at = match &verdict {
         Verdict::NotKnown(_) => None,
@@ -332,7 +332,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
 }
 
 /// Why it isn't known what becomes of a connection that may end in these ways.
-fn why(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> String {
+fn what_is_open(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
         let leads_on = |rule: &Rule| matches!(rule.action, Action::Jump(_) | Action::Goto(_));

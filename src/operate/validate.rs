@@ -182,7 +182,7 @@ impl Validate {
                 return Err(NotValidated::NoAnswer {
                     address: self.connect,
                     timeout: self.timeout,
-                    why: self.why(),
+                    why: self.what_rules_do(),
                 });
             }
         }
@@ -216,7 +216,7 @@ impl Validate {
         match is_other {
             true => Err(NotValidated::OtherProgram {
                 address: self.connect,
-                why: self.why(),
+                why: self.what_rules_do(),
             }),
             false => Ok(answer.len() == token.len()),
         }
@@ -242,7 +242,7 @@ impl Validate {
         NotValidated::Connect {
             address: self.connect,
             errno,
-            why: self.why(),
+            why: self.what_rules_do(),
         }
     }
 
@@ -260,7 +260,7 @@ impl Validate {
     }
 
     /// What the rules do with the connection.
-    fn why(&self) -> String {
+    fn what_rules_do(&self) -> String {
         let connection = Connection {
             direction: Direction::Outbound,
             // An IPv4-mapped address stands for an IPv4 connection.
