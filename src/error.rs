@@ -12,9 +12,8 @@ use thiserror::Error;
 pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
 use self::cause::{UNCHANGED, advice};
-use crate::rules::family::Family;
-use crate::wanted::config::IdRange;
-use crate::wanted::mode::Mode;
+use crate::rules::Family;
+use crate::wanted::{IdRange, Mode};
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
 /// changed.

@@ -9,7 +9,7 @@ use crate::backend::nft;
 use crate::findings::difference::differences;
 use crate::findings::explain::Connection;
 use crate::found::Found;
-use crate::found::line::Line;
+use crate::found::Line;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::route;
 use crate::netlink::socket;
@@ -18,14 +18,9 @@ use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{meaning, table, user_data};
 use crate::operate::explain::Explained;
-use crate::rules::family::Family;
-use crate::rules::rule::Rule;
-use crate::rules::table::{Table, TableFamily};
-use crate::wanted::config::{Config, Port, PortRange, Subnet};
-use crate::wanted::direction::Direction;
-use crate::wanted::mode::Mode;
-use crate::wanted::plan::plan;
-use crate::wanted::ruleset::nat_tables;
+use crate::rules::{Family, Rule, Table, TableFamily};
+use crate::wanted::tables::expected;
+use crate::wanted::{Config, Direction, Mode, Port, PortRange, Subnet, plan};
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
@@ -130,7 +125,7 @@ fn exercise(table: Table) {
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
         let rulesets = plan(&Config::new(inbound, outbound));
         for mode in [Mode::Nft, Mode::Legacy] {
-            let findings = differences(mode, &nat_tables(mode.subsystem(), &rulesets), &found, &[]);
+            let findings = differences(mode, &expected(mode, &rulesets), &found, &[]);
             assert!(!findings.is_empty(), "a single chain can't pass for an installation");
         }
     }

@@ -131,9 +131,9 @@ mod xt;
 #[doc(hidden)]
 pub mod internal {
     pub use crate::backend::{native, nft};
-    pub use crate::wanted::plan::plan;
+    pub use crate::wanted::Ruleset;
+    pub use crate::wanted::plan;
     pub use crate::wanted::restore;
-    pub use crate::wanted::ruleset::Ruleset;
 }
 
 /// The version, the commit and what it was built with: what `--version` says after a program's name.
@@ -171,10 +171,6 @@ pub use operate::recognize::{Recognized, recognize};
 pub use operate::show::{Shown, show};
 pub use operate::uninstall::{Uninstall, Uninstalled};
 pub use operate::verify::Verification;
-pub use rules::family::Family;
-pub use rules::name::Name;
-pub use rules::table::Subsystem;
-pub use wanted::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
-pub use wanted::direction::Direction;
-pub use wanted::mode::{Choice, Mode};
+pub use rules::{Family, Name, Subsystem};
 pub use wanted::warnings::Warning as ConfigWarning;
+pub use wanted::{Choice, Config, Direction, IdRange, Interface, Invalid, Mode, OwnerId, Port, PortRange, Subnet};

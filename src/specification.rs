@@ -8,8 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::wanted::config::{Config, IdRange, Interface, Port, PortRange, Subnet};
-use crate::wanted::direction::Direction;
+use crate::wanted::{Config, Direction, IdRange, Interface, Port, PortRange, Subnet};
 
 /// A connection, seen from the pod.
 #[derive(Debug, Clone, Copy)]
@@ -79,12 +78,10 @@ mod tests {
     use crate::findings::explain::{self, Verdict, explain};
     use crate::found::Found;
     use crate::nf_tables::replay::replayed;
+    use crate::rules::Name;
     use crate::rules::examples::random;
-    use crate::rules::name::Name;
-    use crate::wanted::config::OwnerId;
-    use crate::wanted::mode::Mode;
-    use crate::wanted::plan::plan;
     use crate::wanted::tables::{self, expected};
+    use crate::wanted::{Mode, OwnerId, plan};
 
     /// Few, so that connections meet configs; the ends of all ranges among them.
     const PORTS: [u16; 8] = [1, 2, 25, 80, 81, 443, 4190, 65535];

@@ -7,11 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at};
-use crate::rules::family::Family;
 use crate::rules::flags::{State, tracked};
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Bits, Condition, Effect, Field, Nat, Rule, Values};
-use crate::wanted::ruleset::Multiport;
+use crate::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
+use crate::wanted::Multiport;
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

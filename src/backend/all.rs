@@ -12,10 +12,9 @@ use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
 use crate::nf_tables::edit::Edit;
 use crate::nf_tables::{read, refusal};
-use crate::rules::table::{Subsystem, Table};
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::Ruleset;
+use crate::rules::{Subsystem, Table};
 use crate::wanted::tables;
+use crate::wanted::{Mode, Ruleset};
 
 /// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
 /// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in

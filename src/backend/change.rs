@@ -2,10 +2,8 @@
 
 use crate::nf_tables::TableId;
 use crate::nf_tables::edit::{Dialect, Edit, NewRule};
-use crate::rules::name::Name;
-use crate::rules::rule::Rule;
-use crate::rules::set::Set;
-use crate::wanted::ruleset::ChainName;
+use crate::rules::{Name, Rule, Set};
+use crate::wanted::ChainName;
 
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {

@@ -5,11 +5,8 @@ use proptest::prelude::*;
 
 use super::{native, nft};
 use crate::rules::examples::random;
-use crate::rules::family::Family;
 use crate::rules::flags::{State, ct_state};
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, Nat, Rule, TCP, Values, interface};
-use crate::rules::set::Set;
+use crate::rules::{Action, Condition, Counters, Family, Field, Name, Nat, Rule, Set, TCP, Values, interface};
 
 /// The sets of native mode's table.
 fn sets() -> Vec<Set> {

@@ -11,7 +11,7 @@ pub mod nft;
 use nix::sys::utsname::uname;
 use nix::unistd::{getpid, gettid};
 
-use crate::rules::table::Table;
+use crate::rules::Table;
 
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process finds
 /// sooner than what is about a thread: the kernel makes each folder as it is looked up.

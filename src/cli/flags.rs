@@ -10,10 +10,9 @@ use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
-use crate::rules::name::Name;
-use crate::wanted::config::{IdRange, Interface, OwnerId, Port, PortRange, Subnet};
+use crate::rules::Name;
 use crate::wanted::flags;
-use crate::wanted::mode::Choice;
+use crate::wanted::{Choice, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]

@@ -23,11 +23,9 @@ use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
-use crate::rules::family::Family;
-use crate::wanted::config::{Config, Port};
-use crate::wanted::direction::Direction;
+use crate::rules::Family;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
-use crate::wanted::mode::{Choice, Mode};
+use crate::wanted::{Choice, Config, Direction, Mode, Port};
 
 /// What the command line asks for.
 #[derive(Debug)]

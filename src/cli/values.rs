@@ -8,10 +8,8 @@ use std::time::Duration;
 use crate::findings::explain::Verdict;
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
-use crate::rules::family::Family;
-use crate::rules::name::Name;
-use crate::wanted::config::{Invalid, OwnerId, Port};
-use crate::wanted::mode::Choice;
+use crate::rules::{Family, Name};
+use crate::wanted::{Choice, Invalid, OwnerId, Port};
 
 /// Whom the output is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

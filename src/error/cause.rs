@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::wanted::mode::Mode;
+use crate::wanted::Mode;
 
 /// How errors say that nothing was changed.
 pub(super) const UNCHANGED: &str = "nothing was changed: ";

@@ -8,20 +8,11 @@ use std::fmt;
 
 use crate::findings::explain::proxy;
 use crate::found::Found;
-use crate::found::line::Line;
-use crate::found::listener::Listener;
-use crate::rules::family::Family;
+use crate::found::{Line, Listener};
 use crate::rules::nftables::set_element;
-use crate::rules::rule::{Action, Field, Rule};
-use crate::rules::set::Set;
-use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
-use crate::walk::connections::{Connections, any_but_lo};
-use crate::walk::route::{Surroundings, there_and_back};
-use crate::walk::step::{Fate, Outcome, Packet, Place};
-use crate::walk::walker::Watched;
-use crate::wanted::direction::Direction;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::ChainName;
+use crate::rules::{Action, Chain, Family, Field, Rule, Set, Subsystem, Table, TableFamily};
+use crate::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
+use crate::wanted::{ChainName, Direction, Mode};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -267,7 +258,7 @@ fn sees(table: &Table, family: Family) -> bool {
 /// What differs in a family's nat table.
 fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Found) -> Vec<Finding> {
     let table_family = TableFamily::Ip(family);
-    let held = found.table(subsystem, table_family, crate::wanted::mode::NAT);
+    let held = found.table(subsystem, table_family, crate::wanted::NAT);
     let Some(expected) = expected.iter().find(|table| table.family == table_family) else {
         return held.map(leftovers).unwrap_or_default();
     };
@@ -376,7 +367,7 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     for set in &expected.sets {
         let lines = |set: &Set| -> Vec<Comparable<'_>> {
             let intervals = set.elements.as_ref().map(|elements| elements.as_slice());
-            let field = crate::rules::set::set_field(set);
+            let field = crate::rules::set_field(set);
             let texts = intervals
                 .unwrap_or_default()
                 .iter()
@@ -590,19 +581,14 @@ fn shadows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::hook::Hook;
-    use crate::rules::intervals::Intervals;
-    use crate::rules::name::Name;
     use crate::rules::nftables::is_of;
-    use crate::rules::rule::{Action, Condition, Field, TCP, Values};
-    use crate::rules::table::{Kind, Policy};
+    use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values};
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
         examples::to_port,
     };
-    use crate::wanted::config::{Config, OwnerId, Port};
-    use crate::wanted::plan::plan;
-    use crate::wanted::ruleset::nat_tables;
+    use crate::wanted::tables::expected;
+    use crate::wanted::{Config, OwnerId, Port, plan};
 
     const JUMP_IN: &str =
         "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT";
@@ -618,12 +604,12 @@ mod tests {
         config
     }
 
-    fn of(subsystem: Subsystem, config: &Config) -> Vec<Table> {
-        nat_tables(subsystem, &plan(config))
+    fn of(mode: Mode, config: &Config) -> Vec<Table> {
+        expected(mode, &plan(config))
     }
 
     fn installed() -> Vec<Table> {
-        of(Subsystem::NfTables, &config())
+        of(Mode::Nft, &config())
     }
 
     /// What is said in nft mode where these tables were found.
@@ -668,8 +654,8 @@ mod tests {
         assert!(said(installed()).is_empty());
         let mut both = config();
         both.ipv6 = true;
-        for (mode, subsystem) in [(Mode::Nft, Subsystem::NfTables), (Mode::Legacy, Subsystem::Legacy)] {
-            let tables = of(subsystem, &both);
+        for mode in [Mode::Nft, Mode::Legacy] {
+            let tables = of(mode, &both);
             let found = Found {
                 tables: tables.clone(),
                 not_known: vec![],
@@ -685,7 +671,7 @@ mod tests {
             .chains
             .push(chain("KUBE-SERVICES", vec![rule([], Action::Redirect(None))]));
         rules_of(table, "PROXY_INIT_OUTPUT")[0].handle = 7;
-        tables.extend(of(Subsystem::Legacy, &config()));
+        tables.extend(of(Mode::Legacy, &config()));
         assert!(said(tables).is_empty());
     }
 
@@ -693,7 +679,7 @@ mod tests {
     fn nothing_at_all_is_one_finding() {
         let want = ["IPv4, table ip nat: all 6 rules are missing\n"];
         assert_eq!(said(vec![]), want);
-        let elsewhere = of(Subsystem::Legacy, &config());
+        let elsewhere = of(Mode::Legacy, &config());
         assert_eq!(said(elsewhere), want, "rules in another mode");
     }
 
@@ -935,7 +921,7 @@ mod tests {
     fn a_family_without_rules_should_have_none() {
         let mut both = config();
         both.ipv6 = true;
-        let mut tables = of(Subsystem::NfTables, &both);
+        let mut tables = of(Mode::Nft, &both);
         let v6 = &mut tables[1];
         v6.chains.push(chain("KUBE-SERVICES", vec![rule([], Action::Return)]));
         rules_of(v6, "PREROUTING").push(rule([], Action::Jump(Name::from("KUBE-SERVICES"))));

@@ -4,22 +4,14 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::found::Found;
-use crate::found::listener::Listener;
-use crate::rules::family::Family;
-use crate::rules::hook::Hook;
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Field, LOOPBACK, Nat, Rule, address, interface};
-use crate::rules::table::Table;
-use crate::walk::connections::Connections;
-use crate::walk::order::Slot;
-use crate::walk::route::{Surroundings, there_and_back};
-use crate::walk::step::{Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
-use crate::walk::walker::Walk;
-use crate::wanted::direction::Direction;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::ChainName;
-use crate::wanted::ruleset::Purpose;
+use crate::found::Listener;
+use crate::rules::{
+    Action, Condition, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
+};
+use crate::walk::{
+    Connections, Fate, Matched, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk, there_and_back,
+};
+use crate::wanted::{ChainName, Direction, Mode, Purpose};
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -471,15 +463,12 @@ fn depends_on(field: Field, packet: Packet, hook: Hook, at: Place<'_>) -> String
 mod tests {
     use super::*;
     use crate::found::Unseen;
-    use crate::rules::hook::Hook;
-    use crate::rules::set::Set;
-    use crate::rules::table::{Kind, Policy, Subsystem, Table};
+    use crate::rules::{Hook, Kind, Policy, Set, Subsystem, Table};
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::rule, examples::table, examples::to_port,
     };
-    use crate::wanted::config::{Config, OwnerId};
-    use crate::wanted::plan::plan;
-    use crate::wanted::ruleset::nat_tables;
+    use crate::wanted::tables::expected;
+    use crate::wanted::{Config, OwnerId, plan};
 
     /// linkerd-init's rules for user 2102 of the proxy, where some ports bypass it.
     fn installed(mode: Mode) -> Vec<Table> {
@@ -487,7 +476,7 @@ mod tests {
         config.proxy_uid = OwnerId::new(2102);
         config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "4191".parse().unwrap()];
         config.ignored_outbound_ports = vec!["25".parse().unwrap()];
-        nat_tables(mode.subsystem(), &plan(&config))
+        expected(mode, &plan(&config))
     }
 
     /// The same in nft mode, with other tables before.
@@ -705,7 +694,7 @@ mod tests {
         config.ignored_inbound_interfaces = vec!["net1".parse().unwrap()];
         config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
         let found = Found {
-            tables: nat_tables(Subsystem::NfTables, &plan(&config)),
+            tables: expected(Mode::Nft, &plan(&config)),
             not_known: vec![],
         };
         let by = |connection: Connection, device: Option<&str>| Connection {

@@ -1,13 +1,10 @@
 //! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is guessed:
 //! what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
+use crate::found::Device;
 use crate::found::Found;
-use crate::found::device::Device;
-use crate::rules::name::Name;
-use crate::rules::rule::Action;
-use crate::rules::table::{Chain, Table};
-use crate::wanted::config::Interface;
-use crate::wanted::ruleset::Purpose;
+use crate::rules::{Action, Chain, Name, Table};
+use crate::wanted::{Interface, Purpose};
 
 /// A program, and the names that its chains, tables and devices have.
 struct Owner {
@@ -268,10 +265,8 @@ fn refusers(traces: &Traces) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::rules::examples::{chain, rule, table};
-    use crate::rules::table::Subsystem;
-    use crate::wanted::config::Config;
-    use crate::wanted::plan::plan;
-    use crate::wanted::ruleset::nat_tables;
+    use crate::wanted::tables::expected;
+    use crate::wanted::{Config, Mode, plan};
 
     fn found(tables: Vec<Table>) -> Found {
         Found {
@@ -375,7 +370,7 @@ mod tests {
         // Those that the rules exempt are said nothing of.
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_outbound_interfaces = vec!["tailscale0".parse().unwrap()];
-        let installed = found(nat_tables(Subsystem::NfTables, &plan(&config)));
+        let installed = found(expected(Mode::Nft, &plan(&config)));
         assert_eq!(shown_by_namespace(&installed, &pod), signs[1..]);
     }
 

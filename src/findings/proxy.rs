@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use crate::found::listener::Listener;
-use crate::rules::family::Family;
-use crate::wanted::config::{Config, OwnerId, Port};
-use crate::wanted::direction::Direction;
+use crate::found::Listener;
+use crate::rules::Family;
 use crate::wanted::warnings::{self, warnings as of_flags};
+use crate::wanted::{Config, Direction, OwnerId, Port};
 
 /// What is probably wrong with the rules' proxy, though the rules are what they should be.
 #[derive(Debug, Clone, PartialEq, Eq)]

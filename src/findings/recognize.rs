@@ -4,18 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::found::Found;
-use crate::rules::family::Family;
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
 use crate::rules::nftables::is_of;
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP};
-use crate::rules::subnet::addresses;
-use crate::rules::table::{Table, TableFamily};
-use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
-use crate::wanted::direction::Direction;
+use crate::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
 use crate::wanted::lists::{self, all};
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::Purpose;
+use crate::wanted::{Config, Direction, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -358,7 +350,7 @@ mod tests {
     use super::*;
     use crate::findings::difference::differences;
     use crate::rules::examples::random;
-    use crate::wanted::plan::plan;
+    use crate::wanted::plan;
     use crate::wanted::tables::expected;
 
     fn port() -> impl Strategy<Value = Port> {
@@ -561,7 +553,7 @@ mod tests {
             .iter_mut()
             .find(|set| set.name == *"inbound-ports")
             .unwrap();
-        set.elements = Some(crate::rules::intervals::Intervals::new([(4190, 4191), (9090, 9090)]));
+        set.elements = Some(crate::rules::Intervals::new([(4190, 4191), (9090, 9090)]));
         let recovered = super::config(Mode::Native, &found(tables)).unwrap();
         assert_eq!(
             recovered.ignored_inbound_ports,

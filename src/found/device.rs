@@ -1,6 +1,6 @@
 //! Network devices.
 
-use crate::rules::name::Name;
+use crate::rules::Name;
 
 /// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,11 +3,9 @@
 use std::fmt;
 
 use crate::rules::nftables::NftRule;
-use crate::rules::rule::Rule;
-use crate::rules::table::{Chain, Table};
 use crate::rules::xtables::IptablesRule;
-use crate::wanted::mode::NAT;
-use crate::wanted::ruleset::ChainName;
+use crate::rules::{Chain, Rule, Table};
+use crate::wanted::{ChainName, NAT};
 
 /// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
 #[derive(Debug, Clone, Copy)]
@@ -74,8 +72,7 @@ impl fmt::Display for Line<'_> {
 mod tests {
     use super::*;
     use crate::rules::examples::{chain, commented, rule, table, to_port};
-    use crate::rules::name::Name;
-    use crate::rules::rule::Action;
+    use crate::rules::{Action, Name};
 
     #[test]
     fn a_rule_is_the_same_only_in_its_own_place() {

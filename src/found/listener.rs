@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::rules::family::Family;
-use crate::rules::rule::LOOPBACK_INDEX;
-use crate::wanted::direction::Direction;
+use crate::rules::{Family, LOOPBACK_INDEX};
+use crate::wanted::Direction;
 
 /// A TCP socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,15 @@
 //! The same vocabulary says what a backend would install, so that [`difference`](crate::findings::difference) compares like
 //! with like, and [`walk`](crate::walk) takes a connection through either.
 
-pub mod device;
-pub mod line;
-pub mod listener;
-pub mod ours;
+mod device;
+mod line;
+mod listener;
+mod ours;
 
-use crate::rules::table::{Subsystem, Table, TableFamily};
+pub use self::device::Device;
+pub use self::line::Line;
+pub use self::listener::Listener;
+use crate::rules::{Subsystem, Table, TableFamily};
 
 /// Everything in a network namespace that decides where a TCP connection goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,8 +51,7 @@ impl Found {
 mod tests {
     use super::*;
     use crate::rules::examples::{chain, ports, table};
-    use crate::rules::family::Family;
-    use crate::rules::name::Name;
+    use crate::rules::{Family, Name};
 
     #[test]
     fn a_table_is_found_by_all_of_its_name() {

@@ -1,12 +1,8 @@
 //! What of the kernel's is proxy-init's: rules, chains, and the ways to them.
 
 use crate::found::{Found, Unseen};
-use crate::rules::family::Family;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Rule};
-use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
-use crate::wanted::mode::{Mode, NAT};
-use crate::wanted::ruleset::{ChainName, Purpose};
+use crate::rules::{Action, Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
+use crate::wanted::{ChainName, Mode, NAT, Purpose};
 
 impl Found {
     /// The table that holds a mode's rules for packets of a family.
@@ -97,12 +93,9 @@ impl Rule {
 mod tests {
     use super::*;
     use crate::rules::examples;
-    use crate::rules::intervals::Intervals;
-    use crate::rules::rule::Field;
-    use crate::rules::set::Set;
-    use crate::wanted::config::Config;
-    use crate::wanted::plan::plan;
-    use crate::wanted::ruleset::nat_tables;
+    use crate::rules::{Field, Intervals, Set};
+    use crate::wanted::tables::expected;
+    use crate::wanted::{Config, plan};
 
     #[test]
     fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
@@ -115,11 +108,8 @@ mod tests {
             [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| found.holds(mode))
         };
         assert_eq!(held(vec![]), [false, false, false]);
-        assert_eq!(held(nat_tables(Mode::Nft.subsystem(), &rulesets)), [true, false, false]);
-        assert_eq!(
-            held(nat_tables(Mode::Legacy.subsystem(), &rulesets[1..])),
-            [false, true, false]
-        );
+        assert_eq!(held(expected(Mode::Nft, &rulesets)), [true, false, false]);
+        assert_eq!(held(expected(Mode::Legacy, &rulesets[1..])), [false, true, false]);
         assert_eq!(
             held(vec![examples::table("inet proxy-init", vec![])]),
             [false, false, true]
@@ -140,7 +130,7 @@ mod tests {
     #[test]
     fn nat_rules_are_counted_in_both_families() {
         let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
-        let mut held = nat_tables(Subsystem::NfTables, &rulesets);
+        let mut held = expected(Mode::Nft, &rulesets);
         held.push(examples::table(
             "ip filter",
             vec![ChainName::Output.holding(rulesets[0].rules_of(ChainName::Prerouting).cloned().collect())],

@@ -10,7 +10,7 @@ use super::sockopt::has_ipv6;
 use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::user_namespace::owns_network;
 use super::{ReadError, Socket};
-use crate::found::listener::Listener;
+use crate::found::Listener;
 
 /// Lengths of `struct inet_diag_req_v2` and `struct inet_diag_msg` (linux/inet_diag.h).
 const REQUEST: usize = 56;

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
-use crate::found::device::Device;
-use crate::rules::name::Name;
+use crate::found::Device;
+use crate::rules::Name;
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
 /// message's header.

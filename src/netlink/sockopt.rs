@@ -8,7 +8,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::message::u32_at;
 use super::user_namespace::UserNamespace;
-use crate::rules::family::Family;
+use crate::rules::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
 const GET_INFO: libc::c_int = 64;

@@ -10,8 +10,8 @@ use super::refusal;
 use crate::error::{self, Error};
 use crate::netlink::user_namespace::UserNamespace;
 use crate::netlink::{CommitError, FinishedBatch, Generation, Socket};
-use crate::rules::table::Table;
-use crate::wanted::mode::Mode;
+use crate::rules::Table;
+use crate::wanted::Mode;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.

@@ -10,15 +10,10 @@ use super::rule::{self, AddRule};
 use super::set::{self, Element, NewSet};
 use crate::netlink::message::{Unwritable, Writer};
 use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
-use crate::rules::family::Family;
-use crate::rules::name::Name;
 use crate::rules::nftables::{NftAction, NftCondition, NftRule};
-use crate::rules::rule::{Action, Condition, Field, Rule, TCP};
-use crate::rules::set::Set;
-use crate::rules::table::TableFamily;
 use crate::rules::xtables::IptablesRule;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::ChainName;
+use crate::rules::{Action, Condition, Family, Field, Name, Rule, Set, TCP, TableFamily};
+use crate::wanted::{ChainName, Mode};
 
 /// One change.
 pub(crate) enum Edit<'a> {

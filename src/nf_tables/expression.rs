@@ -3,7 +3,7 @@
 
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
-use crate::rules::rule::Counters;
+use crate::rules::Counters;
 
 /// The register that every expression of proxy-init's loads into and compares.
 pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;

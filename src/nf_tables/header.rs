@@ -3,10 +3,7 @@
 
 use nftnl::ProtoFamily;
 
-use crate::rules::family::Family;
-use crate::rules::hook::Hook;
-use crate::rules::rule::Field;
-use crate::rules::table::TableFamily;
+use crate::rules::{Family, Field, Hook, TableFamily};
 
 /// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes; none for
 /// those that are loaded by another expression, as [`META_FIELDS`], or have no expression that writes them.

@@ -12,10 +12,8 @@ use super::read;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::rules::family::Family;
-use crate::rules::hook::{Hook, NAT_PRIORITY};
-use crate::rules::table::{Kind, TableFamily};
-use crate::wanted::mode::NAT;
+use crate::rules::{Family, Hook, Kind, NAT_PRIORITY, TableFamily};
+use crate::wanted::NAT;
 
 /// The legacy tables that a family has in the socket's network namespace; none where it cannot be told. Asking makes no
 /// table. With `may_have_nat` false, it is known already that nat isn't among them.

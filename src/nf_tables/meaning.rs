@@ -11,16 +11,12 @@ use super::register::{Loaded, Registers};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be64};
-use crate::rules::family::Family;
 use crate::rules::flags::{State, ct_state, of_states, tracked};
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
 use crate::rules::nftables::{field_name, is_of, masked, nfproto};
-use crate::rules::rule::{
-    Action, Bits, Condition, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, Values, interface, without_verdict,
+use crate::rules::{
+    Action, Bits, Condition, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule, Set,
+    TableFamily, Values, interface, without_verdict,
 };
-use crate::rules::set::Set;
-use crate::rules::table::TableFamily;
 use crate::xt;
 
 /// Tells the name of the device that has a number, if it is known.

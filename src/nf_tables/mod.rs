@@ -20,7 +20,7 @@ pub(crate) mod table;
 pub(crate) mod uapi;
 pub(crate) mod user_data;
 
-use crate::rules::table::TableFamily;
+use crate::rules::TableFamily;
 
 /// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::rules::rule::{Field, interface};
+use crate::rules::{Field, interface};
 
 /// The bytes of an address.
 pub(super) fn as_address(bytes: &[u8]) -> Option<IpAddr> {

@@ -11,10 +11,7 @@ use super::table;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, be64, string};
 use crate::netlink::{Ask, Generation, ReadError, route};
-use crate::rules::name::Name;
-use crate::rules::rule::Rule;
-use crate::rules::set::Set;
-use crate::rules::table::{Table, TableFamily};
+use crate::rules::{Name, Rule, Set, Table, TableFamily};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
 /// millisecond, or about ten milliseconds with 10,000 rules.

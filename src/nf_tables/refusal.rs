@@ -10,11 +10,8 @@ use super::edit::{Edit, Unwritten};
 use crate::error::{self, Error, Lack, Privilege};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
-use crate::rules::rule::Rule;
-use crate::rules::table::TableFamily;
-use crate::wanted::config::IdRange;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::owner;
+use crate::rules::{Rule, TableFamily};
+use crate::wanted::{IdRange, Mode, owner};
 
 /// The socket could not be opened.
 pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
@@ -243,8 +240,8 @@ mod tests {
     use crate::netlink::message::Malformed;
     use crate::nf_tables::TableId;
     use crate::nf_tables::edit::trial;
-    use crate::rules::family::Family;
-    use crate::wanted::ruleset::ChainName;
+    use crate::rules::Family;
+    use crate::wanted::ChainName;
 
     fn explained(edits: &[Edit<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();

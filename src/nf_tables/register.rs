@@ -1,6 +1,6 @@
 //! The registers that a rule's expressions hand values to each other in.
 
-use crate::rules::rule::{Bits, Field};
+use crate::rules::{Bits, Field};
 
 /// What is in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::read::snapshot;
 use crate::nf_tables::uapi::*;
-use crate::rules::table::Table;
+use crate::rules::Table;
 
 /// The tables that a namespace holds after these edits.
 pub(crate) fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {

@@ -6,7 +6,7 @@ use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::Writer;
 use crate::netlink::{Batch, Change};
-use crate::rules::name::Name;
+use crate::rules::Name;
 
 /// Adds a rule to a chain.
 pub(crate) struct AddRule<'a> {

@@ -7,10 +7,7 @@ use super::meaning::action;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
 use crate::netlink::{Batch, Change};
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
-use crate::rules::rule::Action;
-use crate::rules::set::Shape;
+use crate::rules::{Action, Intervals, Name, Shape};
 
 /// A set, to be made.
 pub(crate) struct NewSet {

@@ -6,11 +6,9 @@ use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{Attributes, Malformed, be32, string};
 use crate::netlink::{Batch, Change};
-use crate::rules::hook::{Hook, NAT_PRIORITY};
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
-use crate::rules::rule::{beginning, interface};
-use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+use crate::rules::{
+    Base, Chain, Hook, Intervals, Kind, NAT_PRIORITY, Name, Policy, Subsystem, Table, TableFamily, beginning, interface,
+};
 
 /// The comment that proxy-init puts on the tables and chains that it makes, so that uninstalling removes only those.
 /// nft shows it.

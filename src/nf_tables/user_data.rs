@@ -6,7 +6,7 @@
 //! `NFTNL_UDATA_TABLE_COMMENT`).
 
 use crate::netlink::message::{Writer, string};
-use crate::rules::name::Name;
+use crate::rules::Name;
 use crate::rules::nftables::LONGEST_COMMENT;
 
 const COMMENT: u8 = 0;

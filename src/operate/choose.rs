@@ -5,9 +5,8 @@ use std::fmt;
 use crate::backend::all::{self, must_see, planner};
 use crate::error::Error;
 use crate::found::Found;
-use crate::rules::table::Subsystem;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::Ruleset;
+use crate::rules::Subsystem;
+use crate::wanted::{Mode, Ruleset};
 
 /// Why a mode was chosen.
 #[derive(Debug)]
@@ -110,13 +109,11 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
 mod tests {
     use super::*;
     use crate::error::{Errno, Lack, Privilege};
-    use crate::rules::family::Family;
+    use crate::rules::Family;
 
     use crate::found::Unseen;
-    use crate::rules::name::Name;
-    use crate::rules::rule::{Action, Rule};
-    use crate::rules::table::{Chain, Table, TableFamily};
-    use crate::wanted::mode::{NAT, NATIVE};
+    use crate::rules::{Action, Chain, Name, Rule, Table, TableFamily};
+    use crate::wanted::{NAT, NATIVE};
 
     /// A table with one chain of as many rules.
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {

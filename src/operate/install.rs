@@ -20,16 +20,12 @@ use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{Notice, Warning};
-use crate::rules::family::Family;
 use crate::rules::nftables;
-use crate::rules::table::{Subsystem, Table};
 use crate::rules::xtables::IptablesRule;
-use crate::wanted::config::Config;
-use crate::wanted::mode::{Choice, Mode};
-use crate::wanted::plan::plan;
+use crate::rules::{Family, Subsystem, Table};
 use crate::wanted::restore;
-use crate::wanted::ruleset::Ruleset;
 use crate::wanted::warnings::warnings;
+use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]

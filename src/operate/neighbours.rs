@@ -6,7 +6,7 @@ use std::fs;
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::{NetworkOwner, Traces};
 use crate::findings::user_namespaces::UserNamespaces;
-use crate::found::device::Device;
+use crate::found::Device;
 use crate::netlink::route;
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::{Error, reason};
 use crate::found::Unseen;
 use crate::operate::choose::Reason;
-use crate::wanted::mode::Mode;
+use crate::wanted::Mode;
 use crate::wanted::warnings;
 
 /// Something that happened and that the caller may want to log.

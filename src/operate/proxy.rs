@@ -4,10 +4,10 @@ use crate::error;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
 use crate::found::Found;
-use crate::found::listener::Listener;
+use crate::found::Listener;
 use crate::netlink::ReadError;
 use crate::netlink::listeners::listeners;
-use crate::wanted::config::Config;
+use crate::wanted::Config;
 
 /// What is probably wrong with the proxy of these rules, in the thread's network namespace.
 pub(super) fn of(config: &Config) -> Vec<ProxyWarning> {

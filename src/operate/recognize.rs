@@ -13,12 +13,10 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
-use crate::rules::table::Subsystem;
-use crate::wanted::config::Config;
+use crate::rules::Subsystem;
 use crate::wanted::flags::{self, arguments};
-use crate::wanted::mode::{Choice, Mode};
-use crate::wanted::plan::plan;
 use crate::wanted::tables::expected;
+use crate::wanted::{Choice, Config, Mode, plan};
 
 /// What a verification found that was not told what had been installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,9 +135,8 @@ fn spelled(config: &Config, mode: Mode) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::table::Table;
-    use crate::wanted::config::OwnerId;
-    use crate::wanted::direction::Direction;
+    use crate::rules::Table;
+    use crate::wanted::{Direction, OwnerId};
 
     fn found(tables: Vec<Table>) -> Found {
         Found {
@@ -210,7 +207,7 @@ mod tests {
     }
 
     /// A set that no rule uses is left over.
-    fn removed_set(rule: &crate::rules::rule::Rule) -> bool {
+    fn removed_set(rule: &crate::rules::Rule) -> bool {
         rule.comment
             .clone()
             .unwrap_or_default()

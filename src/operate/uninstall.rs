@@ -6,8 +6,8 @@ use crate::backend::all;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::notice::{Notice, Warning};
-use crate::rules::table::Subsystem;
-use crate::wanted::mode::Mode;
+use crate::rules::Subsystem;
+use crate::wanted::Mode;
 
 /// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.
 #[derive(Debug, Clone, Default)]

@@ -18,13 +18,9 @@ use crate::operate::install::Install;
 use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
-use crate::rules::family::Family;
-use crate::rules::table::{Subsystem, TableFamily};
-use crate::wanted::config::Config;
-use crate::wanted::mode::{Choice, Mode, NAT};
-use crate::wanted::plan::plan;
-use crate::wanted::ruleset::Ruleset;
+use crate::rules::{Family, Subsystem, TableFamily};
 use crate::wanted::tables::expected;
+use crate::wanted::{Choice, Config, Mode, NAT, Ruleset, plan};
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! A rule in words.
 
 use crate::rules::flags::{SYN, SYN_ACK, Tracked};
-use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, interface_name, is_implied};
-use crate::rules::rule::{Action, Condition, Field, Nat, Rule, Values};
-use crate::rules::table::Table;
-use crate::walk::step::Reason;
-use crate::wanted::ruleset::{Multiport, Purpose};
+use crate::rules::{Action, Condition, Field, Intervals, Nat, Rule, Table, Values};
+use crate::walk::Reason;
+use crate::wanted::{Multiport, Purpose};
 
 /// Lines are no longer than this, where names allow.
 pub(super) const WIDTH: usize = 80;

@@ -4,14 +4,26 @@
 
 #[cfg(test)]
 pub(crate) mod examples;
-pub mod family;
+mod family;
 pub mod flags;
-pub mod hook;
-pub mod intervals;
-pub mod name;
+mod hook;
+mod intervals;
+mod name;
 pub mod nftables;
-pub mod rule;
-pub mod set;
-pub mod subnet;
-pub mod table;
+mod rule;
+mod set;
+mod subnet;
+mod table;
 pub mod xtables;
+
+pub use self::family::Family;
+pub use self::hook::{Hook, NAT_PRIORITY, nat_priority};
+pub use self::intervals::Intervals;
+pub use self::name::Name;
+pub use self::rule::{
+    Action, Bits, Condition, Counters, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
+    beginning, device, interface, without_verdict,
+};
+pub use self::set::{Set, Shape, set_elements, set_field};
+pub use self::subnet::{addresses, subnet};
+pub use self::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};

@@ -3,13 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::rules::family::Family;
 use crate::rules::flags::SYN;
-use crate::rules::intervals::Intervals;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::rule::{Condition, Field, LOOPBACK, TCP, interface};
-use crate::rules::table::Table;
-use crate::wanted::direction::Direction;
+use crate::rules::{Condition, Family, Field, Intervals, LOOPBACK, TCP, Table, interface};
+use crate::wanted::Direction;
 
 /// More intervals than this are not kept of a field; beyond this, results are over-approximated.
 const MOST_INTERVALS: usize = 64;
@@ -344,7 +341,7 @@ impl fmt::Display for Connections {
 mod tests {
     use super::*;
     use crate::rules::examples::table;
-    use crate::rules::rule::interface;
+    use crate::rules::interface;
 
     #[test]
     fn connections_say_what_sets_them_apart() {

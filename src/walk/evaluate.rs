@@ -1,7 +1,6 @@
 //! One rule against one set of connections.
 
-use crate::rules::rule::Rule;
-use crate::rules::table::Table;
+use crate::rules::{Rule, Table};
 use crate::walk::connections::{Connections, Meeting, is_few};
 use crate::walk::state::State;
 use crate::walk::step::Reason;

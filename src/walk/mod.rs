@@ -20,15 +20,21 @@
 //! One walk answers all: what it decides, and what arrives, are [`Outcome`](step::Outcome)s, and whoever wants to know each
 //! [`Step`](step::Step) has it recorded. What isn't known is of three kinds:
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
-//! - what is not understood ([`Condition::Unknown`](crate::rules::rule::Condition::Unknown),
+//! - what is not understood ([`Condition::Unknown`](crate::rules::Condition::Unknown),
 //!   [`Fate::NotUnderstood`](step::Fate::NotUnderstood));
 //! - what depends on something open ([`Open`](step::Open)): connections that get somewhere only by one of its answers carry
 //!   an [`Assumption`](step::Assumption).
 
-pub mod connections;
+mod connections;
 mod evaluate;
-pub mod order;
-pub mod route;
+mod order;
+mod route;
 mod state;
-pub mod step;
-pub mod walker;
+mod step;
+mod walker;
+
+pub use self::connections::{Connections, any_but_lo};
+pub use self::order::Slot;
+pub use self::route::{Surroundings, there_and_back};
+pub use self::step::{Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
+pub use self::walker::{Walk, Watched};

@@ -1,10 +1,9 @@
 //! Which base chains run when.
 
 use crate::found::Found;
-use crate::rules::family::Family;
-use crate::rules::hook::{Hook, nat_priority};
-use crate::rules::rule::{Action, Condition, Effect, Field, Rule};
-use crate::rules::table::{Base, Chain, Kind, Policy, Table, TableFamily};
+use crate::rules::{
+    Action, Base, Chain, Condition, Effect, Family, Field, Hook, Kind, Policy, Rule, Table, TableFamily, nat_priority,
+};
 
 impl Found {
     /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
@@ -207,8 +206,7 @@ fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
 mod tests {
     use super::*;
     use crate::rules::examples::{base, chain, rule, table};
-    use crate::rules::name::Name;
-    use crate::rules::rule::{Bits, Nat};
+    use crate::rules::{Bits, Name, Nat};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {

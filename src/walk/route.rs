@@ -3,17 +3,13 @@
 use std::net::IpAddr;
 
 use crate::found::Found;
-use crate::found::listener::Listener;
-use crate::rules::family::Family;
-use crate::rules::hook::Hook;
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Field, Nat, interface};
+use crate::found::Listener;
+use crate::rules::{Action, Family, Field, Hook, Intervals, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
-use crate::wanted::direction::Direction;
+use crate::wanted::Direction;
 
 impl Direction {
     /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in order.
@@ -332,8 +328,7 @@ mod tests {
     use super::*;
     use crate::rules::examples::{base, not, rule, table, to_port};
     use crate::rules::flags;
-    use crate::rules::rule::{Bits, Condition, Effect, Rule, TCP};
-    use crate::rules::table::{Chain, Kind, Table};
+    use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table};
     use crate::walk::connections::any_but_lo;
     use crate::walk::step::Matched;
 

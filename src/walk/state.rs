@@ -2,11 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::rules::family::Family;
 use crate::rules::flags::{self, ACK, SYN_ACK, Tracked};
-use crate::rules::hook::{Hook, nat_priority};
-use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Bits, Field};
+use crate::rules::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
 use crate::walk::connections::{Connections, client_ports, few_numbers};
 use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
 
@@ -599,7 +596,7 @@ fn of_a_kind<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wanted::direction::Direction;
+    use crate::wanted::Direction;
 
     /// Connections to this port, which got where they are if all this is so.
     fn state(port: u128, assumptions: &[Assumption]) -> State<'static> {

@@ -2,12 +2,8 @@
 
 use std::fmt;
 
-use crate::found::line::Line;
-use crate::rules::hook::Hook;
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Field, Rule};
-use crate::rules::table::{Chain, Table};
+use crate::found::Line;
+use crate::rules::{Action, Chain, Condition, Field, Hook, Intervals, Name, Rule, Table};
 use crate::walk::connections::Connections;
 use crate::walk::order::Slot;
 

@@ -1,19 +1,15 @@
 //! Takes sets of connections through base chains.
 
 use crate::found::Found;
-use crate::found::line::Line;
-use crate::rules::family::Family;
+use crate::found::Line;
 use crate::rules::flags;
-use crate::rules::hook::Hook;
-use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Action, Effect, Field, Rule, address};
-use crate::rules::table::{Chain, Kind, Policy, Table};
+use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
 use crate::walk::connections::{Connections, Meeting};
 use crate::walk::evaluate::{Split, split};
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
-use crate::wanted::ruleset::ChainName;
+use crate::wanted::ChainName;
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
 const DEEPEST: usize = 32;
@@ -628,15 +624,13 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::name::Name;
-    use crate::rules::rule::{Condition, Nat, TCP, Values, interface};
-    use crate::rules::set::Set;
+    use crate::rules::{Condition, Name, Nat, Set, TCP, Values, interface};
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
         examples::to_port,
     };
     use crate::walk::route::{Surroundings, there_and_back};
-    use crate::wanted::direction::Direction;
+    use crate::wanted::Direction;
 
     const REDIRECT: &str = "PROXY_INIT_REDIRECT";
 

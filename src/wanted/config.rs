@@ -9,8 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::rules::family::Family;
-use crate::rules::rule::{device, interface};
+use crate::rules::{Family, device, interface};
 
 /// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -310,7 +309,7 @@ impl FromStr for IdRange {
 pub struct Interface(String);
 
 impl Interface {
-    /// The interface that this number stands for (see [`Field::InInterface`](crate::rules::rule::Field::InInterface)).
+    /// The interface that this number stands for (see [`Field::InInterface`](crate::rules::Field::InInterface)).
     pub(crate) fn from_number(number: u128) -> Option<Self> {
         String::from_utf8(device(number)?).ok()?.parse().ok()
     }

@@ -2,10 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::rules::family::Family;
-use crate::rules::intervals::Intervals;
-use crate::rules::rule::Field;
-use crate::rules::subnet::subnet;
+use crate::rules::{Family, Field, Intervals, subnet};
 use crate::wanted::config::{Port, PortRange};
 
 /// The ports as ranges. Numbers that are no ports are left out.
@@ -56,8 +53,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::addresses;
     use crate::rules::examples::random;
-    use crate::rules::subnet::addresses;
     use crate::wanted::config::Subnet;
 
     #[test]

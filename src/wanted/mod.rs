@@ -1,12 +1,19 @@
 //! What is asked for: the configuration, and the rules that it leads to.
 
-pub mod config;
-pub mod direction;
+mod config;
+mod direction;
 pub mod flags;
 pub mod lists;
-pub mod mode;
-pub mod plan;
+mod mode;
+mod plan;
 pub mod restore;
-pub mod ruleset;
+mod ruleset;
 pub mod tables;
 pub mod warnings;
+
+pub use self::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
+pub use self::direction::Direction;
+pub use self::mode::{Choice, Mode, NAT, NATIVE};
+pub use self::plan::plan;
+pub(crate) use self::ruleset::owner;
+pub use self::ruleset::{ChainName, Multiport, Purpose, Ruleset};

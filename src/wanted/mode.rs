@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::family::Family;
-use crate::rules::table::{Subsystem, Table, TableFamily};
+use crate::rules::{Family, Subsystem, Table, TableFamily};
 use crate::wanted::config::Invalid;
 
 /// A backend, as `--iptables-mode` names it.

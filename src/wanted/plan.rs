@@ -1,9 +1,8 @@
 //! Plans the rules: a pure function from a config to the rulesets of its families.
 
-use crate::rules::family::Family;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, LOOPBACK, Rule, TCP, Values, interface};
-use crate::rules::subnet::addresses;
+use crate::rules::{
+    Action, Condition, Counters, Family, Field, LOOPBACK, Name, Rule, TCP, Values, addresses, interface,
+};
 use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::io::Write as _;
 
-use crate::rules::name::Name;
-use crate::rules::rule::Rule;
 use crate::rules::xtables::IptablesRule;
+use crate::rules::{Name, Rule};
 use crate::wanted::ruleset::{ChainName, Ruleset};
 
 /// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
@@ -102,8 +101,8 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Action;
     use crate::rules::examples::{commented, rule};
-    use crate::rules::rule::Action;
     use crate::wanted::config::{Config, Port};
     use crate::wanted::plan::plan;
 

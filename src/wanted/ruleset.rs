@@ -4,11 +4,9 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::rules::family::Family;
-use crate::rules::hook::{Hook, NAT_PRIORITY};
-use crate::rules::name::Name;
-use crate::rules::rule::{Condition, Field, Rule};
-use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+use crate::rules::{
+    Base, Chain, Condition, Family, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Subsystem, Table, TableFamily,
+};
 use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
 use crate::wanted::mode::NAT;
 
@@ -44,11 +42,6 @@ impl Ruleset {
             ..Table::new(subsystem, TableFamily::Ip(self.family), Name::from(NAT))
         }
     }
-}
-
-/// The nat tables that hold exactly these rulesets.
-pub fn nat_tables(subsystem: Subsystem, rulesets: &[Ruleset]) -> Vec<Table> {
-    rulesets.iter().map(|ruleset| ruleset.table(subsystem)).collect()
 }
 
 /// The chains of the nat table that hold proxy-init's rules.
@@ -370,7 +363,7 @@ impl fmt::Display for Multiport {
 mod tests {
     use super::*;
     use crate::rules::examples::rule;
-    use crate::rules::rule::{Action, Values};
+    use crate::rules::{Action, Values};
 
     fn ranges(list: &str) -> Vec<PortRange> {
         list.split(',').map(|item| item.parse().unwrap()).collect()

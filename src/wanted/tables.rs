@@ -4,21 +4,22 @@
 
 use std::fmt::Display;
 
-use crate::rules::family::Family;
-use crate::rules::intervals::Intervals;
-use crate::rules::name::Name;
 use crate::rules::nftables::{LONGEST_COMMENT, is_of};
-use crate::rules::rule::{Action, Condition, Counters, Field, Rule, Values};
-use crate::rules::set::Set;
-use crate::rules::table::{Chain, Subsystem, Table, TableFamily};
+use crate::rules::{
+    Action, Chain, Condition, Counters, Family, Field, Intervals, Name, Rule, Set, Subsystem, Table, TableFamily,
+    Values,
+};
 use crate::wanted::lists;
 use crate::wanted::mode::{Mode, NATIVE};
-use crate::wanted::ruleset::{ChainName, Purpose, Ruleset, nat_tables};
+use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
 
 /// The tables that a mode makes to hold exactly these rulesets.
 pub fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
     match mode {
-        Mode::Nft | Mode::Legacy => nat_tables(mode.subsystem(), rulesets),
+        Mode::Nft | Mode::Legacy => {
+            let subsystem = mode.subsystem();
+            rulesets.iter().map(|ruleset| ruleset.table(subsystem)).collect()
+        }
         Mode::Native => vec![native(rulesets)],
     }
 }
@@ -299,7 +300,7 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::rule::TCP;
+    use crate::rules::TCP;
     use crate::wanted::config::Config;
     use crate::wanted::plan::plan;
 

@@ -27,13 +27,10 @@ use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::nf_tables::refusal::{foreign, unmapped};
-use crate::rules::family::Family;
-use crate::rules::name::Name;
-use crate::rules::table::{Chain, Table};
 use crate::rules::xtables::IptablesRule;
-use crate::wanted::mode::Mode;
+use crate::rules::{Chain, Family, Name, Table};
 use crate::wanted::restore::Input;
-use crate::wanted::ruleset::{ChainName, Ruleset};
+use crate::wanted::{ChainName, Mode, Ruleset};
 use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.

@@ -10,14 +10,12 @@ use crate::error::{Errno, Error, Privilege};
 use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
-use crate::rules::family::Family;
 use crate::rules::flags::constant;
-use crate::rules::hook::{Hook, nat_priority};
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Counters, Field, Rule, interface, without_verdict};
-use crate::rules::subnet::subnet;
-use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
-use crate::wanted::mode::{Mode, NAT};
+use crate::rules::{
+    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, Name, Policy, Rule, Subsystem, Table,
+    TableFamily, interface, nat_priority, subnet, without_verdict,
+};
+use crate::wanted::{Mode, NAT};
 use crate::xt;
 
 /// All names of legacy tables (net/ipv4/netfilter/iptable_*.c).

@@ -5,9 +5,7 @@ use crate::netlink::message::Writer;
 use crate::nf_tables::edit::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::expression::{Expression, REGISTER};
 use crate::nf_tables::header::{META_FIELDS, last_bytes, place};
-use crate::rules::rule::{Action, Condition, Field, Rule, Values, device};
-use crate::rules::set::Set;
-use crate::rules::table::TableFamily;
+use crate::rules::{Action, Condition, Field, Rule, Set, TableFamily, Values, device};
 
 /// How native mode writes rules.
 pub(super) struct Nftables;

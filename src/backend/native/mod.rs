@@ -18,12 +18,9 @@ use crate::nf_tables::edit::{self, Edit, NewRule};
 use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::set::{NewSet, elements};
 use crate::rules::nftables::{self, datatype};
-use crate::rules::rule::{Condition, Rule, Values};
-use crate::rules::set::{Set, Shape, set_elements, set_field};
-use crate::rules::table::{Chain, Table, TableFamily};
-use crate::wanted::mode::{Mode, NATIVE};
-use crate::wanted::ruleset::{ChainName, Ruleset};
+use crate::rules::{Chain, Condition, Rule, Set, Shape, Table, TableFamily, Values, set_elements, set_field};
 use crate::wanted::tables;
+use crate::wanted::{ChainName, Mode, NATIVE, Ruleset};
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;

@@ -10,10 +10,7 @@ use crate::nf_tables::edit::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::expression::{Expression, REGISTER, XtData};
 use crate::nf_tables::header::{self, last_bytes, place};
 use crate::nf_tables::uapi::*;
-use crate::rules::family::Family;
-use crate::rules::rule::{Condition, Field, Rule, TCP, Values, device};
-use crate::rules::subnet::subnet;
-use crate::rules::table::TableFamily;
+use crate::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 use crate::xt::{self, Extension};
 
 /// How nft mode writes rules, in the tables of one IP family.

@@ -17,13 +17,8 @@ use crate::nf_tables::commit::transact;
 use crate::nf_tables::edit::{self, Edit, NewRule};
 use crate::nf_tables::refusal::unwritten;
 use crate::nf_tables::table::MARK;
-use crate::rules::family::Family;
-use crate::rules::name::Name;
-use crate::rules::rule::Rule;
-use crate::rules::table::{Base, Chain, Policy, Table, TableFamily};
-use crate::wanted::mode::Mode;
-use crate::wanted::mode::NAT;
-use crate::wanted::ruleset::{ChainName, Ruleset};
+use crate::rules::{Base, Chain, Family, Name, Policy, Rule, Table, TableFamily};
+use crate::wanted::{ChainName, Mode, NAT, Ruleset};
 
 /// Removes the mode's rules, as [`all::remove`](super::all::remove).
 pub(super) fn remove() -> Result<Removed, Error> {

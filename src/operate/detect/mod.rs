@@ -12,11 +12,8 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{devices, traces, user_namespaces};
-use crate::rules::table::{Subsystem, Table as FoundTable};
-use crate::wanted::config::{Config, OwnerId, Port, PortRange};
-use crate::wanted::mode::Mode;
-use crate::wanted::plan::plan;
-use crate::wanted::ruleset::{Purpose, Ruleset};
+use crate::rules::{Subsystem, Table as FoundTable};
+use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
 /// [`Detected::json`] for machines.

@@ -144,8 +144,8 @@ mod tests {
     use crate::findings::user_namespaces::UserNamespaces;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
-    use crate::rules::table::Subsystem;
-    use crate::wanted::mode::Mode;
+    use crate::rules::Subsystem;
+    use crate::wanted::Mode;
 
     fn refused(lacking: Privilege) -> Error {
         let mode = Mode::Nft;

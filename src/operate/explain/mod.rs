@@ -16,11 +16,9 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, Rule};
-use crate::walk::step::{Matched, Place, Step};
-use crate::wanted::direction::Direction;
-use crate::wanted::mode::Mode;
+use crate::rules::{Action, Name, Rule};
+use crate::walk::{Matched, Place, Step};
+use crate::wanted::{Direction, Mode};
 
 /// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]

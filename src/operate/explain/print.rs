@@ -6,7 +6,7 @@ use super::{Explained, ExplainedStep, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, folded};
-use crate::walk::step::{Packet, Step};
+use crate::walk::{Packet, Step};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;

@@ -6,16 +6,13 @@ use nix::errno::Errno;
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
+use crate::found::Device;
 use crate::found::Found;
-use crate::found::device::Device;
 use crate::netlink::ReadError;
 use crate::netlink::route::{Kind, Packet, Route, device, devices_with_addresses_like, route};
-use crate::rules::family::Family;
-use crate::rules::hook::Hook;
-use crate::rules::name::Name;
-use crate::rules::rule::{Action, LOOPBACK, LOOPBACK_INDEX};
-use crate::walk::step::{self, Matched, Step};
-use crate::wanted::direction::Direction;
+use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name};
+use crate::walk::{self, Matched, Step};
+use crate::wanted::Direction;
 
 /// Whose the destination of a connection is, as long as no rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,7 +281,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
 
 /// Whether only a connection to this namespace gets there.
 fn is_here(step: &Step<'_>) -> bool {
-    step.hook == Hook::Input || step.packet != step::Packet::First
+    step.hook == Hook::Input || step.packet != walk::Packet::First
 }
 
 /// It does not come in, to this namespace or again by lo.
@@ -295,7 +292,7 @@ fn lose(direction: Direction, answer: &mut Answer<'_>, why: String) {
     };
     answer
         .steps
-        .retain(|step| step.packet == step::Packet::First && !after.contains(&step.hook));
+        .retain(|step| step.packet == walk::Packet::First && !after.contains(&step.hook));
     answer.verdict = Verdict::Lost(why);
 }
 

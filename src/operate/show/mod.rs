@@ -9,7 +9,7 @@ use crate::backend::all;
 use crate::error::Error;
 use crate::findings::explain::proxy_ports;
 use crate::findings::proxy::ProxyWarning;
-use crate::found::line::Line;
+use crate::found::Line;
 use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
@@ -17,15 +17,9 @@ use crate::operate::detect;
 use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
-use crate::rules::family::Family;
-use crate::rules::hook::Hook;
-use crate::rules::name::Name;
-use crate::rules::rule::Action;
-use crate::rules::table::{Base, Chain, Policy, Subsystem, Table, TableFamily};
-use crate::walk::order::Slot;
-use crate::wanted::direction::Direction;
-use crate::wanted::mode::Mode;
-use crate::wanted::ruleset::ChainName;
+use crate::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
+use crate::walk::Slot;
+use crate::wanted::{ChainName, Direction, Mode};
 
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
 #[derive(Debug)]

@@ -7,9 +7,8 @@ use serde_json::Value;
 use super::{Backend, Effect, Later, Shown, ShownChain, ShownRule};
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, wrapped};
-use crate::rules::family::Family;
-use crate::rules::table::{Base, TableFamily};
-use crate::wanted::direction::Direction;
+use crate::rules::{Base, Family, TableFamily};
+use crate::wanted::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
@@ -434,13 +433,9 @@ mod tests {
 
     use super::*;
     use crate::found::{self, Found};
-    use crate::rules::name::Name;
-    use crate::rules::rule::{self, Action, Condition, Counters, Field, Nat};
-    use crate::rules::table::Subsystem;
-    use crate::wanted::config::{Config, OwnerId};
-    use crate::wanted::mode::Mode;
-    use crate::wanted::plan::plan;
+    use crate::rules::{self, Action, Condition, Counters, Field, Name, Nat, Subsystem};
     use crate::wanted::tables::expected;
+    use crate::wanted::{Config, Mode, OwnerId, plan};
 
     fn chart() -> Config {
         let list = |text: &str| text.split(',').map(|item| item.parse().unwrap()).collect();
@@ -541,11 +536,11 @@ PROXY_INIT_REDIRECT
         assert!(text.contains(want), "{text}");
     }
 
-    fn foreign(field: Field, number: u128, action: Action) -> rule::Rule {
-        rule::Rule::new(vec![Condition::is(field, number)], action)
+    fn foreign(field: Field, number: u128, action: Action) -> rules::Rule {
+        rules::Rule::new(vec![Condition::is(field, number)], action)
     }
 
-    fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<rule::Rule> {
+    fn rules_of<'a>(found: &'a mut Found, chain: &str) -> &'a mut Vec<rules::Rule> {
         let mut chains = found.tables.iter_mut().flat_map(|table| &mut table.chains);
         &mut chains.find(|known| known.name == *chain).unwrap().rules
     }
