@@ -1,8 +1,8 @@
-//! Finds out what `--version` says of the build: the commit, what it is built for and by, and which libnftnl and libmnl it
-//! is linked with, for neither library can tell at run time.
+//! Finds out what `--version` says of the build: the commit, what it is built for and by, and which libnftnl and libmnl
+//! it is linked with, for neither library can tell at run time.
 //!
-//! The environment says it first: `cargo xtask build` has static libraries that need not be the system's, and a build in
-//! a container has no repository.
+//! The environment says it first: `cargo xtask build` has static libraries that need not be the system's, and a build
+//! in a container has no repository.
 
 use std::env;
 use std::fs;

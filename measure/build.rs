@@ -1,7 +1,8 @@
-//! Builds the small C programs that the benchmark carries, and puts them and proxy-init's binary where it can take them in.
+//! Builds the small C programs that the benchmark carries, and puts them and proxy-init's binary where it can take them
+//! in.
 //!
-//! PROXY_INIT names the binary, and MUSL_SPECS the file that tells gcc of musl, as `cargo xtask build` does; without the one,
-//! the benchmark must be told where a binary is, and without the other, it has no floor with musl.
+//! PROXY_INIT names the binary, and MUSL_SPECS the file that tells gcc of musl, as `cargo xtask build` does; without
+//! the one, the benchmark must be told where a binary is, and without the other, it has no floor with musl.
 
 use std::env;
 use std::error::Error;
@@ -43,7 +44,8 @@ fn include(out: &Path, name: &str, is_there: bool) -> Result<(), Box<dyn Error>>
     Ok(fs::write(out.join(format!("{name}.rs")), bytes)?)
 }
 
-/// Static, as proxy-init is, with glibc or as a file tells gcc; by the compiler for the target, if that is another machine.
+/// Static, as proxy-init is, with glibc or as a file tells gcc; by the compiler for the target, if that is another
+/// machine.
 fn compile(program: &str, specs: Option<&str>, to: &Path) -> Result<(), Box<dyn Error>> {
     let source = format!("c/{program}.c");
     println!("cargo::rerun-if-changed={source}");

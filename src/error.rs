@@ -589,7 +589,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went wrong.
+    /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
+    /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
         matches!(self, Error::Lacks { .. } | Error::ForeignOwner { .. })
     }

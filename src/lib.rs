@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, and compares
-//! what is installed with it; [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves the
-//! calling thread where it is:
+//! what is installed with it; [`Uninstall`] removes it. Each works in the network namespace that it is told, and leaves
+//! the calling thread where it is:
 //!
 //! ```no_run
 //! use proxy_init::{Config, Install, OwnerId, Uninstall};
@@ -36,8 +36,8 @@
 //! ```
 //!
 //! That takes CAP_NET_ADMIN, and CAP_SYS_ADMIN for another namespace than the process' own. A mode that would leave
-//! connections redirected twice, because another backend holds rules already, is refused. [`error::chain`] writes an error
-//! with its causes.
+//! connections redirected twice, because another backend holds rules already, is refused. [`error::chain`] writes an
+//! error with its causes.
 //!
 //! [`explain`] tells what becomes of a connection, and which rule says so; [`show`] what redirects connections here,
 //! whichever program made the rules; [`recognize`] whether that is one complete installation; [`detect`] what this

@@ -1,7 +1,7 @@
 //! Log lines as linkerd-init writes them: logfmt or JSON, with time, level and message.
 //!
-//! Lines are collected, and written in one write when the run ends or is about to wait for something: a run that waits for
-//! nothing is over in less time than several writes take.
+//! Lines are collected, and written in one write when the run ends or is about to wait for something: a run that waits
+//! for nothing is over in less time than several writes take.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -152,8 +152,8 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     }
 }
 
-/// A text with its control characters escaped, so that it stays one line and cannot steer a terminal: names and values that
-/// others chose may hold any.
+/// A text with its control characters escaped, so that it stays one line and cannot steer a terminal: names and values
+/// that others chose may hold any.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return text.into();
@@ -167,7 +167,8 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     text.chars().flat_map(escape).collect::<String>().into()
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more start-up than these lines.
+/// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more start-up than these
+/// lines.
 fn timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days to a date of the Gregorian calendar, in years that begin on 1 March, so that the leap day is the last.

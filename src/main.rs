@@ -42,8 +42,8 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     exit.code()
 }
 
-/// The arguments that `main` got. Without Rust's own start-up, std::env::args_os knows them with glibc only, which passes
-/// them to a program's constructors too.
+/// The arguments that `main` got. Without Rust's own start-up, std::env::args_os knows them with glibc only, which
+/// passes them to a program's constructors too.
 ///
 /// # Safety
 /// `arguments` points to `count` strings that live as long as the process.
@@ -159,8 +159,8 @@ fn refuse(error: &UsageError) -> Exit {
     }
 }
 
-/// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a line
-/// on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
+/// Ends a run that keeps a log on stdout. An error is the log's last line, the container's termination message, and a
+/// line on stderr; but a failed validation is only logged, as linkerd-network-validator's is, if that is possible.
 fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
     let Err(error) = result else {
         // If it cannot be written, the exit code remains.
@@ -176,8 +176,8 @@ fn finish(result: Result<(), String>, mut log: Log, failed: Exit) -> Exit {
     }
 }
 
-/// Writes a line where kubelet looks for a container's termination message, if it has made that file. Otherwise it shows
-/// the end of stdout and stderr together, or nothing, as terminationMessagePolicy says.
+/// Writes a line where kubelet looks for a container's termination message, if it has made that file. Otherwise it
+/// shows the end of stdout and stderr together, or nothing, as terminationMessagePolicy says.
 fn leave_message(text: &str) {
     let mut options = OpenOptions::new();
     // Whatever else may be there: it is not waited for, and no link is followed.

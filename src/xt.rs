@@ -1,5 +1,5 @@
-//! The xt extensions' structures as bytes, both ways: what rules carry to the kernel through nft_compat, and what legacy
-//! tables hold.
+//! The xt extensions' structures as bytes, both ways: what rules carry to the kernel through nft_compat, and what
+//! legacy tables hold.
 //!
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
@@ -144,8 +144,8 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         (b"NOTRACK", _) => return Ok(Target::Effect(Effect::Untrack)),
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
         (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
-        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark. Else
-        // replies may be in another zone, where nothing is known of the translation.
+        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark.
+        // Else replies may be in another zone, where nothing is known of the translation.
         (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
             Action::Unknown("CT --zone".to_owned())
         }
@@ -182,15 +182,16 @@ fn mark(info: &[u8]) -> Result<Effect, Malformed> {
     })
 }
 
-/// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the packet's mask,
-/// and what is done.
+/// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the
+/// packet's mask, and what is done.
 fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     let (mark, mask, packets) = (u32_at(info, 0)?, u32_at(info, 4)?, u32_at(info, 8)?);
     let (shift, mode) = match revision {
         1 => (0, u8_at(info, 12)?),
         _ => (u8_at(info, 13)?, u8_at(info, 14)?),
     };
-    // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in net/netfilter/xt_connmark.c.
+    // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in
+    // net/netfilter/xt_connmark.c.
     let (field, text, to) = match mode {
         0 => {
             let to = Bits {
@@ -402,7 +403,8 @@ fn not(negated: bool) -> &'static str {
     if negated { " !" } else { "" }
 }
 
-/// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is inverted.
+/// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is
+/// inverted.
 fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
     let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, u8_at(info, 8)? != 0);
     let name = if field == Field::Mark { "mark" } else { "connmark" };
@@ -419,8 +421,8 @@ fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
     })
 }
 
-/// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of those
-/// that it inverts or not. Only `--ctstate` and `--ctdir` are understood.
+/// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of
+/// those that it inverts or not. Only `--ctstate` and `--ctdir` are understood.
 fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     let (kinds, inverted, states) = (u16_at(info, 146)?, u16_at(info, 148)?, u16_at(info, 150)?);
     // `XT_CONNTRACK_STATE` and `XT_CONNTRACK_DIRECTION`

@@ -1,5 +1,5 @@
-//! The order of the rooms: which folder of src/ imports from which, and that no two files of a crate import each other, directly
-//! or in a loop.
+//! The order of the rooms: which folder of src/ imports from which, and that no two files of a crate import each other,
+//! directly or in a loop.
 //!
 //! docs/architecture.md has the order; this reads it there.
 

@@ -43,8 +43,8 @@ impl Server {
         let namespace = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut config = Config::new(url);
         config.root_cert_file = Some(paths.authority.clone());
-        // Besides that file, which is read again as it changes, nobody is trusted. Without this, kube would first ask for the
-        // system's authorities, of which the image has none.
+        // Besides that file, which is read again as it changes, nobody is trusted. Without this, kube would first ask
+        // for the system's authorities, of which the image has none.
         config.root_cert = Some(Vec::new());
         config.auth_info.token_file = paths.service_account.join("token").to_str().map(str::to_owned);
         namespace.trim().clone_into(&mut config.default_namespace);
@@ -114,11 +114,11 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the plugin is to be removed, and why; `was_allowed` is whether the API server answered the same questions
-    /// earlier.
+    /// Whether the plugin is to be removed, and why; `was_allowed` is whether the API server answered the same
+    /// questions earlier.
     ///
-    /// Uninstalling Linkerd's chart deletes the role with the DaemonSet. A plugin whose requests are refused can set up no pod
-    /// of the node, meshed or not, so nothing is lost with it.
+    /// Uninstalling Linkerd's chart deletes the role with the DaemonSet. A plugin whose requests are refused can set up
+    /// no pod of the node, meshed or not, so nothing is lost with it.
     pub fn removes(self, was_allowed: bool) -> Option<&'static str> {
         match self {
             Self::Uninstalled(reason) => Some(reason),

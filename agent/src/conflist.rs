@@ -1,7 +1,7 @@
 //! The plugin's entry in network configurations: pure functions from text to text.
 //!
-//! What others wrote stays as it is, byte for byte: the entry is put into the text and cut out of it again. Numbers, the
-//! order of keys and white space survive, and whoever compares the file with their own finds one change.
+//! What others wrote stays as it is, byte for byte: the entry is put into the text and cut out of it again. Numbers,
+//! the order of keys and white space survive, and whoever compares the file with their own finds one change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,8 +41,8 @@ impl Entry {
         }
     }
 
-    /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask: the token
-    /// that it asks with is worth nothing once the agent's pod is gone, and the next one has to start first.
+    /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask:
+    /// the token that it asks with is worth nothing once the agent's pod is gone, and the next one has to start first.
     pub fn of_agent(self, agent: &str) -> Self {
         self.with("agent", agent)
     }
@@ -401,8 +401,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Whatever a list holds, with whatever white space: the entry is once and last in it, nothing else changes, and
-        /// taking it out restores every byte.
+        /// Whatever a list holds, with whatever white space: the entry is once and last in it, nothing else changes,
+        /// and taking it out restores every byte.
         #[test]
         fn any_list_survives_the_way_there_and_back(
             others in prop::collection::vec(("[a-z-]{1,12}", json()), 1..5),

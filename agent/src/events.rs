@@ -38,8 +38,8 @@ impl Events {
         }
     }
 
-    /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes wrong is
-    /// counted, and is nobody's trouble.
+    /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes
+    /// wrong is counted, and is nobody's trouble.
     pub async fn publish(&self, about: &ObjectReference, kind: EventType, reason: &str, action: &str, note: &str) {
         let event = Event {
             type_: kind,

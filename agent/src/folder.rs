@@ -1,7 +1,7 @@
 //! A folder of the node: its files by name, none of them through a symbolic link.
 //!
-//! The folders are mounted from the node, and others write there too. A name is looked up in the folder that was opened and
-//! nowhere else: what a link points to is neither read nor written.
+//! The folders are mounted from the node, and others write there too. A name is looked up in the folder that was opened
+//! and nowhere else: what a link points to is neither read nor written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,8 +19,8 @@ use nix::unistd::{UnlinkatFlags, fsync, linkat, unlinkat};
 /// The longest configuration that is read: runtimes read some kilobytes.
 const LONGEST: u64 = 1 << 20;
 
-/// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`, `.conflist`
-/// and `.json` (`ConfFiles` in libcni).
+/// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`,
+/// `.conflist` and `.json` (`ConfFiles` in libcni).
 const UNFINISHED: &str = ".linkerd-cni-unfinished";
 
 /// A folder that was opened.
@@ -132,8 +132,8 @@ impl Folder {
         Ok(names)
     }
 
-    /// The configurations in it, `.conf` and `.conflist`, in the order in which runtimes read them, and what starts with a
-    /// dot and is a file of the agent's own.
+    /// The configurations in it, `.conf` and `.conflist`, in the order in which runtimes read them, and what starts
+    /// with a dot and is a file of the agent's own.
     ///
     /// # Errors
     /// As of readdir(3) and read(2). What vanished meanwhile is left out.
@@ -208,11 +208,11 @@ impl Folder {
         Some(Stamp::of(&stat))
     }
 
-    /// Puts a file in the place of whatever has this name, in one step: at any moment there is the old one or the new one,
-    /// whole.
+    /// Puts a file in the place of whatever has this name, in one step: at any moment there is the old one or the new
+    /// one, whole.
     ///
-    /// If `expected` is given, and the name stands for something else just before, nothing is changed, and the result is
-    /// false: somebody else was faster.
+    /// If `expected` is given, and the name stands for something else just before, nothing is changed, and the result
+    /// is false: somebody else was faster.
     ///
     /// # Errors
     /// As of write(2), fsync(2) and rename(2).
@@ -273,8 +273,8 @@ impl Folder {
         }
     }
 
-    /// Removes a name. If `expected` is given, and the name stands for something else, it stays, and the result is false: somebody
-    /// else was faster. It is looked at where nobody else writes.
+    /// Removes a name. If `expected` is given, and the name stands for something else, it stays, and the result is
+    /// false: somebody else was faster. It is looked at where nobody else writes.
     ///
     /// # Errors
     /// As of rename(2), read(2) and unlink(2).

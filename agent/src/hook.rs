@@ -1,8 +1,9 @@
 //! The preStop hook in Linkerd's chart, in an image without a shell.
 //!
 //! The hook runs `/bin/sh -c "kill -15 1; sleep 15s"`. Without that program, kubelet reports FailedPreStopHook for each
-//! agent that ends, and sends SIGTERM at once (killContainer in kubernetes/pkg/kubelet/kuberuntime/kuberuntime_container.go).
-//! Under that name, the agent does what the hook is for, and nothing else.
+//! agent that ends, and sends SIGTERM at once (killContainer in
+//! kubernetes/pkg/kubelet/kuberuntime/kuberuntime_container.go). Under that name, the agent does what the hook is for,
+//! and nothing else.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

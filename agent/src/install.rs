@@ -142,9 +142,9 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
     keeper.leave(removes.is_some())
 }
 
-/// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed would be
-/// lost (signal-hook-registry calls what was there before), and the first process of a container gets none that it has no handler
-/// for (pid_namespaces(7)). Kubelet would wait for half a minute.
+/// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed
+/// would be lost (signal-hook-registry calls what was there before), and the first process of a container gets none
+/// that it has no handler for (pid_namespaces(7)). Kubelet would wait for half a minute.
 pub fn hold_signals() {
     // These are valid signals, which is all that can be wrong.
     let _ = signals().thread_block();
@@ -221,7 +221,8 @@ impl Report {
         asks
     }
 
-    /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may begin.
+    /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may
+    /// begin.
     fn publish(&self, state: &State, events: &Events, node: &str) {
         let nothing = State::default();
         let before = self.state.as_ref().unwrap_or(&nothing);

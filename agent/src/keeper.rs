@@ -108,8 +108,8 @@ impl Keeper {
         }
     }
 
-    /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so that
-    /// none ever names a program that isn't there.
+    /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so
+    /// that none ever names a program that isn't there.
     ///
     /// Returns how it stands, and when to look again even if nothing changes.
     pub fn pass(&mut self) -> (State, Duration) {
@@ -371,8 +371,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations first,
-    /// then, after the runtime had time to notice, kubeconfig and programs.
+    /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations
+    /// first, then, after the runtime had time to notice, kubeconfig and programs.
     ///
     /// # Errors
     /// What could not be removed.

@@ -16,8 +16,8 @@ pub struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// Its text, as Linkerd's installer writes it (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init), with
-    /// brackets around an IPv6 address.
+    /// Its text, as Linkerd's installer writes it (`k8sConfigTemplate` in internal/cni/conf.go of linkerd2-proxy-init),
+    /// with brackets around an IPv6 address.
     ///
     /// # Errors
     /// What of it is missing, or would not be read back as what it is.

@@ -1,10 +1,11 @@
 //! The agent of a node: it installs the CNI plugin linkerd-cni, keeps it there, and watches and heals the pods that the
 //! plugin sets up. docs/node.md describes it.
 //!
-//! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given what it
-//! holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to the other, and
-//! [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the agent, [`netns`] finds
-//! its network namespace, and [`rules`] asks the plugin's own code what is to be there, and looks. [`plugin_log`] shows what the plugin says.
+//! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
+//! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
+//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
+//! agent, [`netns`] finds its network namespace, and [`rules`] asks the plugin's own code what is to be there, and
+//! looks. [`plugin_log`] shows what the plugin says.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(

@@ -1,8 +1,8 @@
 //! A pod's network namespace, found by the processes of its cgroup.
 //!
-//! What a pod's processes are called and which namespaces they made is the pod's own choice. Its cgroup isn't: kubelet and
-//! the runtime put each process there. And the first process of a pod is the runtime's (the pause container), or at least
-//! one that the runtime started in the sandbox' network namespace; whoever unshares another one is younger.
+//! What a pod's processes are called and which namespaces they made is the pod's own choice. Its cgroup isn't: kubelet
+//! and the runtime put each process there. And the first process of a pod is the runtime's (the pause container), or at
+//! least one that the runtime started in the sandbox' network namespace; whoever unshares another one is younger.
 
 use std::collections::BTreeMap;
 use std::fs;

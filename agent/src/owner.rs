@@ -1,8 +1,9 @@
 //! Which of a node's agents owns the folder.
 //!
-//! While one agent takes another's place, and in a canary, two run on a node. The one that started last owns the folder. All
-//! of it is in one small file of the folder: its content is the owner's number, and each agent holds a lock on the byte of
-//! its own number for as long as its process lives (open file description locks, fcntl(2)), however it ends.
+//! While one agent takes another's place, and in a canary, two run on a node. The one that started last owns the
+//! folder. All of it is in one small file of the folder: its content is the owner's number, and each agent holds a lock
+//! on the byte of its own number for as long as its process lives (open file description locks, fcntl(2)), however it
+//! ends.
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -149,8 +150,8 @@ impl Membership {
         record(&self.file, self.number)
     }
 
-    /// Runs `work` if this agent is the only one; none joins meanwhile. Otherwise leaves the folder to the others, and the
-    /// result is none.
+    /// Runs `work` if this agent is the only one; none joins meanwhile. Otherwise leaves the folder to the others, and
+    /// the result is none.
     ///
     /// # Errors
     /// As of fcntl(2).

@@ -91,8 +91,8 @@ impl Plan {
 pub enum Place {
     /// Into each configuration, as upstream's installer puts it.
     Chained,
-    /// Into a list of the agent's own, which this is the name of: a copy of the first configuration with the entry, which
-    /// runtimes read before that one. Others' files stay as they are, but for those that come even before it.
+    /// Into a list of the agent's own, which this is the name of: a copy of the first configuration with the entry,
+    /// which runtimes read before that one. Others' files stay as they are, but for those that come even before it.
     Own(String),
 }
 

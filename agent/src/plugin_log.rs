@@ -1,7 +1,8 @@
 //! What the plugin logs on this node, in the agent's own log, where `kubectl logs` shows it.
 //!
-//! The plugin is another process of the node, which a runtime starts and whose standard error the runtime keeps. So it sends
-//! each line to a socket as well, without waiting: a line that no agent takes at once is in the runtime's log alone.
+//! The plugin is another process of the node, which a runtime starts and whose standard error the runtime keeps. So it
+//! sends each line to a socket as well, without waiting: a line that no agent takes at once is in the runtime's log
+//! alone.
 
 use std::fs;
 use std::io;
@@ -19,8 +20,8 @@ use tracing::{debug, error, info, warn};
 /// The socket's name in its folder.
 pub const SOCKET: &str = "log.sock";
 
-/// The longest datagram that is taken: the plugin sends 4,096 characters and little else, of each of which JSON makes six bytes at
-/// most.
+/// The longest datagram that is taken: the plugin sends 4,096 characters and little else, of each of which JSON makes
+/// six bytes at most.
 const LONGEST: usize = 32 << 10;
 
 /// The socket, and who reads it.
@@ -66,8 +67,8 @@ impl PluginLog {
         }
     }
 
-    /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or somebody may have
-    /// removed it. Must be called in tokio's runtime.
+    /// Listens, unless it does already by the name that the plugin knows: another agent may have taken that, or
+    /// somebody may have removed it. Must be called in tokio's runtime.
     pub fn keep(&mut self) {
         if self.is_open() {
             return;
@@ -118,7 +119,8 @@ fn open(path: &Path) -> io::Result<Open> {
     }
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-    // The name gets the socket's permissions (unix_bind_bsd in net/unix/af_unix.c): from the start, only root can send to it.
+    // The name gets the socket's permissions (unix_bind_bsd in net/unix/af_unix.c): from the start, only root can send
+    // to it.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     let identity = identity(path)?;
@@ -136,8 +138,8 @@ fn open(path: &Path) -> io::Result<Open> {
     Ok(Open { identity, reader })
 }
 
-/// Puts a line into the agent's log. What others chose, such as a pod's name, can't break out of it: tracing escapes fields, and
-/// the message is escaped here.
+/// Puts a line into the agent's log. What others chose, such as a pod's name, can't break out of it: tracing escapes
+/// fields, and the message is escaped here.
 fn tell(datagram: &[u8]) {
     let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
         return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());

@@ -88,8 +88,9 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         pods: BTreeMap::new(),
         listed: Vec::new(),
     };
-    // From the API server's memory: otherwise etcd reads all pods of the cluster for each node. What is not the latest is no harm:
-    // a pod is looked at where it runs, and deleted only if it is still the same. In pages, it would be read from etcd again.
+    // From the API server's memory: otherwise etcd reads all pods of the cluster for each node. What is not the latest
+    // is no harm: a pod is looked at where it runs, and deleted only if it is still the same. In pages, it would be
+    // read from etcd again.
     let config = watcher::Config {
         page_size: None,
         ..watcher::Config::default()

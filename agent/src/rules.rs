@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::conflist::Entry;
 use crate::pod::{self, Meshed};
 
-/// What the plugin would install, by its own configuration, and its own requests for what the watch doesn't tell, with this
-/// kubeconfig; none if it would leave the pod alone.
+/// What the plugin would install, by its own configuration, and its own requests for what the watch doesn't tell, with
+/// this kubeconfig; none if it would leave the pod alone.
 ///
 /// # Errors
 /// What stands in the way, in the plugin's words.

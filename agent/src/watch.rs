@@ -37,7 +37,8 @@ impl Watch {
         Ok(Self { queue, events })
     }
 
-    /// Watches the folder that has this path now. Doing it again changes nothing, unless the path leads elsewhere by now.
+    /// Watches the folder that has this path now. Doing it again changes nothing, unless the path leads elsewhere by
+    /// now.
     ///
     /// # Errors
     /// As of inotify_add_watch(2).

@@ -11,8 +11,8 @@ use crate::support::RUNS;
 /// A name, and a run of it that times itself.
 pub(crate) type Contender<'a> = (String, Box<dyn Fn() -> Duration + 'a>);
 
-/// Contenders whose runs take turns, so that whatever else the machine does hits all alike, and a ratio is of runs side by
-/// side. criterion then takes the times of those runs for its samples.
+/// Contenders whose runs take turns, so that whatever else the machine does hits all alike, and a ratio is of runs side
+/// by side. criterion then takes the times of those runs for its samples.
 pub(crate) fn in_turns(group: &mut BenchmarkGroup<'_, WallTime>, contenders: &[Contender<'_>]) {
     group.sampling_mode(SamplingMode::Flat);
     let arguments: Vec<String> = std::env::args().collect();

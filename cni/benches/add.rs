@@ -1,11 +1,11 @@
-//! ADD from spawn to exit, each in a fresh network namespace made outside the timed part: with annotations, and with an API
-//! server on the same machine; beside an empty static program, the init program and linkerd-init's commands. All take turns,
-//! one run each a round, in another order each round.
+//! ADD from spawn to exit, each in a fresh network namespace made outside the timed part: with annotations, and with an
+//! API server on the same machine; beside an empty static program, the init program and linkerd-init's commands. All
+//! take turns, one run each a round, in another order each round.
 //!
 //!     LINKERD_CNI=target/dist/linkerd-cni PROXY_INIT=target/dist/proxy-init cargo bench -p linkerd-cni
 //!
-//! Without these variables it measures cargo's own builds, which are dynamic. `-- --runs N` makes N rounds. Without cargo's
-//! `--bench`, as in a test, each runs once.
+//! Without these variables it measures cargo's own builds, which are dynamic. `-- --runs N` makes N rounds. Without
+//! cargo's `--bench`, as in a test, each runs once.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};

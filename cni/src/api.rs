@@ -212,7 +212,8 @@ impl Client {
         let mut response = request.header("Authorization", &self.authorization).call()?;
         let (status, asked) = (response.status(), retry_after(&response));
         if status == StatusCode::OK {
-            // All at once: a buffer that grows is there twice while it is copied. What isn't written to takes no memory.
+            // All at once: a buffer that grows is there twice while it is copied. What isn't written to takes no
+            // memory.
             let mut body = Vec::with_capacity(LONGEST_ANSWER as usize + 64);
             let limited = response.body_mut().with_config().limit(LONGEST_ANSWER);
             limited.reader().read_to_end(&mut body)?;

@@ -1,5 +1,6 @@
-//! Which certificates of a kubeconfig may sign others. rustls takes any certificate that it is given for an authority, and
-//! looks at no date and no constraint of it; Go's crypto/x509, and so client-go, does (`isValid` and `CheckSignatureFrom`).
+//! Which certificates of a kubeconfig may sign others. rustls takes any certificate that it is given for an authority,
+//! and looks at no date and no constraint of it; Go's crypto/x509, and so client-go, does (`isValid` and
+//! `CheckSignatureFrom`).
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Version;
 
-/// Those of these certificates that may sign others at this time, which is counted from 1970. There is more than one while
-/// an authority is replaced.
+/// Those of these certificates that may sign others at this time, which is counted from 1970. There is more than one
+/// while an authority is replaced.
 ///
 /// # Errors
 /// Why none of them may.

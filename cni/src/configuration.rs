@@ -18,7 +18,8 @@ use crate::owner::Owner;
 use crate::pod::PodName;
 use crate::version::Version;
 
-/// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains each.
+/// A network configuration, its values checked. Keys that the plugin doesn't know are ignored. docs/cni.md explains
+/// each.
 #[derive(Debug, Deserialize)]
 pub struct Configuration {
     #[serde(rename = "cniversion")]
@@ -41,7 +42,8 @@ struct Kubernetes {
 
 #[derive(Debug, Deserialize)]
 struct Runtime {
-    /// The outer `Option` is whether the runtime handed anything over: a pod without annotations is `null` (Go's empty map).
+    /// The outer `Option` is whether the runtime handed anything over: a pod without annotations is `null` (Go's empty
+    /// map).
     #[serde(rename = "io.kubernetes.cri.pod-annotations", default, deserialize_with = "present")]
     annotations: Option<Option<Given>>,
 }
@@ -195,8 +197,8 @@ impl Configuration {
         named.unwrap_or("linkerd")
     }
 
-    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a pod has
-    /// to start whatever the API server says, for it is what renews the plugin's token.
+    /// Whether a pod is one of the DaemonSet of the node's agent, which `linkerd.agent` names as NAMESPACE/NAME. Such a
+    /// pod has to start whatever the API server says, for it is what renews the plugin's token.
     pub fn is_agent(&self, pod: &PodName) -> bool {
         let agent = self.linkerd().and_then(|it| it.agent.as_deref());
         let Some((namespace, name)) = agent.and_then(|agent| agent.split_once('/')) else {
@@ -328,8 +330,8 @@ impl FromStr for NamedChoice {
     }
 }
 
-/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. What is derived
-/// for a struct would take an array too, its values in the order of the fields.
+/// A JSON object whose keys count in any case, as for Go's encoding/json; fields have them in lower case. What is
+/// derived for a struct would take an array too, its values in the order of the fields.
 #[derive(Debug)]
 struct Object<T>(T);
 

@@ -12,8 +12,8 @@ use crate::pod::PodName;
 use crate::verb::Verb;
 use crate::version::Version;
 
-/// The capability by which a runtime hands a plugin the pod's annotations, and the key in `runtimeConfig` under which they
-/// come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
+/// The capability by which a runtime hands a plugin the pod's annotations, and the key in `runtimeConfig` under which
+/// they come (containerd's pkg/cri/server/sandbox_run.go; CRI-O has the same).
 pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Why a command failed. docs/cni.md has every code and what to do about it.

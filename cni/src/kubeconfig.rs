@@ -1,8 +1,8 @@
 //! The kubeconfig: where the API server is, how it proves who it is, and how the plugin does.
 //!
-//! linkerd-cni's installer (cni-plugin/deployment/scripts/install-cni.sh in linkerd2-proxy-init) writes `server`, either
-//! `certificate-authority-data` or `insecure-skip-tls-verify`, and `token`. The token changes while the node lives, so the
-//! file is read anew by each command.
+//! linkerd-cni's installer (cni-plugin/deployment/scripts/install-cni.sh in linkerd2-proxy-init) writes `server`,
+//! either `certificate-authority-data` or `insecure-skip-tls-verify`, and `token`. The token changes while the node
+//! lives, so the file is read anew by each command.
 
 use std::io;
 use std::net::IpAddr;
@@ -82,8 +82,8 @@ struct NamedCluster {
     cluster: Cluster,
 }
 
-/// client-go's `Cluster` (tools/clientcmd/api/v1/types.go). What the plugin doesn't do is read nevertheless, so that it isn't
-/// passed over.
+/// client-go's `Cluster` (tools/clientcmd/api/v1/types.go). What the plugin doesn't do is read nevertheless, so that it
+/// isn't passed over.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Cluster {
@@ -211,8 +211,8 @@ impl Kubeconfig {
     }
 }
 
-/// Reads the file's structure. A parser's message repeats what it has found, which may be a token in the wrong place: only
-/// the place is told.
+/// Reads the file's structure. A parser's message repeats what it has found, which may be a token in the wrong place:
+/// only the place is told.
 fn parts(text: &str) -> Result<Parts, String> {
     // A byte order mark, as some editors write it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -244,8 +244,8 @@ fn depth(text: &str) -> usize {
     deepest.1
 }
 
-/// The server's URL. The installer has put any host into brackets for a while, an IPv4 address too, and before that none,
-/// not even an IPv6 address (linkerd2-proxy-init's history of install-cni.sh); both are read.
+/// The server's URL. The installer has put any host into brackets for a while, an IPv4 address too, and before that
+/// none, not even an IPv6 address (linkerd2-proxy-init's history of install-cni.sh); both are read.
 fn server(url: &str) -> Result<String, String> {
     // Not with the URL: some people write a password into it.
     let invalid = |what: &str| format!("has a server {what}: https://HOST:PORT was expected");

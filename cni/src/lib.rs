@@ -1,5 +1,6 @@
-//! The CNI plugin `linkerd-cni`: it redirects the TCP of Kubernetes' pods through their sidecar proxies, as Linkerd's plugin
-//! of that name does, in one netlink transaction for each pod and without iptables on the node. docs/cni.md describes it.
+//! The CNI plugin `linkerd-cni`: it redirects the TCP of Kubernetes' pods through their sidecar proxies, as Linkerd's
+//! plugin of that name does, in one netlink transaction for each pod and without iptables on the node. docs/cni.md
+//! describes it.
 //!
 //! The program is [`plugin::run`] with the process' own environment and standard input. What it reads of others is in
 //! modules of its own: [`command`] and [`pod`] read the environment, [`configuration`] standard input, [`annotations`],

@@ -1,5 +1,5 @@
-//! The parts of Kubernetes' objects that the plugin looks at, read from JSON without keeping the rest: an object may be as
-//! long as an API server that is somebody else's makes it.
+//! The parts of Kubernetes' objects that the plugin looks at, read from JSON without keeping the rest: an object may be
+//! as long as an API server that is somebody else's makes it.
 
 use std::fmt;
 use std::marker::PhantomData;

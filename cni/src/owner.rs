@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use proxy_init::{Invalid, OwnerId};
 
-/// A user or group; 0 and what is below stand for none, as upstream has it (`ProxyUID > 0` in pkg/iptables/iptables.go).
+/// A user or group; 0 and what is below stand for none, as upstream has it (`ProxyUID > 0` in
+/// pkg/iptables/iptables.go).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner(pub(crate) Option<OwnerId>);
 

@@ -13,7 +13,8 @@ impl PodName {
     /// The pod that `CNI_ARGS` name, such as `IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0`; none if it
     /// names none.
     ///
-    /// As in libcni's plugins (`LoadArgs`), keys that the plugin doesn't know are refused unless `IgnoreUnknown` is true.
+    /// As in libcni's plugins (`LoadArgs`), keys that the plugin doesn't know are refused unless `IgnoreUnknown` is
+    /// true.
     ///
     /// # Errors
     /// What is wrong with it.

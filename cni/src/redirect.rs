@@ -11,8 +11,8 @@ use crate::log::Log;
 use crate::object::Proxy;
 use crate::pod::PodName;
 
-/// The rules for a pod; none if it is not to be redirected. Whoever knows already what the API server says of the pod hands it
-/// over.
+/// The rules for a pod; none if it is not to be redirected. Whoever knows already what the API server says of the pod
+/// hands it over.
 ///
 /// # Errors
 /// What of the configuration, the pod or the API server stands in the way.
@@ -80,8 +80,8 @@ fn by_api(
         annotations.add(namespace.unwrap_or_default(), &holder);
     }
     let mut config = configuration.config()?;
-    // What the proxy runs as, if its container says so, which it does wherever the injector made it. An annotation comes
-    // before that, as it does in the injector.
+    // What the proxy runs as, if its container says so, which it does wherever the injector made it. An annotation
+    // comes before that, as it does in the injector.
     let user = proxy.user.and_then(|user| OwnerId::new(user.try_into().ok()?));
     config.proxy_uid = user.or(config.proxy_uid);
     annotations.apply(&mut config)?;

@@ -82,8 +82,8 @@ pub fn result(version: Version, previous: Option<&RawValue>) -> Result<String, s
         return Ok(previous.get().to_owned());
     }
     // The runtime hands it over in the network's version. Where it does not, only two things differ between 0.3.0 and
-    // 1.1.0 that an older or newer reader would miss: the version that the result names, and that of each address, which
-    // results have up to 0.4.0 and no longer from 1.0.0 on. All else stays as it is written.
+    // 1.1.0 that an older or newer reader would miss: the version that the result names, and that of each address,
+    // which results have up to 0.4.0 and no longer from 1.0.0 on. All else stays as it is written.
     object.set("cniVersion", wanted);
     if let Some(ips) = object.get("ips").and_then(|ips| addresses(version, ips)) {
         object.set("ips", ips);

@@ -18,8 +18,8 @@ const TOP: f64 = 86.0;
 const BAR: f64 = 18.0;
 const GAP: f64 = 10.0;
 
-/// Colours for both of GitHub's modes. The chart brings its own background, so that it can be read even where the browser
-/// and the page disagree on which mode it is.
+/// Colours for both of GitHub's modes. The chart brings its own background, so that it can be read even where the
+/// browser and the page disagree on which mode it is.
 const STYLE: &str = "\
 text{fill:#1f2328;font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;\
 stroke:#fff;stroke-width:4px;stroke-linejoin:round;paint-order:stroke}\

@@ -98,7 +98,8 @@ impl Rules {
         restore_each(tools, mode, &self.label, inputs)
     }
 
-    /// Makes of `self`, which is installed, `other`, which differs in one rule a family: again iptables' best invocation.
+    /// Makes of `self`, which is installed, `other`, which differs in one rule a family: again iptables' best
+    /// invocation.
     ///
     /// # Errors
     /// The host lacks it, or the rules differ otherwise.

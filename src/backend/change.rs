@@ -13,8 +13,8 @@ pub(super) struct Wanted<'a> {
     pub(super) may_stay: bool,
 }
 
-/// What is amiss in a base chain that holds these rules and should hold each of the wanted ones once: those that are missing, and
-/// further copies, each with its place. Other rules stay, as do jumps that another program added.
+/// What is amiss in a base chain that holds these rules and should hold each of the wanted ones once: those that are
+/// missing, and further copies, each with its place. Other rules stay, as do jumps that another program added.
 pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w Rule>, Vec<(usize, &'h Rule)>) {
     let mut missing = wanted.to_vec();
     let mut copies = Vec::new();

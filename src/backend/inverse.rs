@@ -1,5 +1,5 @@
-//! That what each backend writes is read back as the same, for any rule: one that it has no way to write is refused, and
-//! never written as something else.
+//! That what each backend writes is read back as the same, for any rule: one that it has no way to write is refused,
+//! and never written as something else.
 
 use proptest::prelude::*;
 

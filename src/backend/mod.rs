@@ -13,8 +13,8 @@ use nix::unistd::{getpid, gettid};
 
 use crate::rules::Table;
 
-/// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process finds
-/// sooner than what is about a thread: the kernel makes each folder as it is looked up.
+/// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
+/// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
 pub(crate) fn proc_of_thread() -> &'static str {
     match gettid() == getpid() {
         true => "/proc/self",

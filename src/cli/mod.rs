@@ -215,8 +215,8 @@ fn log(settings: &Settings) -> Log {
     }
 }
 
-/// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how to
-/// install, is not.
+/// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how
+/// to install, is not.
 fn recognize(settings: Settings) -> Command {
     let mode = match settings.iptables_mode {
         Some(Choice::Mode(mode)) => Some(mode),

@@ -1,8 +1,8 @@
 //! The one reader of arguments, which goes by [`FLAGS`] and by the word that a subcommand takes, and what it says of
 //! mistakes.
 //!
-//! Reading Linkerd's arguments with clap takes 130 µs, of the 900 µs of a whole run (cold, in a process of its own), and
-//! this takes 10.
+//! Reading Linkerd's arguments with clap takes 130 µs, of the 900 µs of a whole run (cold, in a process of its own),
+//! and this takes 10.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -48,8 +48,8 @@ impl Given<'_> {
     }
 }
 
-/// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`, `-wf
-/// value` where `-w` is a switch, and after `--` words alone.
+/// Reads the arguments after a subcommand's name: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, `-f=value`,
+/// `-wf value` where `-w` is a switch, and after `--` words alone.
 ///
 /// # Errors
 /// The text says what is wrong, and how to write what was probably meant.

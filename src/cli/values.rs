@@ -1,5 +1,5 @@
-//! What a flag's value means. linkerd-init's flags are read as Go reads them. An error says what is wrong with the value
-//! and reads on from the flag's name.
+//! What a flag's value means. linkerd-init's flags are read as Go reads them. An error says what is wrong with the
+//! value and reads on from the flag's name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -85,8 +85,8 @@ pub(super) fn to_redirect<T: FromStr<Err = Invalid>>(text: &str, what: &str) -> 
     Ok(items)
 }
 
-/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front, and perhaps with underscores
-/// between digits (strconv.ParseInt with base 0).
+/// A whole number as Go's flags read it: decimal, or with 0x, 0o (or just 0) or 0b in front, and perhaps with
+/// underscores between digits (strconv.ParseInt with base 0).
 fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -167,9 +167,9 @@ pub(super) fn log_format(text: &str) -> Option<Format> {
 /// The validator's name in filters of log lines.
 const VALIDATOR: &str = "linkerd_network_validator";
 
-/// A level, or a filter as linkerd-network-validator takes it (EnvFilter of Rust's tracing): a list of levels, each for the
-/// programs whose name begins with what is before its equals sign. The level for the longest such beginning counts; if there
-/// is none, it means errors.
+/// A level, or a filter as linkerd-network-validator takes it (EnvFilter of Rust's tracing): a list of levels, each for
+/// the programs whose name begins with what is before its equals sign. The level for the longest such beginning counts;
+/// if there is none, it means errors.
 pub(super) fn log_level(text: &str) -> Result<Level, String> {
     let mut most_special = (0, Level::Error);
     for directive in text.split(',').map(str::trim) {
@@ -280,8 +280,8 @@ pub(super) fn expected(text: &str) -> Result<Expected, String> {
     }
 }
 
-/// A duration as Go's flags (time.ParseDuration) or the validator's (a whole number and one unit, which may be days) have
-/// it.
+/// A duration as Go's flags (time.ParseDuration) or the validator's (a whole number and one unit, which may be days)
+/// have it.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let trimmed = text.trim();
     let nanoseconds = match trimmed.strip_prefix('+').unwrap_or(trimmed) {

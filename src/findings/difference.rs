@@ -216,8 +216,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found, where this
-/// listens.
+/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found, where
+/// this listens.
 pub fn differences(mode: Mode, expected: &[Table], found: &Found, listeners: &[Listener]) -> Vec<Finding> {
     let mut findings = match mode {
         Mode::Native => native(expected, found),

@@ -123,8 +123,8 @@ impl Verdict {
     }
 }
 
-/// Follows a connection through everything that was found, as if there were nothing else, where this listens and packets are
-/// routed so.
+/// Follows a connection through everything that was found, as if there were nothing else, where this listens and
+/// packets are routed so.
 pub fn of_seen<'a>(
     found: &'a Found,
     connection: &Connection,
@@ -1285,7 +1285,8 @@ mod tests {
         }
     }
 
-    /// The reply has the addresses and the ports of the way back, which the NAT hook turns into those that were asked for.
+    /// The reply has the addresses and the ports of the way back, which the NAT hook turns into those that were asked
+    /// for.
     #[test]
     fn a_reply_goes_back_as_it_is_translated() {
         let from_port = |port: u128| Condition::is(Field::SourcePort, port);

@@ -1,4 +1,5 @@
-//! What a user is told: how what was found differs from what is wanted, which config made it, and where a connection goes.
+//! What a user is told: how what was found differs from what is wanted, which config made it, and where a connection
+//! goes.
 
 pub mod difference;
 pub mod explain;

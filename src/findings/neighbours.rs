@@ -1,5 +1,5 @@
-//! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is guessed:
-//! what leaves no sign here, such as BPF programs of cgroups, isn't named.
+//! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is
+//! guessed: what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
 use crate::found::Device;
 use crate::found::Found;
@@ -21,9 +21,9 @@ struct Owner {
 const CILIUM: &str = "where its socket load balancing is on, a connection has another address before any rule sees it; its BPF \
                       programs cannot be seen from here";
 
-/// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and tools/istio-nftables/pkg/constants of
-/// Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul, pkg/datapath/iptables, pkg/defaults and pkg/wireguard
-/// of Cilium.
+/// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and
+/// tools/istio-nftables/pkg/constants of Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul,
+/// pkg/datapath/iptables, pkg/defaults and pkg/wireguard of Cilium.
 const OWNERS: [Owner; 4] = [
     Owner {
         name: "Istio",

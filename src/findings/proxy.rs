@@ -54,7 +54,8 @@ impl fmt::Display for ProxyWarning {
     }
 }
 
-/// What is probably wrong with the proxy of these rules, where this listens, or where that can't be seen for this reason.
+/// What is probably wrong with the proxy of these rules, where this listens, or where that can't be seen for this
+/// reason.
 pub fn warnings(config: &Config, listeners: Result<Vec<Listener>, String>) -> Vec<ProxyWarning> {
     let mut warnings: Vec<ProxyWarning> = of_flags(config).into_iter().map(ProxyWarning::Config).collect();
     let listeners = match listeners {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::findings::neighbours::{SYS_ADMIN, has_capability};
 
-/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside, as the CNI plugin does.
-/// [`Display`](fmt::Display) says it in a sentence.
+/// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside, as the CNI plugin
+/// does. [`Display`](fmt::Display) says it in a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UserNamespaces {

@@ -24,9 +24,9 @@ impl Listener {
     /// How a kernel shows a user that the asking user namespace has no number for (/proc/sys/kernel/overflowuid).
     pub const UNMAPPED: u32 = 65534;
 
-    /// Whether it gets connections of this family that were redirected to its port on their way out or in. Those on their way
-    /// out go to 127.0.0.1 or ::1, by lo; the others to an address of the device by which they came in, which may be any
-    /// but lo (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
+    /// Whether it gets connections of this family that were redirected to its port on their way out or in. Those on
+    /// their way out go to 127.0.0.1 or ::1, by lo; the others to an address of the device by which they came in, which
+    /// may be any but lo (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
     pub fn accepts(&self, direction: Direction, family: Family) -> bool {
         let is_outbound = direction == Direction::Outbound;
         // An IPv6 socket that is bound to an IPv4 address takes IPv4 alone.

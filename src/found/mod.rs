@@ -1,7 +1,7 @@
 //! What the kernel holds: everything in one network namespace that decides where a TCP connection goes, as plain data.
 //!
-//! The same vocabulary says what a backend would install, so that [`difference`](crate::findings::difference) compares like
-//! with like, and [`walk`](crate::walk) takes a connection through either.
+//! The same vocabulary says what a backend would install, so that [`difference`](crate::findings::difference) compares
+//! like with like, and [`walk`](crate::walk) takes a connection through either.
 
 mod device;
 mod line;

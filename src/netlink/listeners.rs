@@ -42,7 +42,8 @@ pub(crate) fn listeners() -> Result<Vec<Listener>, ReadError> {
             other => other?,
         }
     }
-    // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare with.
+    // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare
+    // with.
     if owns_network() == Some(false) {
         listeners
             .iter_mut()

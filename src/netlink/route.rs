@@ -11,8 +11,8 @@ use super::{ReadError, Socket};
 use crate::found::Device;
 use crate::rules::Name;
 
-/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which follow a
-/// message's header.
+/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
+/// follow a message's header.
 const RTMSG: usize = 12;
 const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;

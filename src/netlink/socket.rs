@@ -148,7 +148,8 @@ impl Socket {
         self.outcome()
     }
 
-    /// As [`Socket::send_batch`], from within a user namespace. The socket has room for the batch: it has been sent before.
+    /// As [`Socket::send_batch`], from within a user namespace. The socket has room for the batch: it has been sent
+    /// before.
     pub(crate) fn send_batch_from(&self, within: &UserNamespace, batch: &FinishedBatch) -> Result<(), CommitError> {
         let send = || send(self.socket.as_raw_fd(), &batch.0, MsgFlags::empty()).map(drop);
         match within.call(send) {

@@ -138,8 +138,8 @@ pub(crate) fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTER
     set(&socket, level, SET_ADD_COUNTERS, &structure)
 }
 
-/// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and answers
-/// when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
+/// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and
+/// answers when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
 pub(crate) fn load(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
     let (socket, level) = open(family)?;
     let option = match family {
@@ -162,10 +162,9 @@ pub(crate) fn has_ipv6() -> bool {
     static HAS_IPV6: OnceLock<bool> = OnceLock::new();
     // It is the same in every network namespace, so the kernel is asked once.
     *HAS_IPV6.get_or_init(|| {
-        // Asked for a protocol that there can't be, a kernel with IPv6 says EINVAL before it makes a socket (inet6_create
-        // in net/ipv6/af_inet6.c), and so sooner than it could make and close one. With SOCK_CLOEXEC, musl would then ask
-        // again without it.
-        // SAFETY: the call takes numbers only.
+        // Asked for a protocol that there can't be, a kernel with IPv6 says EINVAL before it makes a socket
+        // (inet6_create in net/ipv6/af_inet6.c), and so sooner than it could make and close one. With SOCK_CLOEXEC,
+        // musl would then ask again without it. SAFETY: the call takes numbers only.
         let socket = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM, -1) };
         socket >= 0 || Errno::last() != Errno::EAFNOSUPPORT
     })
@@ -190,9 +189,9 @@ fn name(structure: &mut [u8], table: &str) {
 }
 
 fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old counters
-    // of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps them until after
-    // this call.
+    // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
+    // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps them
+    // until after this call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

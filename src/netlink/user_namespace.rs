@@ -1,6 +1,6 @@
-//! The user namespace that a network namespace belongs to, where that isn't the process's own, as in a pod with `hostUsers:
-//! false`. The kernel takes some calls only from in there, and a process with several threads can't enter it (setns(2)): so
-//! processes of their own make these calls.
+//! The user namespace that a network namespace belongs to, where that isn't the process's own, as in a pod with
+//! `hostUsers: false`. The kernel takes some calls only from in there, and a process with several threads can't enter
+//! it (setns(2)): so processes of their own make these calls.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,8 @@ fn is_own(namespace: &OwnedFd) -> Result<bool, Errno> {
     Ok((it.st_dev, it.st_ino) == (own.st_dev, own.st_ino))
 }
 
-/// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be told.
+/// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be
+/// told.
 pub(crate) fn owns_network() -> Option<bool> {
     match owner() {
         Ok(owner) => is_own(&owner).ok(),
@@ -51,25 +52,30 @@ impl UserNamespace {
         (!is_own(&owner).ok()?).then_some(Self(owner))
     }
 
-    /// As [`UserNamespace::of_network`], if the process may enter it. That takes CAP_SYS_ADMIN in there: its owner's user
-    /// has that, and whoever has it outside.
+    /// As [`UserNamespace::of_network`], if the process may enter it. That takes CAP_SYS_ADMIN in there: its owner's
+    /// user has that, and whoever has it outside.
     pub(crate) fn enterable() -> Option<Self> {
         Self::of_network().filter(|namespace| namespace.call(|| Ok(())) == Some(Ok(())))
     }
 
-    /// Has a process in the user namespace make a system call on what processes share, such as a socket. Of what the call
-    /// writes into memory, nothing is seen here. On an error, nothing was done; none: that process was killed, and it isn't
-    /// known whether anything was.
+    /// Has a process in the user namespace make a system call on what processes share, such as a socket. Of what the
+    /// call writes into memory, nothing is seen here. On an error, nothing was done; none: that process was killed, and
+    /// it isn't known whether anything was.
     ///
     /// `call` must not allocate: another thread may have been about to, and its lock stays locked in the new process.
     pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
-        // Unlike fork(2), a clone(2) without a signal for the end leaves the new process to be waited for where SIGCHLD is
-        // ignored, as a program inherits it, and where an embedding program waits for whatever child ends.
-        // This one goes on only once the new one has ended (CLONE_VFORK), so that what it did is done even where wait4 fails.
-        let (flags, none): (libc::c_long, libc::c_long) = (libc::CLONE_VFORK.into(), 0);
-        // SAFETY: with that flag alone, nothing is shared and nothing written. The new process makes system calls only, and
-        // ends.
-        let child = match Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) }) {
+        // Unlike fork(2), a clone(2) without a signal for the end leaves the new process to be waited for where SIGCHLD
+        // is ignored, as a program inherits it, and where an embedding program waits for whatever child ends. This one
+        // goes on only once the new one has ended (CLONE_VFORK), so that what it did is done even where wait4 fails.
+        let (vfork, none): (libc::c_long, libc::c_long) = (libc::CLONE_VFORK.into(), 0);
+        let (first, second) = if cfg!(target_arch = "s390x") {
+            (none, vfork)
+        } else {
+            (vfork, none)
+        };
+        // SAFETY: with that flag alone, nothing is shared and nothing written. The new process makes system calls only,
+        // and ends.
+        let child = match Errno::result(unsafe { libc::syscall(libc::SYS_clone, first, second, none, none, none) }) {
             Err(errno) => return Some(Err(errno)),
             Ok(0) => {
                 let done = setns(&self.0, CloneFlags::CLONE_NEWUSER).and_then(|()| call());
@@ -107,8 +113,8 @@ impl UserNamespace {
 /// Leaves the calling thread, and the program that it executes, with these capabilities alone (capset(2)).
 fn keep(capabilities: u32) -> Result<(), Errno> {
     const VERSION_3: u32 = 0x2008_0522;
-    // struct __user_cap_header_struct: version and thread, 0 for the calling one. Two of struct __user_cap_data_struct, of 32
-    // capabilities each: effective, permitted, inheritable.
+    // struct __user_cap_header_struct: version and thread, 0 for the calling one. Two of struct __user_cap_data_struct,
+    // of 32 capabilities each: effective, permitted, inheritable.
     let header: [u32; 2] = [VERSION_3, 0];
     let data: [u32; 6] = [capabilities, capabilities, capabilities, 0, 0, 0];
     // SAFETY: the kernel reads the two structures, and writes only the header's version if it doesn't know that.

@@ -60,8 +60,8 @@ pub(crate) trait Dialect: Sync {
     fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing>;
 }
 
-/// Writes all of a rule, whatever the dialect: these write a condition, and where the connection is redirected to. Each returns
-/// none for what it has no expressions for, which is refused, as is everything else that no dialect writes.
+/// Writes all of a rule, whatever the dialect: these write a condition, and where the connection is redirected to. Each
+/// returns none for what it has no expressions for, which is refused, as is everything else that no dialect writes.
 pub(crate) fn write_rule(
     list: &mut Writer,
     rule: &Rule,

@@ -5,8 +5,8 @@ use nftnl::ProtoFamily;
 
 use crate::rules::{Family, Field, Hook, TableFamily};
 
-/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes; none for
-/// those that are loaded by another expression, as [`META_FIELDS`], or have no expression that writes them.
+/// Where a field is in a packet: the header (`NFT_PAYLOAD_*_HEADER`), and the field's offset and length in bytes; none
+/// for those that are loaded by another expression, as [`META_FIELDS`], or have no expression that writes them.
 ///
 /// `struct iphdr` and `struct ipv6hdr` in linux/ip.h and linux/ipv6.h, `struct tcphdr` in linux/tcp.h.
 pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
@@ -59,8 +59,8 @@ pub(crate) fn last_bytes(number: &[u8; 16], length: usize) -> Option<&[u8]> {
     rest.iter().all(|&byte| byte == 0).then_some(bytes)
 }
 
-/// Whether a change of these bytes of a packet leaves it on its way: those of IP's class of traffic and of its hops. nft
-/// writes the byte beside one too, as it was.
+/// Whether a change of these bytes of a packet leaves it on its way: those of IP's class of traffic and of its hops.
+/// nft writes the byte beside one too, as it was.
 pub(crate) fn is_harmless(family: Option<Family>, (base, offset, length): (i32, u32, u32)) -> bool {
     let is_of_ip = base == libc::NFT_PAYLOAD_NETWORK_HEADER;
     let is_in = |first: u32, bytes: u32| is_of_ip && offset >= first && offset.saturating_add(length) <= first + bytes;

@@ -1,9 +1,10 @@
 //! Which legacy tables are hooked: what nfnetlink_hook tells whoever has CAP_NET_ADMIN, where only root can list them.
 //!
-//! nfnetlink_hook lists the functions at a hook (net/netfilter/nfnetlink_hook.c; since Linux 5.14, often as a module, in
-//! some distributions' kernels not at all). Every legacy table has a function at OUTPUT, so one list per family has them
-//! all, except that nat chains are called by a function of nf_nat's, legacy ones and those of nf_tables alike. (Kernels with
-//! "netfilter: nfnetlink_hook: Dump nat type chains", which came after Linux 7.2, list them themselves instead.)
+//! nfnetlink_hook lists the functions at a hook (net/netfilter/nfnetlink_hook.c; since Linux 5.14, often as a module,
+//! in some distributions' kernels not at all). Every legacy table has a function at OUTPUT, so one list per family has
+//! them all, except that nat chains are called by a function of nf_nat's, legacy ones and those of nf_tables alike.
+//! (Kernels with "netfilter: nfnetlink_hook: Dump nat type chains", which came after Linux 7.2, list them themselves
+//! instead.)
 
 use nix::errno::Errno;
 
@@ -19,8 +20,8 @@ use crate::wanted::NAT;
 /// table. With `may_have_nat` false, it is known already that nat isn't among them.
 ///
 /// # Errors
-/// The kernel has no nfnetlink_hook (EINVAL): each time that it is asked, it runs modprobe first (`nfnetlink_rcv_msg` in
-/// net/netfilter/nfnetlink.c). Or reading fails.
+/// The kernel has no nfnetlink_hook (EINVAL): each time that it is asked, it runs modprobe first (`nfnetlink_rcv_msg`
+/// in net/netfilter/nfnetlink.c). Or reading fails.
 pub(crate) fn legacy_tables(
     socket: &Socket,
     family: Family,
@@ -88,8 +89,8 @@ impl Hooked {
         let priority = be32(attributes.get(NFNLA_HOOK_PRIORITY)?)? as i32;
         let function = string(attributes.get(NFNLA_HOOK_FUNCTION_NAME)?)?;
         self.nf_nat |= function.starts_with(b"nf_nat_");
-        // A table's own function, such as iptable_mangle_hook, or the one that all tables share, each at its place in the
-        // order of the hook. Which of the two a table has differs between tables and versions of the kernel.
+        // A table's own function, such as iptable_mangle_hook, or the one that all tables share, each at its place in
+        // the order of the hook. Which of the two a table has differs between tables and versions of the kernel.
         let own = ["iptable_", "ip6table_"];
         let shared: [&[u8]; 2] = [b"ipt_do_table", b"ip6t_do_table"];
         if own.iter().any(|start| function.starts_with(start.as_bytes())) || shared.contains(&function) {

@@ -1,8 +1,8 @@
 //! What a rule's expressions mean, as conditions and an action.
 //!
-//! This finds out what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes the
-//! same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the names
-//! of its expressions.
+//! This finds out what the kernel will do with a packet, whichever program wrote the rule: iptables-nft alone writes
+//! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
+//! names of its expressions.
 
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
@@ -164,8 +164,8 @@ impl<'a> Reader<'a> {
                 };
                 self.load(register, loaded);
             }
-            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may not be
-            // translated back.
+            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may
+            // not be translated back.
             Expression::SetZone { direction, .. } => match direction {
                 Some(IP_CT_DIR_ORIGINAL) => self.effect("[ct zone]"),
                 _ => self.decide(Action::Unknown("[ct zone]".to_owned())),

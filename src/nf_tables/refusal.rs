@@ -177,8 +177,8 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
     }
 }
 
-/// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace. `shown` is the
-/// rule for people.
+/// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace. `shown` is
+/// the rule for people.
 pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
     let (ids, map) = owner(rule)?;
     (!is_mapped(ids, map)).then(|| Error::UnmappedOwner {
@@ -188,8 +188,9 @@ pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Op
     })
 }
 
-/// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own user
-/// namespace. Where that which it belongs to can be entered, the rule came from there too. `shown` is the rule for people.
+/// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own
+/// user namespace. Where that which it belongs to can be entered, the rule came from there too. `shown` is the rule for
+/// people.
 pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
     let (ids, _) = owner(rule)?;
     let rule = || shown.to_string();
@@ -216,8 +217,8 @@ pub(crate) fn unwritten(mode: Mode, unwritten: &Unwritten) -> Error {
 /// several lines are no range. Each line has the first id inside, the first id outside, and their count
 /// (user_namespaces(7)). If the map can't be read, the ids count as mapped.
 fn is_mapped(ids: IdRange, map: &str) -> bool {
-    // Most maps have a line of 34 bytes. Without the limit, the file would be asked for its size first, which it doesn't
-    // have.
+    // Most maps have a line of 34 bytes. Without the limit, the file would be asked for its size first, which it
+    // doesn't have.
     let mut text = String::with_capacity(64);
     let read = File::open(map).and_then(|map| map.take(u64::MAX).read_to_string(&mut text));
     if read.is_err() {

@@ -93,8 +93,8 @@ pub(crate) fn delete(batch: &mut Batch, acknowledge: bool, table: TableId, set: 
     });
 }
 
-/// Numbers up to `max` as the kernel's elements in a set of this shape. Of intervals, these are the beginning and the end
-/// of each and, as nft writes it, an end at 0 if the first interval begins later.
+/// Numbers up to `max` as the kernel's elements in a set of this shape. Of intervals, these are the beginning and the
+/// end of each and, as nft writes it, an end at 0 if the first interval begins later.
 pub(crate) fn elements(shape: Shape, intervals: &[(u128, u128)], max: u128) -> Vec<Element> {
     if shape != Shape::Intervals {
         return intervals.iter().map(|&(number, _)| (number, false)).collect();

@@ -54,7 +54,8 @@ pub(crate) const NFTA_CT_DREG: u16 = 1;
 pub(crate) const NFTA_CT_KEY: u16 = 2;
 pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
 pub(crate) const NFTA_CT_SREG: u16 = 4;
-/// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was changed.
+/// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was
+/// changed.
 pub(crate) const IPS_SRC_NAT: u32 = 1 << 4;
 pub(crate) const IPS_DST_NAT: u32 = 1 << 5;
 /// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h

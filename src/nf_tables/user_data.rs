@@ -1,9 +1,9 @@
 //! User data: bytes that a program attaches to a rule, a chain or a table. The kernel keeps them and doesn't interpret
 //! them.
 //!
-//! It is a list of type (1 byte), length (1 byte) and value (`struct nftnl_udata` in libnftnl). In rules, chains and tables
-//! alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`, `NFTNL_UDATA_CHAIN_COMMENT`,
-//! `NFTNL_UDATA_TABLE_COMMENT`).
+//! It is a list of type (1 byte), length (1 byte) and value (`struct nftnl_udata` in libnftnl). In rules, chains and
+//! tables alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`,
+//! `NFTNL_UDATA_CHAIN_COMMENT`, `NFTNL_UDATA_TABLE_COMMENT`).
 
 use crate::netlink::message::{Writer, string};
 use crate::rules::Name;

@@ -5,7 +5,8 @@ use std::io;
 
 use crate::error::{Errno, Error};
 
-/// The value of a network namespace, in seconds. Below /proc/sys/net, a thread sees the network namespace that it is in.
+/// The value of a network namespace, in seconds. Below /proc/sys/net, a thread sees the network namespace that it is
+/// in.
 const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 
 /// A timeout that was set, with the value that it had before.

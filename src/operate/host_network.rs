@@ -18,8 +18,8 @@ pub enum HostNetwork {
     Allow,
 }
 
-/// The number of the initial network namespace's file since Linux 6.18 (`NET_NS_INIT_INO`, linux/nsfs.h). Earlier kernels
-/// give it the first number that is free when they start.
+/// The number of the initial network namespace's file since Linux 6.18 (`NET_NS_INIT_INO`, linux/nsfs.h). Earlier
+/// kernels give it the first number that is free when they start.
 const INITIAL: u64 = 0xEFFF_FFF9;
 
 /// The first kernel that numbers it so.
@@ -36,8 +36,8 @@ pub(crate) fn is_here() -> bool {
     is_initial(number, kernel(), || stat(SETTING).is_ok())
 }
 
-/// A namespace that is taken for the initial one by mistake would keep a pod from starting. So later kernels are not asked
-/// for the setting, for settings tend to be given to all namespaces one day.
+/// A namespace that is taken for the initial one by mistake would keep a pod from starting. So later kernels are not
+/// asked for the setting, for settings tend to be given to all namespaces one day.
 fn is_initial(number: Option<u64>, kernel: Option<(u32, u32)>, has_setting: impl FnOnce() -> bool) -> bool {
     number == Some(INITIAL) || kernel.is_some_and(|kernel| kernel < NUMBERED_SINCE) && has_setting()
 }

@@ -1,5 +1,5 @@
-//! Reads what the network namespace, the kernel and the node show of other programs. What can't be read is left out: nothing
-//! here fails.
+//! Reads what the network namespace, the kernel and the node show of other programs. What can't be read is left out:
+//! nothing here fails.
 
 use std::fs;
 

@@ -37,7 +37,8 @@ impl Recognized {
         matches!(&self.compared, Ok((verdict, _)) if verdict.is_in_place())
     }
 
-    /// The flags that install what was found or, if it isn't in place, come closest to it; none if too little was found.
+    /// The flags that install what was found or, if it isn't in place, come closest to it; none if too little was
+    /// found.
     pub fn flags(&self) -> Option<&[String]> {
         self.compared.as_ref().ok().map(|(_, flags)| flags.as_slice())
     }

@@ -17,8 +17,8 @@ pub struct Uninstall {
     pub iptables_dir: Option<PathBuf>,
     /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
     pub wait_for_lock: bool,
-    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The calling
-    /// thread stays where it is.
+    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The
+    /// calling thread stays where it is.
     pub netns: Option<PathBuf>,
 }
 

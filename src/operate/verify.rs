@@ -198,7 +198,8 @@ impl Install {
         let not_listed = |unseen: &Unseen| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
         let mut others_unseen = false;
         if mode == Mode::Legacy && found.not_known.iter().any(not_listed) {
-            // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays unknown.
+            // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays
+            // unknown.
             found.not_known.retain(|unseen| !not_listed(unseen));
             others_unseen = true;
             let mut unread = Family::ALL.to_vec();

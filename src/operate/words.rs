@@ -270,8 +270,8 @@ fn is_one(ports: &Multiport) -> bool {
     matches!(ports.ranges(), [range] if range.first() == range.last())
 }
 
-/// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what follows it,
-/// otherwise by two more.
+/// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what
+/// follows it, otherwise by two more.
 pub(super) fn filled(text: &str) -> String {
     let fill = |line: &str| {
         let unmarked = line.trim_start_matches(' ');
@@ -285,8 +285,8 @@ pub(super) fn filled(text: &str) -> String {
     text.lines().map(fill).collect()
 }
 
-/// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a match or
-/// target of an iptables rule.
+/// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a
+/// match or target of an iptables rule.
 pub(super) fn folded(line: &str, indent: usize) -> String {
     if line.len() <= WIDTH {
         return line.to_owned();

@@ -50,8 +50,8 @@ impl fmt::Display for Hook {
     }
 }
 
-/// Where netfilter runs the nat chains of a hook: `NF_IP_PRI_NAT_DST` where destinations are changed, `NF_IP_PRI_NAT_SRC`
-/// where sources are (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
+/// Where netfilter runs the nat chains of a hook: `NF_IP_PRI_NAT_DST` where destinations are changed,
+/// `NF_IP_PRI_NAT_SRC` where sources are (linux/netfilter_ipv4.h; `nf_nat_ipv4_ops` in net/netfilter/nf_nat_proto.c).
 pub fn nat_priority(hook: Hook) -> i32 {
     match hook {
         Hook::Input | Hook::Postrouting => 100,

@@ -368,7 +368,8 @@ pub enum Action {
     Redirect(Option<(u16, u16)>),
     /// The connection goes elsewhere, or comes from elsewhere.
     Nat(Nat),
-    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain. The next rule is asked.
+    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain. The next rule is
+    /// asked.
     Untrack,
     /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),

@@ -70,9 +70,9 @@ pub enum Shape {
     Intervals,
     /// As single numbers; 16 bits are looked up in a bitmap (nft_set_bitmap.c).
     Numbers,
-    /// As single numbers in a hash table (nft_set_hash.c), which the kernel takes for a set whose elements could expire.
-    /// None does. Adding a number to a bitmap's list takes the longer the more there are (`nft_bitmap_insert`); from
-    /// some 300 on, these are faster.
+    /// As single numbers in a hash table (nft_set_hash.c), which the kernel takes for a set whose elements could
+    /// expire. None does. Adding a number to a bitmap's list takes the longer the more there are (`nft_bitmap_insert`);
+    /// from some 300 on, these are faster.
     Hashed,
 }
 

@@ -1,29 +1,29 @@
 //! Follows connections through everything that the kernel runs at a hook.
 //!
-//! The walk takes a set of connections ([`Connections`](connections::Connections): each field may be of these numbers) through the base chains in the
-//! kernel's order, and splits it where a rule takes only some of them. One connection is a set of one; "any TCP connection"
-//! is the largest set.
+//! The walk takes a set of connections ([`Connections`]: each field may be of these numbers) through the base chains in
+//! the kernel's order, and splits it where a rule takes only some of them. One connection is a set of one; "any TCP
+//! connection" is the largest set.
 //!
 //! How the kernel decides:
-//! - Only the first packet of a connection passes nat chains. The first one that sets up a mapping ends it: later nat chains
-//!   are not asked (`nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
+//! - Only the first packet of a connection passes nat chains. The first one that sets up a mapping ends it: later nat
+//!   chains are not asked (`nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
 //! - An accept, explicit or by policy, ends only its own base chain. A drop ends everything (nf_hook_slow in
 //!   net/netfilter/core.c).
-//! - A goto never comes back to the chain that it left: the end of its target returns to whoever jumped before. The end of a
-//!   base chain is its policy (nft_do_chain in net/netfilter/nf_tables_core.c, ipt_do_table in ip_tables.c).
+//! - A goto never comes back to the chain that it left: the end of its target returns to whoever jumped before. The end
+//!   of a base chain is its policy (nft_do_chain in net/netfilter/nf_tables_core.c, ipt_do_table in ip_tables.c).
 //! - A packet that connection tracking is told to ignore passes no nat chain.
 //! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 //!
-//! A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks as a
-//! [`State`](state::State), which has what the kernel knows of it there. The last two are translated as the first one was.
+//! A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
+//! as a [`State`](state::State), which has what the kernel knows of it there. The last two are translated as the first
+//! one was.
 //!
-//! One walk answers all: what it decides, and what arrives, are [`Outcome`](step::Outcome)s, and whoever wants to know each
-//! [`Step`](step::Step) has it recorded. What isn't known is of three kinds:
+//! One walk answers all: what it decides, and what arrives, are [`Outcome`]s, and whoever wants to know each [`Step`]
+//! has it recorded. What isn't known is of three kinds:
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
-//! - what is not understood ([`Condition::Unknown`](crate::rules::Condition::Unknown),
-//!   [`Fate::NotUnderstood`](step::Fate::NotUnderstood));
-//! - what depends on something open ([`Open`](step::Open)): connections that get somewhere only by one of its answers carry
-//!   an [`Assumption`](step::Assumption).
+//! - what is not understood ([`Condition::Unknown`](crate::rules::Condition::Unknown), [`Fate::NotUnderstood`]);
+//! - what depends on something open ([`Open`]): connections that get somewhere only by one of its answers carry an
+//!   [`Assumption`](step::Assumption).
 
 mod connections;
 mod evaluate;

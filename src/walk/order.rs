@@ -30,8 +30,8 @@ impl Found {
         slots
     }
 
-    /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or not
-    /// (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
+    /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or
+    /// not (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
     pub(super) fn tracks(&self, family: Family) -> bool {
         let tables = self
             .tables
@@ -117,8 +117,8 @@ pub(super) struct Orders<'a> {
     pub(super) are_more: bool,
 }
 
-/// The chains of a hook, as [`Found::chains_at`] has them, by their place in its order. Those that leave every packet alone are
-/// left out.
+/// The chains of a hook, as [`Found::chains_at`] has them, by their place in its order. Those that leave every packet
+/// alone are left out.
 pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
     slots.retain(|slot| !slot.is_blank());
     let places = slots.chunk_by(|one, other| one.order().0 == other.order().0);
@@ -175,8 +175,8 @@ pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
     pairs.all(|(one, other)| one.table.is(other.table))
 }
 
-/// The orders where a filter chain's priority is that of netfilter's NAT hook, at which all nat chains run together: when that
-/// was hooked isn't recorded either.
+/// The orders where a filter chain's priority is that of netfilter's NAT hook, at which all nat chains run together:
+/// when that was hooked isn't recorded either.
 fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
     let mut are_more = filter.are_more || nat.iter().any(|orders| orders.are_more);
     let mut blocks = vec![Vec::new()];
@@ -344,8 +344,8 @@ mod tests {
         names.iter().map(one).collect()
     }
 
-    /// Of the chains at output: in how many orders they may run, whether there are more, and whether each order is another one
-    /// and has each chain once.
+    /// Of the chains at output: in how many orders they may run, whether there are more, and whether each order is
+    /// another one and has each chain once.
     fn count(tables: Vec<Table>) -> (usize, bool) {
         let found = Found {
             tables,

@@ -19,8 +19,8 @@ pub fn ports(numbers: &Intervals) -> Vec<Port> {
     ranges(numbers).into_iter().flat_map(each).collect()
 }
 
-/// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule for
-/// such a subnet has no condition, and so no set.
+/// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule
+/// for such a subnet has no condition, and so no set.
 pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
     let field = Field::Destination(family);
     let mut subnets = Vec::new();

@@ -40,9 +40,9 @@ fn inbound(config: &Config, family: Family) -> Vec<Purpose> {
     purposes
 }
 
-/// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports to
-/// redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for each of
-/// them in the place of the one that redirects all.
+/// What linkerd-init doesn't know comes after its own exceptions, and so leaves those where they are. A list of ports
+/// to redirect is an exception for all others, so that a list of subnets may further narrow what is left: one rule for
+/// each of them in the place of the one that redirects all.
 fn outbound(config: &Config, family: Family) -> Vec<Purpose> {
     let mut purposes = Vec::new();
     purposes.extend(config.proxy_uid.map(|_| Purpose::IgnoreUser));

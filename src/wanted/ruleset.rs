@@ -132,7 +132,8 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// The users or groups that a rule matches, and the file with the user namespace's map of such ids (user_namespaces(7)).
+/// The users or groups that a rule matches, and the file with the user namespace's map of such ids
+/// (user_namespaces(7)).
 pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
     rule.conditions.iter().find_map(|condition| {
         let (map, values) = match condition {

@@ -1,6 +1,6 @@
-//! The tables that hold rulesets, as plain data: what a mode makes, and what verifying expects. In nft and legacy mode they
-//! are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do rules on
-//! subnets; a rule that both families have becomes one rule for both.
+//! The tables that hold rulesets, as plain data: what a mode makes, and what verifying expects. In nft and legacy mode
+//! they are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do
+//! rules on subnets; a rule that both families have becomes one rule for both.
 
 use std::fmt::Display;
 
@@ -58,7 +58,8 @@ fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<
                 .iter_mut()
                 .find(|known| known.conditions == conditions && *known.action == rule.action);
             match same {
-                // What the second family has too needs to be named only once, and more than this don't fit into a comment.
+                // What the second family has too needs to be named only once, and more than this don't fit into a
+                // comment.
                 Some(known)
                     if known.family != ruleset.family
                         || known.comments.len() > LONGEST_COMMENT
@@ -141,9 +142,9 @@ impl Merged<'_> {
         }
     }
 
-    /// The comment: that of the planned rule or, if several rules became one, a comment that lists the ports or subnets of
-    /// all of them as they were written. Where there is no room for all, it lists those of the set, as far as there is room:
-    /// so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
+    /// The comment: that of the planned rule or, if several rules became one, a comment that lists the ports or subnets
+    /// of all of them as they were written. Where there is no room for all, it lists those of the set, as far as there
+    /// is room: so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &[Set]) -> String {
         let text = |comment: &&Option<Name>| comment.as_ref().map(ToString::to_string).unwrap_or_default();
         let comments: Vec<String> = self.comments.iter().map(text).collect();

@@ -8,8 +8,8 @@ use crate::support::{install, saved};
 
 const MANIFEST: &str = include_str!("../../deploy/pod.yaml");
 
-/// Kubernetes' own types (of its OpenAPI description) drop what they don't know and fill in what has to be there: so what
-/// comes back as it went in has neither.
+/// Kubernetes' own types (of its OpenAPI description) drop what they don't know and fill in what has to be there: so
+/// what comes back as it went in has neither.
 #[test]
 fn the_manifest_is_of_kubernetes_schema() {
     let written: Value = yaml_serde::from_str(MANIFEST).unwrap();

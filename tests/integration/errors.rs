@@ -152,14 +152,14 @@ fn somebody_who_commits_before_every_batch() {
         let namespace = Namespace::new();
         let flags = format!("--iptables-mode {mode} {PORTS} -r");
         install(&namespace, &format!("{flags} 80"));
-        // The first send is the batch for a fresh namespace. Then comes a try: it reads everything, between two questions
-        // for the generation, and sends a batch; a run without a rival needs just one.
+        // The first send is the batch for a fresh namespace. Then comes a try: it reads everything, between two
+        // questions for the generation, and sends a batch; a run without a rival needs just one.
         let calls = Run::new(&format!("{flags} 81")).calls(&namespace);
         let sends: Vec<_> = calls.0.lines().filter(|line| line.contains(" sendto(")).collect();
         let a_try = sends.len() - 1;
         let before = namespace.sh("nft list ruleset");
-        // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and the
-        // attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
+        // struct nlmsghdr (28 bytes, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST), struct nfgenmsg (NFNL_SUBSYS_NFTABLES), and
+        // the attribute NFTA_GEN_ID (linux/netfilter/nfnetlink.h, nf_tables.h).
         let begin = "1c000000 1000 0100 00000000 00000000 0000000a 0800 0100 7fffffff".replace(' ', "");
         let line = Run::new(&format!("{flags} 82"))
             .inject(

@@ -1,5 +1,5 @@
-//! The machine's own network namespace, which no test may touch: the kernel's answers are made to say that a namespace of
-//! the test's is it.
+//! The machine's own network namespace, which no test may touch: the kernel's answers are made to say that a namespace
+//! of the test's is it.
 
 use xtask::lab::Namespace;
 

@@ -1,5 +1,5 @@
-//! The kubectl plugin: its script as it is, and a kubectl in the cluster's place that runs the debug container's command in a
-//! namespace here.
+//! The kubectl plugin: its script as it is, and a kubectl in the cluster's place that runs the debug container's
+//! command in a namespace here.
 
 use std::fs;
 use std::process::Command;

@@ -159,7 +159,8 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
     });
 }
 
-/// The kernel takes rules on owners only from the user namespace that the network namespace belongs to: rolling back too.
+/// The kernel takes rules on owners only from the user namespace that the network namespace belongs to: rolling back
+/// too.
 #[test]
 fn what_fails_in_a_pod_with_users_of_its_own_is_rolled_back() {
     let folder = Folder::new("half-foreign");
@@ -239,9 +240,9 @@ fn killed_at_any_call_the_next_run_repairs() {
     assert!(killed >= 10, "{killed}: each call is made at least once");
 }
 
-/// uid 65534, no new privileges, NET_ADMIN and NET_RAW in the bounding set alone, and file capabilities on iptables and on
-/// proxy-init: upstream's image with the init program in it. Its privileges are the program's then, so commands are looked
-/// for where nobody but root can put any.
+/// uid 65534, no new privileges, NET_ADMIN and NET_RAW in the bounding set alone, and file capabilities on iptables and
+/// on proxy-init: upstream's image with the init program in it. Its privileges are the program's then, so commands are
+/// looked for where nobody but root can put any.
 #[test]
 fn file_capabilities_alone_are_enough() {
     let folder = Folder::new("file-capabilities");

@@ -116,8 +116,8 @@ fn when_the_fallback_fails_too_one_error_names_both() {
     );
 }
 
-/// What another run with the same flags, and verify with them, say of rules that an earlier one has put into the mode to
-/// which it fell back.
+/// What another run with the same flags, and verify with them, say of rules that an earlier one has put into the mode
+/// to which it fell back.
 fn assert_settled(namespace: &Namespace, run: impl Fn(&str) -> Run, mode: &str) {
     let again = run("").output(namespace).success();
     assert!(again.contains(&format!("rules in {mode} mode")), "{again}");

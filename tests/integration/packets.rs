@@ -1,5 +1,5 @@
-//! What a packet is at each hook, there and back: rules that depend on it, beside proxy-init's, and real connections. What
-//! explain says has to come true, and verify finds everything in place exactly where connections get to the proxy.
+//! What a packet is at each hook, there and back: rules that depend on it, beside proxy-init's, and real connections.
+//! What explain says has to come true, and verify finds everything in place exactly where connections get to the proxy.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU16, Ordering};

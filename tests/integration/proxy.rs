@@ -16,7 +16,8 @@ fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec<TcpListene
     namespace.run(|| {
         // Of this thread alone, which ends after it. A socket belongs to its maker's.
         setfsuid(Uid::from_raw(uid));
-        // A process that another test is starting has a copy of a socket that was closed here, until it runs its program.
+        // A process that another test is starting has a copy of a socket that was closed here, until it runs its
+        // program.
         let bind = |address: &&str| {
             let mut tries = (0..1000).map(|_| TcpListener::bind(address));
             let bound = tries.find(|bound| match bound {

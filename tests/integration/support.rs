@@ -46,7 +46,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// With the words of this line as arguments, as root, and with the test's own environment but for what picks a mode.
+    /// With the words of this line as arguments, as root, and with the test's own environment but for what picks a
+    /// mode.
     pub(crate) fn new(line: &str) -> Self {
         Self {
             wrappers: vec![],
@@ -62,8 +63,8 @@ impl Run {
         self
     }
 
-    /// By this build's own program, whatever is under test: valgrind takes a jump that optimised code may make early for a
-    /// mistake.
+    /// By this build's own program, whatever is under test: valgrind takes a jump that optimised code may make early
+    /// for a mistake.
     pub(crate) fn of_this_build(mut self) -> Self {
         self.program = env!("CARGO_BIN_EXE_proxy-init");
         self
@@ -313,8 +314,8 @@ impl Folder {
         self.script(command, &script.replace("REAL", real.to_str().unwrap()));
     }
 
-    /// A shell script of this name. Another process writes it: what a program has open for writing is open for a moment in
-    /// each process that another of its threads starts, and until then the script can't be executed (ETXTBSY).
+    /// A shell script of this name. Another process writes it: what a program has open for writing is open for a moment
+    /// in each process that another of its threads starts, and until then the script can't be executed (ETXTBSY).
     pub(crate) fn script(&self, name: &str, text: &str) {
         let mut install = Command::new("install");
         install.args(["-m", "755", "/dev/stdin"]).arg(self.join(name));

@@ -41,7 +41,8 @@ impl Mesh {
         }
     }
 
-    /// Joins the pod and the outside by another pair of devices, and returns its addresses there and here, once they work.
+    /// Joins the pod and the outside by another pair of devices, and returns its addresses there and here, once they
+    /// work.
     fn add_device(&self, name: &str, number: u8) -> Vec<(IpAddr, IpAddr)> {
         let outside = self.lab.outside.path();
         self.lab.pod.sh(&format!(

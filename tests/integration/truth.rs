@@ -1,5 +1,5 @@
-//! What verify says is what the kernel does: rules and chains of others that take connections away from proxy-init's, and
-//! others that don't; and what can't be seen is never said to be absent.
+//! What verify says is what the kernel does: rules and chains of others that take connections away from proxy-init's,
+//! and others that don't; and what can't be seen is never said to be absent.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -520,8 +520,8 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
 fn an_unprivileged_user_is_told_what_is_not_known() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("legacy"));
-    // The kernel's modules and nfnetlink_hook would tell, where this machine has them: the kernel is not to be told from
-    // one that is too old. `cargo xtask kernels` tries the ones that tell.
+    // The kernel's modules and nfnetlink_hook would tell, where this machine has them: the kernel is not to be told
+    // from one that is too old. `cargo xtask kernels` tries the ones that tell.
     let nobody = |line: &str| {
         Run::new(line)
             .after_mounting("mount -t tmpfs tmpfs /sys")

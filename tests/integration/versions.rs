@@ -221,7 +221,8 @@ fn every_version_of_nft_reads_and_edits_native_modes_table() {
     for release in ["bullseye", "bookworm", "trixie"] {
         let nft = Foreign::nft(release);
         let namespace = Namespace::new();
-        // A set of intervals, one without, and one that is a hash table; a comparison where there is one port or address.
+        // A set of intervals, one without, and one that is a hash table; a comparison where there is one port or
+        // address.
         let redirected: Vec<_> = (1..200).map(|port| (port * 2).to_string()).collect();
         install(
             &namespace,

@@ -26,8 +26,8 @@ const REFUSALS: [&str; 7] = [
     "Connection timed out",
 ];
 
-/// Packages that must be the ones that were tried, as sha256sum lists their files: those of the compiler, of which releases
-/// and images are made.
+/// Packages that must be the ones that were tried, as sha256sum lists their files: those of the compiler, of which
+/// releases and images are made.
 const PINNED: &str = include_str!("pinned.sums");
 
 /// The version of a package that was pinned, for this architecture.

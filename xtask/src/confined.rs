@@ -29,8 +29,8 @@ impl Run {
     /// In the environment of each of its processes but those in containers.
     const VARIABLE: &str = "PROXY_INIT_RUN";
 
-    /// Starts a program, which gets a folder, the name of the cgroup that its containers are to be in, and words. `kind` tells
-    /// such runs from others.
+    /// Starts a program, which gets a folder, the name of the cgroup that its containers are to be in, and words.
+    /// `kind` tells such runs from others.
     pub(crate) fn start(kind: &str, program: &Path, folder: &Path, words: &[String]) -> Result<Self> {
         let name = format!("proxy-init-{kind}-{}", std::process::id());
         let sweeper = Command::new(std::env::current_exe()?)
@@ -39,8 +39,8 @@ impl Run {
             // Ctrl-C is not for it.
             .process_group(0)
             .spawn()?;
-        // Whichever process of these dies, those after it do; the last is the first of its process namespace, and with it dies
-        // everything in there.
+        // Whichever process of these dies, those after it do; the last is the first of its process namespace, and with
+        // it dies everything in there.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"])
             .args(["--mount-proc", "--kill-child", "--propagation", "private"])
@@ -69,8 +69,8 @@ impl Run {
     }
 }
 
-/// `sweep`: waits for the end of the process that holds the other end of stdin, then removes what outlives processes. It is a
-/// process of its own, so that it does so however that one ends.
+/// `sweep`: waits for the end of the process that holds the other end of stdin, then removes what outlives processes.
+/// It is a process of its own, so that it does so however that one ends.
 pub(crate) fn sweep(name: &str) -> Result<()> {
     std::io::stdin().read_to_end(&mut Vec::new())?;
     wait::until(PATIENCE, || {
@@ -83,8 +83,8 @@ pub(crate) fn sweep(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask KIND --hold FOLDER`: a run that holds what it has made until this process is killed. Says what the run is
-/// called first.
+/// `cargo xtask KIND --hold FOLDER`: a run that holds what it has made until this process is killed. Says what the run
+/// is called first.
 pub(crate) fn hold(kind: &str, program: &Path, folder: &Path) -> Result<()> {
     let run = Run::start(kind, program, folder, &[HOLD.to_owned()])?;
     println!("{}", run.name);

@@ -53,8 +53,8 @@ impl Client {
     }
 }
 
-/// The connections of a pod's that has, or hasn't, rules with the chart's flags: over IPv4 and IPv6, from and to the neighbour,
-/// and within the pod. Both have an address of each family, in the same order.
+/// The connections of a pod's that has, or hasn't, rules with the chart's flags: over IPv4 and IPv6, from and to the
+/// neighbour, and within the pod. Both have an address of each family, in the same order.
 pub fn of(pod: &[IpAddr], neighbour: &[IpAddr], meshed: bool) -> Vec<Connection> {
     let (inbound, outbound) = if meshed { (4143, 4140) } else { (8080, 8080) };
     let of_family = |(&own, &neighbour): (&IpAddr, &IpAddr)| {

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use crate::shell::{Result, Run as _, root};
 use serde_json::json;
 
-/// Where `cargo xtask pods --newer` has the /usr of a containerd that is newer than the system's, in the folder that it fills.
+/// Where `cargo xtask pods --newer` has the /usr of a containerd that is newer than the system's, in the folder that it
+/// fills.
 pub const NEWER: &str = "newer";
 
 /// A container runs one of these.
@@ -70,8 +71,8 @@ impl Image {
         &self.reference
     }
 
-    /// Gives the image to containerd, from the folder of its name in this one: that of a release where there is an archive of
-    /// its layout, or else one that is made from the files.
+    /// Gives the image to containerd, from the folder of its name in this one: that of a release where there is an
+    /// archive of its layout, or else one that is made from the files.
     ///
     /// # Errors
     /// What tar or containerd says.
@@ -156,12 +157,12 @@ fn ctr(socket: &Path) -> Command {
     command
 }
 
-/// What containerd is told in each case: its files below a folder, its socket, the image of sandboxes, and where network
-/// plugins and their configurations are.
+/// What containerd is told in each case: its files below a folder, its socket, the image of sandboxes, and where
+/// network plugins and their configurations are.
 pub fn configuration(folder: &Path, socket: &Path, pause: &Image, plugins: &Path, networks: &Path) -> String {
     let folder = folder.display();
-    // The optimisation plugin makes folders in /opt, and an AppArmor profile would stay in the kernel. An OOM score below the
-    // parent's takes CAP_SYS_RESOURCE, which is not there everywhere.
+    // The optimisation plugin makes folders in /opt, and an AppArmor profile would stay in the kernel. An OOM score
+    // below the parent's takes CAP_SYS_RESOURCE, which is not there everywhere.
     format!(
         r#"version = 2
 root = "{folder}/root"

@@ -1,9 +1,10 @@
-//! TCP connections between namespaces that one thread both makes and answers, so that nothing has to be waited for: thousands
-//! take a second, and one that is lost takes no longer than one that isn't.
+//! TCP connections between namespaces that one thread both makes and answers, so that nothing has to be waited for:
+//! thousands take a second, and one that is lost takes no longer than one that isn't.
 //!
-//! What goes through lo or a veth pair is queued on the processor that sends it, and handled there in turn, answers included
-//! (`enqueue_to_backlog`, `process_backlog` in net/core/dev.c). So once a datagram of this thread's, sent later and from the
-//! same processor, has gone round often enough, every packet of the connection has been delivered or dropped.
+//! What goes through lo or a veth pair is queued on the processor that sends it, and handled there in turn, answers
+//! included (`enqueue_to_backlog`, `process_backlog` in net/core/dev.c). So once a datagram of this thread's, sent
+//! later and from the same processor, has gone round often enough, every packet of the connection has been delivered or
+//! dropped.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,8 +21,8 @@ use nix::unistd::{Gid, Pid, Uid, setfsgid, setfsuid};
 
 use crate::lab::{Namespace, Owner, ROOT, families, listen};
 
-/// How often a datagram goes round: each time, what waits on the processor is handled. A handshake has three packets, each of
-/// which may take the way by lo beside that to the other namespace, and may be answered by another packet.
+/// How often a datagram goes round: each time, what waits on the processor is handled. A handshake has three packets,
+/// each of which may take the way by lo beside that to the other namespace, and may be answered by another packet.
 const ROUNDS: usize = 10;
 
 /// A client's side of a connection.
@@ -81,7 +82,8 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Keeps this thread, and what it starts, on one processor, and listens in each of these namespaces on all of these ports.
+    /// Keeps this thread, and what it starts, on one processor, and listens in each of these namespaces on all of these
+    /// ports.
     ///
     /// # Panics
     /// When a port is taken, or without root's privileges.

@@ -25,9 +25,9 @@ const PATHS: [&str; 3] = [
     "/usr/lib/linkerd/linkerd2-network-validator",
 ];
 
-/// The program's file capabilities, as setcap(8) writes them. Permitted, not effective: proxy-init takes them up itself,
-/// and can say so where they have been dropped. NET_RAW is for iptables-legacy, which may be beside it: under no_new_privs,
-/// a command gets no more than proxy-init has.
+/// The program's file capabilities, as setcap(8) writes them. Permitted, not effective: proxy-init takes them up
+/// itself, and can say so where they have been dropped. NET_RAW is for iptables-legacy, which may be beside it: under
+/// no_new_privs, a command gets no more than proxy-init has.
 const CAPABILITIES: &str = "cap_net_admin,cap_net_raw=p";
 
 /// The default seccomp profile of CRI-O and podman, of a package that buildah needs.
@@ -39,8 +39,9 @@ const PLUGIN: &str = "/opt/cni/bin/linkerd-cni";
 /// The node's agent.
 const AGENT: &str = "/usr/lib/linkerd/linkerd-cni-agent";
 
-/// The names by which Linkerd's chart starts what is in its cni-plugin image (charts/linkerd2-cni/templates/cni-plugin.yaml in
-/// linkerd/linkerd2). The agent goes by its name; as a shell, it knows that chart's preStop hook and nothing else.
+/// The names by which Linkerd's chart starts what is in its cni-plugin image
+/// (charts/linkerd2-cni/templates/cni-plugin.yaml in linkerd/linkerd2). The agent goes by its name; as a shell, it
+/// knows that chart's preStop hook and nothing else.
 const AGENT_NAMES: [&str; 3] = [
     "/usr/bin/linkerd2-cni-install",
     "/usr/lib/linkerd/linkerd-cni-repair-controller",
@@ -122,8 +123,8 @@ impl Stage {
     }
 }
 
-/// Builds a stage's image and gives it a name; `build_stage` stands in for the stage `build`, whose base would be pulled.
-/// Nothing in it is younger than the commit.
+/// Builds a stage's image and gives it a name; `build_stage` stands in for the stage `build`, whose base would be
+/// pulled. Nothing in it is younger than the commit.
 pub(crate) fn build(
     stage: &Stage,
     build_stage: &Path,
@@ -330,8 +331,8 @@ struct Pod<'a> {
 }
 
 impl Pod<'_> {
-    /// Installs in this mode and verifies; without capabilities, sees that it fails, says so, and leaves nothing. Returns
-    /// what it said last.
+    /// Installs in this mode and verifies; without capabilities, sees that it fails, says so, and leaves nothing.
+    /// Returns what it said last.
     fn try_mode(&self, mode: &str) -> Result<String> {
         let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
         let entry_point = self.image.entry_point();
@@ -359,8 +360,8 @@ impl Pod<'_> {
         Ok(format!("{last} {}", String::from_utf8_lossy(&verified.stdout).trim()))
     }
 
-    /// Runs a container with runc: the image's user, no new privileges, read-only root, /run as an emptyDir, the default
-    /// seccomp profile.
+    /// Runs a container with runc: the image's user, no new privileges, read-only root, /run as an emptyDir, the
+    /// default seccomp profile.
     fn run(&self, arguments: &[&str]) -> Result<Output> {
         let user = self.image.user()?;
         let run = self.bundle.join("run");

@@ -29,8 +29,8 @@ use crate::wait;
 /// How long a connection may take before it counts as lost; connections here take microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The seed of a random test: the one that PROPTEST_RNG_SEED names, as for tests with `proptest!`, or any. It is printed, so
-/// that what failed can be done again.
+/// The seed of a random test: the one that PROPTEST_RNG_SEED names, as for tests with `proptest!`, or any. It is
+/// printed, so that what failed can be done again.
 ///
 /// # Panics
 /// When PROPTEST_RNG_SEED is not a number.
@@ -234,9 +234,9 @@ impl Namespace {
         self.stdout("ip", arguments.split_whitespace());
     }
 
-    /// Waits until this IPv6 address of the namespace's is its own to the kernel's routing too. The kernel sees to that once
-    /// it notices that the device's link is up, which it does by a queue of work (net/core/link_watch.c): on a busy
-    /// machine, after programs have begun to use the device.
+    /// Waits until this IPv6 address of the namespace's is its own to the kernel's routing too. The kernel sees to that
+    /// once it notices that the device's link is up, which it does by a queue of work (net/core/link_watch.c): on a
+    /// busy machine, after programs have begun to use the device.
     fn wait_for_route_to(&self, own: IpAddr) {
         let line = format!("ip -6 route show table local {own}");
         let there = wait::until(Duration::from_secs(60), || (!self.sh(&line).is_empty()).then_some(()));

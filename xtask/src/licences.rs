@@ -164,8 +164,8 @@ fn allowed() -> Result<Vec<Licensee>> {
     Ok(names.map(Licensee::parse).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The crates that are linked into a package, without those that run while it is compiled; `cargo` runs a subcommand for the
-/// package's workspace.
+/// The crates that are linked into a package, without those that run while it is compiled; `cargo` runs a subcommand
+/// for the package's workspace.
 fn crates(
     cargo: impl Fn(&[&str]) -> Command,
     package: &str,
@@ -228,7 +228,8 @@ fn texts_in(folder: &Path, licence: &str) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-/// Rust's standard library: of the compiler on PATH, or of the one that makes it for musl, with the crates that it takes then.
+/// Rust's standard library: of the compiler on PATH, or of the one that makes it for musl, with the crates that it
+/// takes then.
 fn standard_library(rust: Option<&Rust>, triple: &str) -> Result<Vec<Component>> {
     let (name, licence) = ("rust-std", "MIT OR Apache-2.0");
     let library = if let Some(Rust::Debian { source, .. }) = rust {

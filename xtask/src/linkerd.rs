@@ -19,8 +19,8 @@ pub const CHART_ARGUMENTS: [&str; 10] = [
     "4567,4568",
 ];
 
-/// The section `linkerd` of the CNI plugin's configuration with the same values, in nft mode for both families; `pod_info` says
-/// where the plugin learns about pods.
+/// The section `linkerd` of the CNI plugin's configuration with the same values, in nft mode for both families;
+/// `pod_info` says where the plugin learns about pods.
 pub fn cni_section(pod_info: &str) -> serde_json::Value {
     serde_json::json!({
         "pod-info": pod_info,
@@ -34,8 +34,8 @@ pub fn cni_section(pod_info: &str) -> serde_json::Value {
     })
 }
 
-/// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family. `mode`
-/// is `nft` or `legacy`.
+/// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family.
+/// `mode` is `nft` or `legacy`.
 pub fn commands(mode: &str) -> Vec<Vec<String>> {
     let flags = Flags::default();
     let mut lines = Vec::new();
@@ -219,8 +219,8 @@ impl Flags {
             let subnets = subnets.iter().filter(|subnet| subnet.contains(':') == v6);
             subnets.cloned().collect()
         };
-        // linkerd-init gives the list to both families. iptables ignores the address before /0, and fails with any other
-        // of the other family: such a list is proxy-init's own, which has each subnet in its own family.
+        // linkerd-init gives the list to both families. iptables ignores the address before /0, and fails with any
+        // other of the other family: such a list is proxy-init's own, which has each subnet in its own family.
         let mut inbound = of_family(&self.inbound_subnets);
         if inbound.is_empty() && self.inbound_subnets.iter().all(|subnet| subnet.ends_with("/0")) {
             inbound.clone_from(&self.inbound_subnets);

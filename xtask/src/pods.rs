@@ -1,6 +1,7 @@
 //! `cargo xtask pods`: pods by a real containerd, in namespaces of its own.
 //!
-//! What happens in there is the crate in xtask/pods: a crate of its own, for its gRPC client is not for those who only build.
+//! What happens in there is the crate in xtask/pods: a crate of its own, for its gRPC client is not for those who only
+//! build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,8 +70,8 @@ pub(crate) fn check() -> Result<Outcome> {
     try_with(false, None, &[])
 }
 
-/// Runs the scenarios whose names have all of these words, by a newer containerd than the system's or not, with the image of
-/// this OCI layout if there is one, then sees that nothing is left, also after a kill -9.
+/// Runs the scenarios whose names have all of these words, by a newer containerd than the system's or not, with the
+/// image of this OCI layout if there is one, then sees that nothing is left, also after a kill -9.
 fn try_with(newer: bool, layout: Option<&Path>, words: &[String]) -> Result<Outcome> {
     need_root("cargo xtask pods", "to make network namespaces")?;
     if NEEDS.iter().any(|(program, _)| setup::find(program).is_none())

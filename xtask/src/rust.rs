@@ -1,8 +1,8 @@
-//! The compiler that makes Rust's standard library for musl, of its source: the one on PATH once rustup has added the source,
-//! or else Debian's, unpacked under target/.
+//! The compiler that makes Rust's standard library for musl, of its source: the one on PATH once rustup has added the
+//! source, or else Debian's, unpacked under target/.
 //!
-//! The library is compiled with the program, and so for size and without the printing of backtraces; rustup's, compiled before,
-//! makes programs a quarter larger, and more pages of them are touched at the start.
+//! The library is compiled with the program, and so for size and without the printing of backtraces; rustup's, compiled
+//! before, makes programs a quarter larger, and more pages of them are touched at the start.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, Permissions};
@@ -15,8 +15,8 @@ use xtask::shell::{Result, Run as _};
 
 use crate::architecture::Architecture;
 
-/// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. xtask/src/pinned.sums says
-/// which one.
+/// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. xtask/src/pinned.sums
+/// says which one.
 const RELEASE: &str = "trixie";
 
 const COMPILER: &str = "rustc-web";
@@ -68,10 +68,12 @@ impl Rust {
         if let Self::Debian { command, .. } = self {
             build.env("RUSTC", command);
         }
-        // To have the standard library compiled is what cargo and rustc call unstable; nothing else that is so is in use.
+        // To have the standard library compiled is what cargo and rustc call unstable; nothing else that is so is in
+        // use.
         build.env("RUSTC_BOOTSTRAP", "1").args([
             "-Zbuild-std=std,panic_abort",
-            // No backtraces, which takes 300 KB, and code that is small: sorting, of which there are many, takes 50 KB less.
+            // No backtraces, which takes 300 KB, and code that is small: sorting, of which there are many, takes 50 KB
+            // less.
             "-Zbuild-std-features=optimize_for_size",
         ]);
     }
@@ -137,8 +139,8 @@ fn rustups() -> Result<()> {
     Err(format!("rustup says that it is there, but {} is not", folder.display()).into())
 }
 
-/// Debian's compiler for this machine, in a root of its own, with the source of the library. It runs by the loader and the
-/// libraries of that root, so that this machine's may be older, and nobody has to be root.
+/// Debian's compiler for this machine, in a root of its own, with the source of the library. It runs by the loader and
+/// the libraries of that root, so that this machine's may be older, and nobody has to be root.
 fn debians() -> Result<Rust> {
     let here = Architecture::here()?;
     let root = apt::unpack_all(RELEASE, COMPILER, &[COMPILER])?;
@@ -149,7 +151,8 @@ fn debians() -> Result<Rust> {
     }
     let loader = apt::find(&root, here.loader()).ok_or_else(|| format!("{}: no {}", root.display(), here.loader()))?;
     let command = root.join("rustc");
-    // By where it was called: where the standard library is, from the checkout, is part of its names, and so of the bytes.
+    // By where it was called: where the standard library is, from the checkout, is part of its names, and so of the
+    // bytes.
     let script = format!(
         "#!/bin/sh\nroot=${{0%/*}}\nexec \"$root/{}\" --library-path \"$root/usr/lib/{}-linux-gnu\" \"$root/usr/bin/rustc\" \
          --sysroot \"$root/usr\" \"$@\"\n",

@@ -9,7 +9,8 @@ use crate::shell::Result;
 /// How many run at a time.
 const AT_A_TIME: usize = 4;
 
-/// Runs those whose name has all of these words, and says what became of each. `kind` is what such scenarios are called.
+/// Runs those whose name has all of these words, and says what became of each. `kind` is what such scenarios are
+/// called.
 ///
 /// # Errors
 /// The names of those that went otherwise than expected, or that no scenario has such a name.

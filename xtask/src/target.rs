@@ -1,6 +1,7 @@
 //! What programs are linked with: one decision, which every command goes by, and which says what it took.
 //!
-//! musl, because an empty program starts in a third of the time that it takes with glibc. glibc only where musl can't be had.
+//! musl, because an empty program starts in a third of the time that it takes with glibc. glibc only where musl can't
+//! be had.
 
 use std::sync::Mutex;
 

@@ -1,5 +1,6 @@
-//! Random sequences of what happens on a node: agents that come, go and are killed, reboots, tokens, updates, and programs that
-//! write the same files. Each ends right, and none has a moment in which a configuration names a program that isn't there.
+//! Random sequences of what happens on a node: agents that come, go and are killed, reboots, tokens, updates, and
+//! programs that write the same files. Each ends right, and none has a moment in which a configuration names a program
+//! that isn't there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +13,8 @@ use nix::sys::signal::Signal;
 use crate::leave::watched;
 use crate::node::{Agent, CALICO, KUBECONFIG, Node, types, until};
 
-/// How many sequences there are, unless LINKERD_CNI_CHAOS says another number, and how many run side by side: most of their
-/// time is spent waiting.
+/// How many sequences there are, unless LINKERD_CNI_CHAOS says another number, and how many run side by side: most of
+/// their time is spent waiting.
 const SEQUENCES: u64 = 24;
 const AT_A_TIME: usize = 8;
 
@@ -153,7 +154,8 @@ impl Sequence {
             self.start("remove");
             let done = &self.done;
             let last = self.agents.last().unwrap();
-            // An agent that was started before this one may join after it: who owns the folder says nothing of this one.
+            // An agent that was started before this one may join after it: who owns the folder says nothing of this
+            // one.
             until("the last agent has joined", || last.says("ready: "));
             until(&format!("all is in place after {done:?}"), || self.is_right());
             let last = self.agents.pop().unwrap();

@@ -106,8 +106,8 @@ fn set(objects: &[Value]) -> DaemonSet {
     serde_json::from_value(set.clone()).unwrap()
 }
 
-/// Kubernetes' own types (of its OpenAPI description) drop what they don't know and fill in what has to be there: so what
-/// comes back as it went in has neither.
+/// Kubernetes' own types (of its OpenAPI description) drop what they don't know and fill in what has to be there: so
+/// what comes back as it went in has neither.
 #[test]
 fn every_object_is_of_kubernetes_schema() {
     fn same<T: DeserializeOwned + serde::Serialize>(object: &Value) {

@@ -1,9 +1,9 @@
 //! What upstream's installer does to a node's folders, in the cases that its own tests have (internal/cni/*_test.go in
 //! linkerd2-proxy-init): the same files before, and the same files afterwards.
 //!
-//! Only what both installers read is used here, so LINKERD_CNI_AGENT may name upstream's program as well, if its service account's
-//! folder is mounted over /var/run/secrets/kubernetes.io/serviceaccount. That is how these trees were checked against it, at
-//! 183e791 of 2026-07-23.
+//! Only what both installers read is used here, so LINKERD_CNI_AGENT may name upstream's program as well, if its
+//! service account's folder is mounted over /var/run/secrets/kubernetes.io/serviceaccount. That is how these trees were
+//! checked against it, at 183e791 of 2026-07-23.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::node::{Agent, KUBECONFIG, Node, until};
 
-/// A list of two plugins, with an escape, nested values, and keys out of order. (Large numbers, which upstream rounds, are a
-/// difference: docs/node.md.)
+/// A list of two plugins, with an escape, nested values, and keys out of order. (Large numbers, which upstream rounds,
+/// are a difference: docs/node.md.)
 const LIST: &str = r#"{"name": "net", "cniVersion": "0.3.1", "plugins": [
     {"type": "calico", "mtu": 0, "path": "\/var", "a": [true, null]},
     {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;

@@ -1,5 +1,5 @@
-//! The files that say where names are looked up: /etc/resolv.conf (resolv.conf(5)) and /etc/hosts (hosts(5)). Lines that
-//! make no sense are skipped, as by all readers of these files.
+//! The files that say where names are looked up: /etc/resolv.conf (resolv.conf(5)) and /etc/hosts (hosts(5)). Lines
+//! that make no sense are skipped, as by all readers of these files.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Looking the API server's name up, by /etc/hosts and DNS.
 //!
-//! Not by libc's getaddrinfo: it does as the node's nsswitch.conf says, and loads the modules that are named there into the
-//! plugin. Those are made for the node's libc, and with another one the plugin would abort.
+//! Not by libc's getaddrinfo: it does as the node's nsswitch.conf says, and loads the modules that are named there into
+//! the plugin. Those are made for the node's libc, and with another one the plugin would abort.
 
 pub mod files;
 pub mod message;
@@ -69,8 +69,8 @@ impl Resolver for Names {
     }
 }
 
-/// The addresses of a name, at least one; IPv4 addresses come first. A node without IPv4 knows that at once of each, while a
-/// connection by an IPv6 that leads nowhere takes its time.
+/// The addresses of a name, at least one; IPv4 addresses come first. A node without IPv4 knows that at once of each,
+/// while a connection by an IPv6 that leads nowhere takes its time.
 fn addresses(name: &str, patience: Duration) -> io::Result<Vec<IpAddr>> {
     // Without these files, as for libc.
     let text = |path: &str| file::read(Path::new(path), LONGEST).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The plugin driven as a runtime drives it, by environment and standard input, in network namespaces of the tests' own:
-//! against iptables, and against a double of Kubernetes' API server.
+//! The plugin driven as a runtime drives it, by environment and standard input, in network namespaces of the tests'
+//! own: against iptables, and against a double of Kubernetes' API server.
 
 mod api;
 mod by_hand;

@@ -93,12 +93,12 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Runs restore commands side by side: each gets its whole input but for the last line, and when all have read that, all
-/// are told to commit. Whenever one fails before, none has changed anything. On an error, tells which command it was; all
-/// have ended then, but what each has changed must be looked at.
+/// Runs restore commands side by side: each gets its whole input but for the last line, and when all have read that,
+/// all are told to commit. Whenever one fails before, none has changed anything. On an error, tells which command it
+/// was; all have ended then, but what each has changed must be looked at.
 ///
-/// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have ended
-/// even if this process is killed.
+/// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
+/// ended even if this process is killed.
 ///
 /// They run in the user namespace `within`, if there is one.
 pub(super) fn restore(
@@ -248,8 +248,8 @@ struct Running {
 }
 
 impl Running {
-    /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as it
-    /// does when it ends.
+    /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as
+    /// it does when it ends.
     fn listen(&mut self, wait: Duration) -> io::Result<bool> {
         let Some(stderr) = &mut self.stderr else {
             return Ok(true);
@@ -349,8 +349,8 @@ fn spawn(commands: Vec<Command>) -> io::Result<Vec<Running>> {
     })
 }
 
-/// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What this
-/// process lacks, a command may still have as a file capability.
+/// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
+/// this process lacks, a command may still have as a file capability.
 fn confine() -> io::Result<()> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;

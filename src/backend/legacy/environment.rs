@@ -31,8 +31,8 @@ pub(super) fn handed_on() -> impl Iterator<Item = (&'static str, OsString)> {
     [("PATH", path()), ("LC_ALL", "C".into())].into_iter().chain(plugins)
 }
 
-/// The file of the xtables lock. It is opened with the user's own rights, unless the program is set-user-ID: capabilities to
-/// change tables give none over files.
+/// The file of the xtables lock. It is opened with the user's own rights, unless the program is set-user-ID:
+/// capabilities to change tables give none over files.
 pub(super) fn lock_file() -> PathBuf {
     let is_own = getuid() == geteuid() && getgid() == getegid();
     let named = env::var_os("XTABLES_LOCKFILE").filter(|_| is_own);

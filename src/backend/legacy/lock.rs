@@ -22,7 +22,8 @@ pub(super) struct Lock(pub(super) File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file would leave it locked while another process has a copy of it, and is enough where this fails.
+        // Closing the file would leave it locked while another process has a copy of it, and is enough where this
+        // fails.
         let _ = self.0.unlock();
     }
 }
@@ -34,7 +35,8 @@ pub(super) fn take(wait: bool) -> Result<Lock, Error> {
         file: file.clone(),
         errno,
     };
-    // As iptables opens it (xtables_lock in iptables' xshared.c): reading is enough, and there may be no right to write.
+    // As iptables opens it (xtables_lock in iptables' xshared.c): reading is enough, and there may be no right to
+    // write.
     let lock = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_CREAT.bits())

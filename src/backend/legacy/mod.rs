@@ -1,8 +1,8 @@
 //! legacy mode: ip_tables, by way of `iptables-legacy-restore`, one process per family.
 //!
-//! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables lock:
-//! both families are read, both commands are fed, and when both have taken all but their last line, both are told to
-//! commit. Then both tables are looked at. When anything fails, whatever has changed is rolled back.
+//! For kernels without nf_tables, and beside software that uses legacy tables. Everything happens under the xtables
+//! lock: both families are read, both commands are fed, and when both have taken all but their last line, both are told
+//! to commit. Then both tables are looked at. When anything fails, whatever has changed is rolled back.
 
 mod child;
 mod environment;
@@ -127,8 +127,8 @@ impl Legacy {
         Ok(Removed::from(!before.is_empty(), &before))
     }
 
-    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family that
-    /// was changed, its table as it was before; none: there was no table.
+    /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family
+    /// that was changed, its table as it was before; none: there was no table.
     fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
         match self.change_from(None, rulesets) {
             // A rule on an owner, of proxy-init's or another program's.
@@ -213,17 +213,17 @@ fn run(
     })
 }
 
-/// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables takes
-/// them all the same.
+/// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables
+/// takes them all the same.
 pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
     if mode == Mode::Legacy {
         rulesets.retain(|ruleset| has_sockets(ruleset.family));
     }
 }
 
-/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands were the first to
-/// need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and the
-/// command then misses the extension.
+/// Has the kernel load the modules of the rules' extensions, which serve both families. If both commands were the first
+/// to need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and
+/// the command then misses the extension.
 fn load_extensions(ruleset: &Ruleset) {
     let used: BTreeSet<Extension> = ruleset.rules.iter().flat_map(|(_, rule)| Extension::of(rule)).collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
@@ -348,8 +348,8 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     }
 }
 
-/// What takes a family from what its table holds to its ruleset, or to no rules of proxy-init's; empty if nothing has to
-/// be done.
+/// What takes a family from what its table holds to its ruleset, or to no rules of proxy-init's; empty if nothing has
+/// to be done.
 fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
     let table = held.map(|held| &held.table);
     match rulesets.iter().find(|ruleset| ruleset.family == family) {
@@ -358,8 +358,8 @@ fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
     }
 }
 
-/// proxy-init's chains with just these rules, and one jump to each. What is as it should be already is left alone, with its
-/// counters.
+/// proxy-init's chains with just these rules, and one jump to each. What is as it should be already is left alone, with
+/// its counters.
 fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
     let mut input = Input::new();
     let held = |name: ChainName| table.and_then(|table| table.chains.iter().find(|chain| chain.name == *name.as_str()));

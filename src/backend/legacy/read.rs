@@ -152,7 +152,8 @@ fn garbled() -> Error {
     Error::GarbledDump { mode: Mode::Legacy }
 }
 
-/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, to which it can be rolled back.
+/// A family's nat table as it was at some time: what it held, and the kernel's own form of it, to which it can be
+/// rolled back.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) table: Table,
@@ -205,8 +206,8 @@ pub(super) enum Rollback {
     WithoutCounters(Errno),
 }
 
-/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. What the table holds
-/// now is looked at, not guessed.
+/// Makes a family's nat table what it was before; none: no rules and no chains but the base chains. What the table
+/// holds now is looked at, not guessed.
 pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollback, Error> {
     let Some(now) = held(family)? else {
         return Ok(Rollback::Unneeded);
@@ -283,8 +284,8 @@ fn names(family: Family) -> io::Result<Vec<String>> {
     open_list(family)?.map_or(Ok(Vec::new()), |list| read_list(&list))
 }
 
-/// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel has no
-/// such tables.
+/// The kernel's list of a family's tables (root's alone, 0440), which makes none by being read; none where the kernel
+/// has no such tables.
 fn open_list(family: Family) -> io::Result<Option<File>> {
     let folder = format!("{}/net", proc_of_thread());
     let list = match family {
@@ -654,8 +655,8 @@ mod tests {
         }
     }
 
-    /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way: the
-    /// flags' names.
+    /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way:
+    /// the flags' names.
     #[test]
     fn a_table_is_read_as_the_kernel_holds_it() {
         let saved = |family: Family| -> Vec<String> {

@@ -1,4 +1,5 @@
-//! Which legacy tables there are, for whoever may not read the kernel's list of them (root's alone, 0440), as in most pods.
+//! Which legacy tables there are, for whoever may not read the kernel's list of them (root's alone, 0440), as in most
+//! pods.
 
 use std::path::Path;
 
@@ -8,15 +9,15 @@ use crate::nf_tables::hooks;
 use crate::rules::Family;
 use crate::wanted::NAT;
 
-/// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes no
-/// table.
+/// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes
+/// no table.
 ///
-/// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is nothing to
-/// ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
+/// Installing asks too, for two redirections are worse than a slow start. Where ip_tables isn't loaded, there is
+/// nothing to ask. Of a whole run of nft mode, asking took (measured under emulation, relative to the run):
 /// - nothing measurable where no table's module is loaded;
 /// - 6 % where one is, and nfnetlink_hook is too; loading that takes longer, once per boot;
-/// - 75 % where the kernel has no nfnetlink_hook though it is new enough, as Debian's 6.1, for it runs modprobe each time
-///   (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
+/// - 75 % where the kernel has no nfnetlink_hook though it is new enough, as Debian's 6.1, for it runs modprobe each
+///   time (2 ms, measured without emulation). That is a node on which somebody uses legacy nat, so there it matters.
 pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] {
     let possible = Family::ALL.map(|family| wanted.iter().any(|table| may_have(family, table)));
     let mut socket = (possible.contains(&true) && has_hook_lists())
@@ -38,8 +39,8 @@ pub(super) fn tables(wanted: &[&'static str]) -> [Option<Vec<&'static str>>; 2] 
 }
 
 /// Whether any network namespace can have this table, as far as the kernel's modules tell. A table's module calls
-/// functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it is loaded,
-/// or no namespace has the table.
+/// functions of ip_tables or ip6_tables, so it can't be built into a kernel in which those are modules; then it is
+/// loaded, or no namespace has the table.
 fn may_have(family: Family, table: &str) -> bool {
     let (tables, prefix) = match family {
         Family::V4 => ("ip_tables", "iptable"),

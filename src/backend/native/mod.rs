@@ -1,8 +1,8 @@
 //! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
 //!
 //! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
-//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules and
-//! sets that are as they should be stay. If its chains differ too, it is deleted and made again.
+//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules
+//! and sets that are as they should be stay. If its chains differ too, it is deleted and made again.
 
 mod body;
 
@@ -100,8 +100,8 @@ fn can_change(held: &Table, wanted: &Table) -> bool {
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 
-/// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made again,
-/// with the rules that use it.
+/// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made
+/// again, with the rules that use it.
 fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) {
     let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
     let uses_kept_sets = |rule: &Rule| {

@@ -61,8 +61,8 @@ impl fmt::Display for Decider {
     }
 }
 
-/// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each is
-/// put into words when they are asked for.
+/// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each
+/// is put into words when they are asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct ExplainedStep<'a> {
     /// What the walk says of it.
@@ -110,14 +110,14 @@ impl ExplainedStep<'_> {
     }
 }
 
-/// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing is
-/// changed, and no connection is made. Returns what `report` makes of the explanation.
+/// Explains what becomes of a connection in the network namespace at `netns`, or in that of the calling thread. Nothing
+/// is changed, and no connection is made. Returns what `report` makes of the explanation.
 ///
 /// What isn't known of an outbound connection, the kernel's routing is asked.
 ///
 /// # Errors
-/// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no route to
-/// its destination, that is no address to which TCP connects, or there is no such device.
+/// The namespace cannot be entered, what it holds cannot be read, or there is no such connection: the kernel has no
+/// route to its destination, that is no address to which TCP connects, or there is no such device.
 pub fn explain<T: Send>(
     netns: Option<&Path>,
     connection: &Connection,

@@ -67,7 +67,8 @@ impl Explained<'_> {
             end_row(&mut text, before, &mut left_out);
             step.write(&mut text, before);
             before = Some(step);
-            // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of times.
+            // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of
+            // times.
             let (inside, rest_after) = after.split_at(step.jump_length(after));
             if written.iter().any(|other| is_same_way(other, inside)) {
                 text += &format!("{:indent$}as above\n", "", indent = step.indent() + 2);

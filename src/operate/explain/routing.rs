@@ -27,7 +27,8 @@ pub(super) enum Destination {
     NotHere,
 }
 
-/// Asks for the device and the source address of an outbound connection, and for whose the destination of an inbound one is.
+/// Asks for the device and the source address of an outbound connection, and for whose the destination of an inbound
+/// one is.
 pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error> {
     let to = connection.to.ip();
     let no_connection = |reason| Err(Error::NoConnection { to, reason });
@@ -129,8 +130,8 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     Ok(Destination::Usual)
 }
 
-/// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this namespace;
-/// by none, if routing refuses them.
+/// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
+/// namespace; by none, if routing refuses them.
 pub(super) fn of_others(
     found: &Found,
     connection: &Connection,
@@ -176,7 +177,8 @@ fn route_by(device: &Device, to: SocketAddr, connection: &Connection) -> Result<
         device: Some(device.index),
         ..packet
     };
-    // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a wish.
+    // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
+    // wish.
     route(bound(packet(to, connection))).or_else(|refused| match route(bound(leaving(to, connection))) {
         Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
         _ => Err(refused),
@@ -303,8 +305,8 @@ fn bound(connection: &Connection) -> String {
     format!("it is redirected to this host, and its socket is bound to {device}")
 }
 
-/// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo (`nf_nat_redirect_ipv4`,
-/// `nf_nat_redirect_ipv6`).
+/// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo
+/// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
 fn lost_on_lo(connection: &Connection, verdict: &Verdict) -> Option<String> {
     let localhost = Family::of(connection.to.ip()).localhost();
     let port = match verdict {

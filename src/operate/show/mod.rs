@@ -1,5 +1,5 @@
-//! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order in
-//! which the kernel runs it, with the traffic that each rule has counted.
+//! Showing what redirects connections here, as data: each of proxy-init's rules and what runs before them, in the order
+//! in which the kernel runs it, with the traffic that each rule has counted.
 
 mod print;
 
@@ -21,7 +21,8 @@ use crate::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, T
 use crate::walk::Slot;
 use crate::wanted::{ChainName, Direction, Mode};
 
-/// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for machines.
+/// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for
+/// machines.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shown<'a> {

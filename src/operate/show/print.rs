@@ -284,8 +284,8 @@ impl Backend<'_> {
     }
 }
 
-/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others on
-/// several lines if a row would not fit a terminal.
+/// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others
+/// on several lines if a row would not fit a terminal.
 fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
     let widths = widths(lines, counters);
     for line in lines {
@@ -321,8 +321,8 @@ fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: boo
     }
 }
 
-/// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that have most
-/// to give, down to their longest pieces.
+/// How wide the columns are: as their longest cells, as long as a row fits a terminal; otherwise those give way that
+/// have most to give, down to their longest pieces.
 fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
     let mut widths: Vec<usize> = Vec::new();
     let mut least = Vec::new();
@@ -389,8 +389,8 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     }
 }
 
-/// The rules of a chain in both families, those that are the same side by side. What comes after the jump to proxy-init's
-/// chain isn't among them.
+/// The rules of a chain in both families, those that are the same side by side. What comes after the jump to
+/// proxy-init's chain isn't among them.
 fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> Vec<Row<'a>> {
     let Some(second) = second else {
         return before_jump(first).map(|rule| vec![(first, rule)]).collect();

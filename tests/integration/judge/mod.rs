@@ -1,8 +1,8 @@
-//! `explain` and `verify` against the kernel: random rules of proxy-init's in every mode, random rules of other programs
-//! before, between and after them, and for each of many real connections, who answers it.
+//! `explain` and `verify` against the kernel: random rules of proxy-init's in every mode, random rules of other
+//! programs before, between and after them, and for each of many real connections, who answers it.
 //!
-//! `EXPLAIN_CONNECTIONS` says how many there are in each mode, and `PROPTEST_RNG_SEED` which. A wrong answer is printed with
-//! the fewest rules that make it wrong, as commands for an empty namespace.
+//! `EXPLAIN_CONNECTIONS` says how many there are in each mode, and `PROPTEST_RNG_SEED` which. A wrong answer is printed
+//! with the fewest rules that make it wrong, as commands for an empty namespace.
 
 mod nft;
 mod pod;
@@ -201,8 +201,8 @@ impl Rules {
         commands: &mut Commands<'_>,
     ) -> Result<(), TestCaseError> {
         let variant = if self.uses_legacy(mode) { "legacy" } else { "nft" };
-        // iptables-nft's nat table would tie with native mode's, and the order of the two would not be known; rules between
-        // proxy-init's are where these are.
+        // iptables-nft's nat table would tie with native mode's, and the order of the two would not be known; rules
+        // between proxy-init's are where these are.
         if mode == "native" || variant != mode {
             rules.retain(|rule| matches!(rule.spot, Spot::In(..)));
         }
@@ -313,8 +313,8 @@ fn check(pod: &Pod, mode: &str, rules: &Rules, cases: &[Case], count: &RefCell<C
         };
         let is_true = match (&verdict, arrival) {
             (Verdict::NotKnown(_), _) => true,
-            // The handshake is complete, but what the server writes is lost: whether that is a connection is a matter of
-            // taste.
+            // The handshake is complete, but what the server writes is lost: whether that is a connection is a matter
+            // of taste.
             (verdict, Arrival::None(Outcome::Mute { by, at })) => {
                 matches!(verdict, Verdict::Dropped | Verdict::Lost(_)) || reaches(verdict, pod::by(by, at))
             }

@@ -278,8 +278,8 @@ impl Table {
         }
     }
 
-    /// Whether nft or the kernel refuses the rule here, or the pod would not be one: what it says is loops of chains, two
-    /// families in one rule, and expressions that have no place at this hook.
+    /// Whether nft or the kernel refuses the rule here, or the pod would not be one: what it says is loops of chains,
+    /// two families in one rule, and expressions that have no place at this hook.
     fn is_refused(&self, condition: &str, action: &str, chains: &[&str]) -> bool {
         let has = |word: &str| condition.contains(word) || action.contains(word);
         let leads_to = |chain: &&str| action.contains(*chain) || (*chain == "two" && action.contains("@ways"));

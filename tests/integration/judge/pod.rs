@@ -25,8 +25,8 @@ const IDS: [u32; 3] = [1000, 0, 2102];
 const SECOND: [&str; 2] = ["10.78.0.2", "fd78::2"];
 const SECOND_NEIGHBOUR: [&str; 2] = ["10.78.0.1", "fd78::1"];
 
-/// The hardware addresses of the pod's two devices, and of the outside's. Neighbours are written down, so that no packet waits
-/// until one is found, and none is lost because a rule drops the question.
+/// The hardware addresses of the pod's two devices, and of the outside's. Neighbours are written down, so that no
+/// packet waits until one is found, and none is lost because a rule drops the question.
 const HARDWARE: [[&str; 2]; 2] = [
     ["02:00:00:00:77:02", "02:00:00:00:77:01"],
     ["02:00:00:00:78:02", "02:00:00:00:78:01"],
@@ -119,8 +119,9 @@ impl Pod {
 
     /// Takes out all tables of nf_tables, and all that connection tracking and the servers know.
     pub(super) fn clear(&mut self) {
-        // struct nlmsghdr, whose type is IPCTNL_MSG_CT_DELETE of NFNL_SUBSYS_CTNETLINK, with NLM_F_REQUEST and NLM_F_ACK, and
-        // struct nfgenmsg: without any attribute, everything is meant (linux/netfilter/nfnetlink_conntrack.h).
+        // struct nlmsghdr, whose type is IPCTNL_MSG_CT_DELETE of NFNL_SUBSYS_CTNETLINK, with NLM_F_REQUEST and
+        // NLM_F_ACK, and struct nfgenmsg: without any attribute, everything is meant
+        // (linux/netfilter/nfnetlink_conntrack.h).
         const FLUSH: [u8; 20] = [20, 0, 0, 0, 2, 1, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         self.inside.sh("nft flush ruleset");
         let flushed = self.inside.run_here(|| {

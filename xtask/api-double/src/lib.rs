@@ -1,5 +1,5 @@
-//! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it, and
-//! the failures that a test plans. Pods can be listed, watched and deleted, nodes patched, and events published.
+//! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it,
+//! and the failures that a test plans. Pods can be listed, watched and deleted, nodes patched, and events published.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read as _, Write};
@@ -68,8 +68,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server for this address, which nothing listens on yet. It has certificates of its own, for 127.0.0.1, ::1, this
-    /// address and api.test.
+    /// A server for this address, which nothing listens on yet. It has certificates of its own, for 127.0.0.1, ::1,
+    /// this address and api.test.
     ///
     /// # Panics
     /// If no certificate can be made.
@@ -166,8 +166,8 @@ impl ApiServer {
         self.shared.0.lock().unwrap()
     }
 
-    /// Adds an object at its path after `/api/v1/`, or at one that begins with a slash, in the place of what is there. Whoever
-    /// watches pods is told of a pod.
+    /// Adds an object at its path after `/api/v1/`, or at one that begins with a slash, in the place of what is there.
+    /// Whoever watches pods is told of a pod.
     pub fn add(&self, path: &str, object: Value) {
         let path = full(path);
         let mut state = self.state();
@@ -194,8 +194,8 @@ impl ApiServer {
         }
     }
 
-    /// Adds a pod, which stands for all of a set whose names have a dash and a number after its name; and its namespace, with
-    /// its own annotations.
+    /// Adds a pod, which stands for all of a set whose names have a dash and a number after its name; and its
+    /// namespace, with its own annotations.
     pub fn add_pod(&self, namespace: &str, name: &str, pod: &Pod<'_>) {
         let containers = |names: &[&str]| -> Value { names.iter().map(|name| json!({"name": name})).collect() };
         let (annotations, labels) = (object(pod.annotations), object(pod.labels));

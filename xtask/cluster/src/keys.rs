@@ -26,8 +26,8 @@ const CERTIFICATES: [(&str, &str, &str); 3] = [
     ("admin", "/O=system:masters/CN=admin", ""),
 ];
 
-/// Makes them all in this folder: NAME.key and NAME.crt, `ca`'s among them, the key of service accounts, and `admin.conf` for
-/// kubectl.
+/// Makes them all in this folder: NAME.key and NAME.crt, `ca`'s among them, the key of service accounts, and
+/// `admin.conf` for kubectl.
 pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     openssl(

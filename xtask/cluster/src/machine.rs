@@ -1,5 +1,5 @@
-//! The node's machine: file systems, kernel settings, cgroups and a bridge that no other program sees, and which vanish with
-//! the namespaces.
+//! The node's machine: file systems, kernel settings, cgroups and a bridge that no other program sees, and which vanish
+//! with the namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,8 @@ pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(folders.filter(|folder| folder.join("tasks").exists()).collect())
 }
 
-/// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after routing.
+/// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after
+/// routing.
 fn network() -> Result<()> {
     for plugin in ["bridge", "host-local", "loopback"] {
         std::os::unix::fs::symlink(Path::new(DEBIANS_PLUGINS).join(plugin), Path::new(PLUGINS).join(plugin))?;

@@ -1,8 +1,9 @@
-//! What `cargo xtask cluster` runs, in network, mount and process namespaces of its own: a cluster of one node with a real API
-//! server, kubelet and container runtime, and scenarios on it, which kubectl starts and looks at.
+//! What `cargo xtask cluster` runs, in network, mount and process namespaces of its own: a cluster of one node with a
+//! real API server, kubelet and container runtime, and scenarios on it, which kubectl starts and looks at.
 //!
-//! `cluster FOLDER CGROUP [WORD...]`: the folder that `cargo xtask cluster` has filled, the cgroup for all containers, and words
-//! that the names of scenarios must have. With `--hold` as the only word it starts the cluster and waits to be killed.
+//! `cluster FOLDER CGROUP [WORD...]`: the folder that `cargo xtask cluster` has filled, the cgroup for all containers,
+//! and words that the names of scenarios must have. With `--hold` as the only word it starts the cluster and waits to
+//! be killed.
 //!
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, and a function that gets the cluster and a
 //! namespace of Kubernetes' for its pods.
@@ -52,8 +53,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The first process of a process namespace inherits those whose parents have ended, such as containers' shims, and has to wait
-/// for their ends. It ends with the one that does the work.
+/// The first process of a process namespace inherits those whose parents have ended, such as containers' shims, and has
+/// to wait for their ends. It ends with the one that does the work.
 fn first_process(arguments: &[String]) -> Result<u8> {
     let worker = Command::new(std::env::current_exe()?).args(arguments).spawn()?;
     let worker = Pid::from_raw(worker.id().try_into()?);

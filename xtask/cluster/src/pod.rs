@@ -55,8 +55,8 @@ pub(crate) struct Ended {
     pub(crate) message: String,
 }
 
-/// proxy-init as Linkerd's chart runs it (charts/partials/templates/_proxy-init.tpl): its flags, security context, limits
-/// and volume.
+/// proxy-init as Linkerd's chart runs it (charts/partials/templates/_proxy-init.tpl): its flags, security context,
+/// limits and volume.
 pub(crate) fn init(image: &str, flags: &[&str]) -> Value {
     let args = [flags, &linkerd::CHART_ARGUMENTS].concat();
     json!({
@@ -261,7 +261,8 @@ impl<'a> Pod<'a> {
         Ok(())
     }
 
-    /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of containers.
+    /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of
+    /// containers.
     pub(crate) fn try_injected(&self, neighbour: &Pod<'_>, meshed: bool) -> Result<()> {
         self.try_connections(neighbour, &self.connections(neighbour, meshed)?, [APP, PROXY])
     }

@@ -1,8 +1,8 @@
 //! What the node's agent and the plugin cost a node and the API server: the figures of docs/scale.md.
 //!
-//! A node full of pods, then many agents against the API server whose nodes are objects alone: no kubelet has their pods. Those
-//! agents only watch, for the kernel lets one user have 128 inotify queues; installing asks the API server nothing but three
-//! requests at an agent's start and end.
+//! A node full of pods, then many agents against the API server whose nodes are objects alone: no kubelet has their
+//! pods. Those agents only watch, for the kernel lets one user have 128 inotify queues; installing asks the API server
+//! nothing but three requests at an agent's start and end.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -132,8 +132,8 @@ impl Cluster {
         self.folder.join("images").join(path)
     }
 
-    /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices when it is
-    /// started again. Containers that run are not its children, and run on.
+    /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices
+    /// when it is started again. Containers that run are not its children, and run on.
     pub(crate) fn forget_container(&self, id: &str) -> Result<()> {
         Command::new("ctr")
             .args(["--address", SOCKET, "--namespace", "k8s.io", "containers", "delete", id])
@@ -147,9 +147,9 @@ impl Cluster {
         })
     }
 
-    /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is in memory
-    /// goes with them: network namespaces, mounts and sockets. What is on disks stays, and so does the control plane, which is
-    /// elsewhere in other clusters. Then the node's programs start again.
+    /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is
+    /// in memory goes with them: network namespaces, mounts and sockets. What is on disks stays, and so does the
+    /// control plane, which is elsewhere in other clusters. Then the node's programs start again.
     pub(crate) fn reboot(&self) -> Result<()> {
         const NODES: [&str; 3] = ["kubelet", "kube-proxy", "containerd"];
         for service in NODES {
@@ -182,8 +182,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started, and says
-    /// how many there were.
+    /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started,
+    /// and says how many there were.
     fn kill_others(&self) -> Result<usize> {
         let mut spared: Vec<u32> = self.running().iter().map(|(_, child)| child.id()).collect();
         spared.extend([1, std::process::id()]);

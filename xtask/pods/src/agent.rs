@@ -1,5 +1,5 @@
-//! The node's agent on a node of its own, from a node without the plugin to one that has left it: pods that it heals, programs
-//! that write the same files, updates, and the end.
+//! The node's agent on a node of its own, from a node without the plugin to one that has left it: pods that it heals,
+//! programs that write the same files, updates, and the end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

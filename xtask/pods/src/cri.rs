@@ -1,7 +1,7 @@
 //! The part of the container runtime interface that the harness speaks, over gRPC on containerd's socket.
 //!
-//! Names and numbers are those of k8s.io/cri-api's pkg/apis/runtime/v1/api.proto. They are written out here, because a crate
-//! that has them all needs protoc and three times as long to build.
+//! Names and numbers are those of k8s.io/cri-api's pkg/apis/runtime/v1/api.proto. They are written out here, because a
+//! crate that has them all needs protoc and three times as long to build.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -94,7 +94,8 @@ fn run(world: &World<'_>, page: &str) -> Result<(String, usize)> {
             ..mesh::debugger(world.images.scratch(), &command[1..])
         };
         let mut said = pod.run(&container)?;
-        // containerd 1.6 loses all that a container has written to its terminal if it ends at once: 1 of 480 times, measured.
+        // containerd 1.6 loses all that a container has written to its terminal if it ends at once: 1 of 480 times,
+        // measured.
         if said.stdout.is_empty() {
             said = pod.run(&container)?;
         }

@@ -117,8 +117,8 @@ fn flags(mode: &str) -> Vec<&str> {
     [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat()
 }
 
-/// A pod with proxy-init, the network validator, then an application and a stand-in for the proxy: real connections in both
-/// directions, and what debug containers say of it. It is removed.
+/// A pod with proxy-init, the network validator, then an application and a stand-in for the proxy: real connections in
+/// both directions, and what debug containers say of it. It is removed.
 pub(crate) fn meshed(
     world: &World<'_>,
     pod: Pod<'_>,
@@ -138,8 +138,8 @@ pub(crate) fn meshed(
     Ok(last_line(&installed))
 }
 
-/// A pod with the chart's rules in this mode, in which nothing runs yet: the network validator, real connections, and what
-/// debug containers say.
+/// A pod with the chart's rules in this mode, in which nothing runs yet: the network validator, real connections, and
+/// what debug containers say.
 pub(crate) fn in_the_mesh(world: &World<'_>, pod: &Pod<'_>, mode: &str) -> Result<()> {
     // As the chart does after a CNI plugin.
     for (listen, connect) in [("0.0.0.0:4140", "1.1.1.1:20001"), ("[::]:4140", "[fd00::1]:20001")] {
@@ -151,14 +151,15 @@ pub(crate) fn in_the_mesh(world: &World<'_>, pod: &Pod<'_>, mode: &str) -> Resul
     debugged(world, pod, mode, &connections)
 }
 
-/// What show, verify and explain say in a debug container, as root and as the image's user, when these connections have been
-/// made.
+/// What show, verify and explain say in a debug container, as root and as the image's user, when these connections have
+/// been made.
 fn debugged(world: &World<'_>, pod: &Pod<'_>, mode: &str, connections: &[Connection]) -> Result<()> {
     let flags = flags(mode);
     for user in [Some(0), None] {
         let shown = mesh::debug(world, pod, user, &["show", "--output", "json"])?.succeeded()?;
         let shown: Value = serde_json::from_str(&shown.stdout)?;
-        // Only root can list legacy tables; some kernels tell others by their modules or hooks. Who can't see them says so.
+        // Only root can list legacy tables; some kernels tell others by their modules or hooks. Who can't see them says
+        // so.
         let may_be_unknown = user.is_none() && mode == "legacy";
         let is_unknown = may_be_unknown && shown.get("not_known") == Some(&json!(["legacy"]));
         if !is_unknown {

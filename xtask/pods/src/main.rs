@@ -1,10 +1,12 @@
-//! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container runtime,
-//! and scenarios on it.
+//! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container
+//! runtime, and scenarios on it.
 //!
-//! `pods FOLDER CGROUP [WORD...]`: the folder that `cargo xtask pods` has filled, the cgroup for all containers, and words
-//! that the names of scenarios must have. With `--hold` as the only word it starts one pod and waits to be killed.
+//! `pods FOLDER CGROUP [WORD...]`: the folder that `cargo xtask pods` has filled, the cgroup for all containers, and
+//! words that the names of scenarios must have. With `--hold` as the only word it starts one pod and waits to be
+//! killed.
 //!
-//! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a function.
+//! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a
+//! function.
 
 mod agent;
 mod cni;
@@ -75,8 +77,8 @@ fn say_what_containerd_says(folder: &Path) {
 }
 
 fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
-    // All that the runtime leaves goes with the mount namespace: containerd and its shims have their sockets, and the CNI
-    // library has its cache, at places that can't be chosen.
+    // All that the runtime leaves goes with the mount namespace: containerd and its shims have their sockets, and the
+    // CNI library has its cache, at places that can't be chosen.
     std::env::set_current_dir("/")?;
     mount_on("/run", "tmpfs", None)?;
     let [upper, work] = ["/run/upper", "/run/work"];
@@ -89,8 +91,8 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     let newer = folder.join(NEWER);
     let is_newer = newer.exists();
     if is_newer {
-        // All programs in here get its C library, which takes older ones too. The link has no colon in its name, which would
-        // end it in the option.
+        // All programs in here get its C library, which takes older ones too. The link has no colon in its name, which
+        // would end it in the option.
         symlink(newer, "/run/newer")?;
         mount_on("/usr", "overlay", Some("lowerdir=/run/newer:/usr"))?;
     }

@@ -44,7 +44,8 @@ pub(crate) struct Bridge {
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) name: &'static str,
-    /// The only addresses of IPv4 and IPv6 that it has, in the bridge's subnets. Else pods get the first free ones there.
+    /// The only addresses of IPv4 and IPv6 that it has, in the bridge's subnets. Else pods get the first free ones
+    /// there.
     pub(crate) addresses: Option<[&'static str; 2]>,
     /// As in a list of network configurations (the CNI specification's `plugins`).
     pub(crate) chained: Vec<Value>,
@@ -82,8 +83,8 @@ impl Node {
                 .ok_or_else(|| format!("no name: {}", plugin.display()))?;
             symlink(plugin, plugins.join(name))?;
         }
-        // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own, which the
-        // pods' rules would count.
+        // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own,
+        // which the pods' rules would count.
         let mut bridge = Command::new("ip");
         bridge.args([
             "link",
@@ -134,8 +135,8 @@ impl Node {
     }
 }
 
-/// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a sandbox
-/// is made with.
+/// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a
+/// sandbox is made with.
 fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
     let pause = setup.images.first().ok_or("a node needs an image for sandboxes")?;
     let default = setup.networks.first().ok_or("a node needs a network")?.name;
@@ -180,8 +181,8 @@ impl Network {
             }
             None => json!([{"subnet": subnet}]),
         };
-        // host-local goes on from the last address that was taken, so an address of its own isn't noted where those of others
-        // are: the next pod of another network would get the one after it, which may be another network's own.
+        // host-local goes on from the last address that was taken, so an address of its own isn't noted where those of
+        // others are: the next pod of another network would get the one after it, which may be another network's own.
         let addresses = self.addresses.map_or("addresses", |_| self.name);
         let bridge = json!({
             "type": "bridge",

@@ -1,4 +1,5 @@
-//! Pods with users of their own (`hostUsers: false`), with proxy-init as the init container, and with the plugin linkerd-cni.
+//! Pods with users of their own (`hostUsers: false`), with proxy-init as the init container, and with the plugin
+//! linkerd-cni.
 //!
 //! Their network namespaces belong to user namespaces of theirs, so that the plugin is outside of these.
 
@@ -19,7 +20,8 @@ use crate::scenario::{Scenario, World};
 
 const NAME: &str = "own users";
 
-/// The plugin's modes, each with a network of its own, and the mode that it comes to; none for that of the node's iptables.
+/// The plugin's modes, each with a network of its own, and the mode that it comes to; none for that of the node's
+/// iptables.
 const MODES: [(&str, &str, Option<&str>); 5] = [
     ("nft", "own-users-nft", Some("nft")),
     ("native", "own-users-native", Some("native")),

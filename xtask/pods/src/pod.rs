@@ -394,8 +394,8 @@ impl Running<'_> {
     }
 }
 
-/// What a container wrote, from the log that the runtime keeps for kubelet: a time, the stream, `F` for a whole line or `P`
-/// for a part of one, and the text.
+/// What a container wrote, from the log that the runtime keeps for kubelet: a time, the stream, `F` for a whole line or
+/// `P` for a part of one, and the text.
 fn read_log(log: &str) -> (String, String) {
     let mut streams = (String::new(), String::new());
     for line in log.lines() {

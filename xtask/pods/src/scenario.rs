@@ -98,8 +98,9 @@ impl<'a> World<'a> {
     }
 }
 
-/// Does this again, twice at most, where a sandbox's shim died of itself: the part of containerd that starts its containers.
-/// That was seen on a machine under load; it says nothing of what runs in the containers, which hadn't begun.
+/// Does this again, twice at most, where a sandbox's shim died of itself: the part of containerd that starts its
+/// containers. That was seen on a machine under load; it says nothing of what runs in the containers, which hadn't
+/// begun.
 pub(crate) fn with_living_shims<T>(what: &str, work: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..2 {
         match work() {

@@ -1,4 +1,5 @@
-//! What runs in the containers of `cargo xtask pods` and `cargo xtask cluster`: a server, clients, and a program that only waits.
+//! What runs in the containers of `cargo xtask pods` and `cargo xtask cluster`: a server, clients, and a program that
+//! only waits.
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
@@ -52,8 +53,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Makes one connection after the other, several at a time, until stdin ends, and says what became of them: how many were
-/// answered by each port, and how many were lost, and why.
+/// Makes one connection after the other, several at a time, until stdin ends, and says what became of them: how many
+/// were answered by each port, and how many were lost, and why.
 fn load(address: SocketAddr) {
     let stop = AtomicBool::new(false);
     let outcomes = Mutex::new(std::collections::BTreeMap::<String, u64>::new());

@@ -31,8 +31,8 @@ const NEEDS: [(&str, &str); 8] = [
     ("xtables-legacy-multi", "iptables"),
 ];
 
-/// What else is Debian's, by release: it is unpacked and not installed. kubectl is newer than the cluster, because more people
-/// have one of that age: it knows the profiles of `kubectl debug`.
+/// What else is Debian's, by release: it is unpacked and not installed. kubectl is newer than the cluster, because more
+/// people have one of that age: it knows the profiles of `kubectl debug`.
 const UNPACKED: [(&str, &str, &str); 2] = [
     ("bookworm", "etcd-server", "usr/bin/etcd"),
     ("trixie", "kubectl", "usr/bin/kubectl"),
@@ -95,7 +95,8 @@ fn link(program: &Path, folder: &Path) -> Result<()> {
     Ok(std::os::unix::fs::symlink(program, folder.join(name))?)
 }
 
-/// What stands in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy mode.
+/// What stands in for linkerd-init's image: a shell, iptables-legacy, and the commands that linkerd-init runs in legacy
+/// mode.
 fn add_linkerd_init(images: &Path) -> Result<()> {
     let folder = images.join("linkerd-init");
     Origin::here()?.add_iptables_legacy(&folder)?;

@@ -114,8 +114,8 @@ fn in_a_pod(before: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether these flags are refused in the machine's own network namespace, which is the guest's: kernels differ in how it
-/// can be told.
+/// Whether these flags are refused in the machine's own network namespace, which is the guest's: kernels differ in how
+/// it can be told.
 fn refuses_the_machines_namespace(flags: &[&str]) -> Result<(), String> {
     let output = in_a_pod(&[], flags).output().map_err(|error| error.to_string())?;
     let log = String::from_utf8_lossy(&output.stdout);
@@ -125,8 +125,8 @@ fn refuses_the_machines_namespace(flags: &[&str]) -> Result<(), String> {
     }
 }
 
-/// `ok`, or the mode that was taken if it is another than this; else what the error says. On a whole kernel, other flags are
-/// tried too.
+/// `ok`, or the mode that was taken if it is another than this; else what the error says. On a whole kernel, other
+/// flags are tried too.
 fn try_mode(mode: &str, is_whole: bool) -> String {
     let lab = Lab::new();
     let flags = [&["--iptables-mode", mode][..], &linkerd::CHART_ARGUMENTS].concat();
@@ -247,8 +247,8 @@ fn verify(namespace: &Namespace) -> ([Value; 2], Output) {
     (told, output)
 }
 
-/// What proxy-init tells uid 65534 of its rules in legacy mode; an error is what was said otherwise. `unloaded` is what it
-/// told before the modules of legacy nat tables were loaded.
+/// What proxy-init tells uid 65534 of its rules in legacy mode; an error is what was said otherwise. `unloaded` is what
+/// it told before the modules of legacy nat tables were loaded.
 fn told_of_legacy_rules(unloaded: &[Value; 2]) -> Result<String, String> {
     const UNSEEN: &str = "not known: whether legacy tables hold proxy-init's rules too";
     let (nothing, legacy) = (json!([]), json!(["legacy"]));

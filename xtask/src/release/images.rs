@@ -1,5 +1,5 @@
-//! The images of a release: for each stage of the Dockerfile that needs no pulled base, an OCI layout with an index of both
-//! architectures.
+//! The images of a release: for each stage of the Dockerfile that needs no pulled base, an OCI layout with an index of
+//! both architectures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ pub(super) fn add_all(commit: &Commit, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless a layout's index has each architecture's image, with its user, entry point, labels and file capabilities.
+/// Fails unless a layout's index has each architecture's image, with its user, entry point, labels and file
+/// capabilities.
 fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
     let read = |file: PathBuf| -> Result<Value> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
     let blob = |descriptor: &Value| -> Result<PathBuf> {
@@ -110,8 +111,8 @@ fn check(stage: &Stage, commit: &Commit, layout: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the commands that publish a release, which this program runs none of. What is signed is named by its digest: a tag may
-/// name something else by then.
+/// Prints the commands that publish a release, which this program runs none of. What is signed is named by its digest:
+/// a tag may name something else by then.
 pub(super) fn print_how_to_push(folder: &Path) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     println!(
