@@ -2,7 +2,8 @@
 //! --simulate prints.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
@@ -647,7 +648,9 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
     log.read_line(&mut first).unwrap();
     assert!(first.contains("waiting for the xtables lock"), "{first}");
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    std::fs::write(&gate, "go\n").unwrap();
+    // For reading too: opening it doesn't wait, whether the command still reads or was killed for taking too long.
+    let mut gate = File::options().read(true).write(true).open(&gate).unwrap();
+    gate.write_all(b"go\n").unwrap();
     assert!(child.wait().unwrap().success());
     let lines: Vec<_> = log.lines().map(Result::unwrap).collect();
     let time = |line: &str| line.split('"').nth(1).unwrap().to_owned();
