@@ -392,7 +392,11 @@ impl Work<'_, '_> {
 
     fn install_over_netlink(&mut self, mode: Mode, planner: Planner) -> Result<(), Error> {
         // In a fresh namespace, this only looks at which legacy tables there are.
-        let in_legacy = self.legacy_rules()?;
+        let in_legacy = match self.legacy_rules() {
+            // Without the privilege to read them, there is none to install either, and installing says so.
+            Err(Error::NotPermitted { .. }) => LegacyRules::None,
+            in_legacy => in_legacy?,
+        };
         match &in_legacy {
             LegacyRules::Some if !self.install.replace_other_backend => {
                 return Err(Error::OtherBackend {
@@ -543,12 +547,9 @@ impl Work<'_, '_> {
 
     fn legacy_rules(&self) -> Result<LegacyRules, Error> {
         let Presence { families, unseen } = self.legacy_tables();
-        Ok(match legacy::read::read_nat(&families) {
-            Ok(found) if found.holds(Mode::Legacy) => LegacyRules::Some,
-            Ok(_) => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
-            // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::NotPermitted { .. }) => LegacyRules::None,
-            Err(error) => return Err(error),
+        Ok(match legacy::read::read_nat(&families)? {
+            found if found.holds(Mode::Legacy) => LegacyRules::Some,
+            _ => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
         })
     }
 

@@ -194,6 +194,23 @@ fn a_look_that_fails_after_the_commit_does_not_hide_that_the_rules_are_in() {
     }
 }
 
+/// As under a seccomp filter that allows netlink, but not this.
+#[test]
+fn legacy_tables_that_cannot_be_read_are_not_taken_for_empty() {
+    for mode in ["nft", "native"] {
+        let namespace = Namespace::new();
+        Flags::default().add_with_iptables(&namespace, "legacy");
+        let line = Run::new(&chart_in(mode))
+            .failing("getsockopt", "EPERM")
+            .output(&namespace)
+            .last_line();
+        let unknown = "the rules are installed, but it is not known whether another mode holds";
+        assert!(line.contains(unknown) && line.contains("EPERM"), "{mode}: {line}");
+        let rules = namespace.sh("nft list ruleset");
+        assert!(rules.contains("4143") && rules.contains("4140"), "{mode}: {rules}");
+    }
+}
+
 /// The kernel commits while it is sent the rules; what it answers is received later.
 #[test]
 fn rules_whose_commit_is_not_answered_are_not_said_to_be_absent() {
