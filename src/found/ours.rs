@@ -105,7 +105,10 @@ mod tests {
                 tables,
                 not_known: vec![],
             };
-            [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| found.holds(mode))
+            let held = [Mode::Nft, Mode::Legacy, Mode::Native].map(|mode| found.holds(mode));
+            assert_eq!(found.holders().count(), held.iter().filter(|&&held| held).count());
+            assert!(found.holders().all(|mode| found.holds(mode)));
+            held
         };
         assert_eq!(held(vec![]), [false, false, false]);
         assert_eq!(held(expected(Mode::Nft, &rulesets)), [true, false, false]);

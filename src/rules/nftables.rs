@@ -330,6 +330,11 @@ mod tests {
         let (v4, v6) = (Family::V4, Family::V6);
         for (condition, text) in [
             (is_of(v4), "meta nfproto ipv4"),
+            (masked(Field::Mark, 1, 1, false), "meta mark & 0x00000001 == 0x00000001"),
+            (
+                masked(Field::ConnectionMark, 0xff, 2, true),
+                "ct mark & 0x000000ff != 0x00000002",
+            ),
             (is_of(v6), "meta nfproto ipv6"),
             (Condition::is(Field::Protocol, TCP), "meta l4proto tcp"),
             (Condition::is(Field::Protocol, 17), "meta l4proto udp"),

@@ -445,6 +445,50 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_only_counts_does_nothing() {
+        let with = |effects: &[Effect], action| Rule {
+            effects: effects.to_vec(),
+            ..rule([to_port(80)], action)
+        };
+        let mark = Effect::Mark {
+            field: Field::Mark,
+            to: None,
+            text: "meta mark set 1".to_owned(),
+        };
+        let log = Effect::Other("log".to_owned());
+        let goes_on = || Action::Continue(None);
+        for (rule, does) in [
+            (with(&[], goes_on()), false),
+            (with(std::slice::from_ref(&log), goes_on()), false),
+            (with(&[log, mark], goes_on()), true),
+            (with(&[], Action::Accept), true),
+        ] {
+            assert_eq!(rule.does_something(), does, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_rule_without_a_verdict_does_is_its_effects() {
+        let log = Effect::Other("log".to_owned());
+        assert_eq!(without_verdict(vec![]), (Action::Continue(None), vec![]));
+        let logs = Action::Continue(Some("log".to_owned()));
+        assert_eq!(without_verdict(vec![log]), (logs, vec![]));
+        assert_eq!(without_verdict(vec![Effect::Untrack]), (Action::Untrack, vec![]));
+    }
+
+    #[test]
+    fn a_translation_is_written_with_its_ports() {
+        let address = |text: &str| Some(text.parse().unwrap());
+        for (address, ports, text) in [
+            (address("192.0.2.1"), Some((80, 80)), "dnat to 192.0.2.1:80"),
+            (address("2001:db8::1"), Some((80, 90)), "dnat to [2001:db8::1]:80-90"),
+            (address("192.0.2.1"), None, "dnat to 192.0.2.1"),
+        ] {
+            assert_eq!(Nat::to("dnat to", address, ports).text, text);
+        }
+    }
+
+    #[test]
     fn numbers_are_as_large_as_their_fields() {
         for (field, largest) in [
             (Field::Family, 255),

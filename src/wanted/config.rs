@@ -531,6 +531,8 @@ mod tests {
             assert_eq!(text.parse::<IdRange>().unwrap().to_string(), text);
         }
         assert_eq!("7-7".parse::<IdRange>().unwrap().to_string(), "7");
+        let range: IdRange = "5-9".parse().unwrap();
+        assert_eq!((range.first(), range.last(), range.numbers()), (5, 9, (5, 9)));
         for text in [
             "",
             "-",

@@ -321,6 +321,17 @@ mod tests {
     }
 
     #[test]
+    fn every_rule_counts() {
+        let rulesets = plan(&config());
+        let planned = rulesets.iter().flat_map(|ruleset| &ruleset.rules).map(|(_, rule)| rule);
+        let table = native(&rulesets);
+        let own = table.chains.iter().filter(|chain| chain.base.is_none());
+        for rule in planned.chain(own.flat_map(|chain| &chain.rules)) {
+            assert_eq!(rule.counters, Some(Default::default()), "{rule:?}");
+        }
+    }
+
+    #[test]
     fn a_comment_names_what_fits() {
         let mut config = config();
         config.ignored_inbound_ports = (1..=100)
