@@ -160,8 +160,8 @@ fn tell(datagram: &[u8]) {
     }
 }
 
-/// The text with those of its characters escaped that can't be seen, such as control characters and those that turn the direction
-/// of writing around.
+/// The text with those of its characters escaped that can't be seen, such as control characters and those that turn the
+/// direction of writing around.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {

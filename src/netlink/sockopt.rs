@@ -164,7 +164,8 @@ pub(crate) fn has_ipv6() -> bool {
     *HAS_IPV6.get_or_init(|| {
         // Asked for a protocol that there can't be, a kernel with IPv6 says EINVAL before it makes a socket
         // (inet6_create in net/ipv6/af_inet6.c), and so sooner than it could make and close one. With SOCK_CLOEXEC,
-        // musl would then ask again without it. SAFETY: the call takes numbers only.
+        // musl would then ask again without it.
+        // SAFETY: the call takes numbers only.
         let socket = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM, -1) };
         socket >= 0 || Errno::last() != Errno::EAFNOSUPPORT
     })

@@ -59,8 +59,8 @@ impl UserNamespace {
     }
 
     /// Has a process in the user namespace make a system call on what processes share, such as a socket. Of what the
-    /// call writes into memory, nothing is seen here. On an error, nothing was done; none: that process was killed, and
-    /// it isn't known whether anything was.
+    /// call writes into memory, nothing is seen here. On an error, nothing was done; none: that process was killed or
+    /// can't be waited for, and it isn't known whether anything was.
     ///
     /// `call` must not allocate: another thread may have been about to, and its lock stays locked in the new process.
     pub(super) fn call(&self, call: impl FnOnce() -> Result<(), Errno>) -> Option<Result<(), Errno>> {
