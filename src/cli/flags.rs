@@ -4,12 +4,12 @@
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
+use crate::operate::validate::Validate;
 use crate::rules::Name;
 use crate::wanted::flags;
 use crate::wanted::{Choice, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
@@ -42,9 +42,7 @@ pub(super) struct Settings {
     pub(super) allow_host_network: bool,
     pub(super) use_wait_flag: bool,
     pub(super) timeout_close_wait_secs: Option<u32>,
-    pub(super) listen_addr: Option<SocketAddr>,
-    pub(super) connect_addr: Option<SocketAddr>,
-    pub(super) timeout: Option<Duration>,
+    pub(super) validate: Validate,
     pub(super) to: Option<SocketAddr>,
     pub(super) from: Option<(IpAddr, Option<u16>)>,
     pub(super) in_device: Option<Name>,
@@ -491,7 +489,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "listen-addr",
         placeholder: "ADDRESS",
-        value: Value::Word(|to, text| set(&mut to.listen_addr, values::address(text).map(Some))),
+        value: Value::Word(|to, text| set(&mut to.validate.listen, values::address(text))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "Where the proxy listens for outbound connections\n\
@@ -501,7 +499,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "connect-addr",
         placeholder: "ADDRESS",
-        value: Value::Word(|to, text| set(&mut to.connect_addr, values::address(text).map(Some))),
+        value: Value::Word(|to, text| set(&mut to.validate.connect, values::address(text))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "Where to connect to; it needs a route, but no host\n\
@@ -511,7 +509,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "timeout",
         placeholder: "DURATION",
-        value: Value::Word(|to, text| set(&mut to.timeout, values::duration(text).map(Some))),
+        value: Value::Word(|to, text| set(&mut to.validate.timeout, values::duration(text))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
         help: "How long the connection may take, e.g. 500ms or 1m30s [default: 10s]",

@@ -70,8 +70,11 @@ const VALIDATOR: &str = "linkerd2-network-validator";
 const LOG_FORMAT: &str = "LINKERD_VALIDATOR_LOG_FORMAT";
 const LOG_LEVEL: &str = "LINKERD_VALIDATOR_LOG_LEVEL";
 
+/// Where the environment has --iptables-mode, as kube-proxy's images have it.
+const IPTABLES_MODE: &str = "IPTABLES_MODE";
+
 /// Where the environment has --no-fallback.
-const NO_FALLBACK_VARIABLE: &str = "PROXY_INIT_NO_FALLBACK";
+const NO_FALLBACK: &str = "PROXY_INIT_NO_FALLBACK";
 
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
@@ -120,41 +123,27 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
     };
     let word = given.word.unwrap_or_default();
     let subject = || Subcommand::from_name(word).unwrap_or(Subcommand::Install);
-    match subcommand {
-        Subcommand::Verify if given.is_about_no_rules() => Ok(recognize(given.read()?)),
-        Subcommand::Install
-        | Subcommand::Show
-        | Subcommand::Verify
-        | Subcommand::Uninstall
-        | Subcommand::Detect
-        | Subcommand::Validate => run(subcommand, given.read()?, environment),
-        Subcommand::Explain => given
-            .read()
-            .and_then(|settings| explain(word, settings))
-            .map_err(|text| see_help(&text, subcommand)),
-        Subcommand::Help => Ok(Command::Print(manual::help(subject(), true))),
-        Subcommand::Man => Ok(Command::Print(manual::man(subject()))),
-        Subcommand::Completions => Ok(Command::Print(manual::completions(word))),
-    }
-}
-
-/// What a subcommand that takes flags is to do.
-fn run(subcommand: Subcommand, settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
-    let log = log(&settings);
-    let output = settings.output;
+    let with_help = |text: String| match subcommand {
+        Subcommand::Explain => see_help(&text, subcommand),
+        _ => text,
+    };
+    let settings = given.read().map_err(with_help)?;
+    let (log, output) = (log(&settings), settings.output);
     Ok(match subcommand {
+        Subcommand::Verify if given.is_about_no_rules() => recognize(settings),
+        Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
+        Subcommand::Install => match settings.simulate {
+            Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
+            None => Command::Install(Box::new(install(settings, environment)?), log),
+        },
+        Subcommand::Show => Command::Show(settings.netns, output),
+        Subcommand::Explain => explain(word, settings).map_err(with_help)?,
         Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
         Subcommand::Detect => Command::Detect(settings.netns, output),
-        Subcommand::Show => Command::Show(settings.netns, output),
-        Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
-        // Those that take a word don't get here.
-        Subcommand::Install | Subcommand::Explain | Subcommand::Help | Subcommand::Man | Subcommand::Completions => {
-            match settings.simulate {
-                Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
-                None => Command::Install(Box::new(install(settings, environment)?), log),
-            }
-        }
         Subcommand::Validate => validate(settings, environment)?,
+        Subcommand::Help => Command::Print(manual::help(subject(), true)),
+        Subcommand::Man => Command::Print(manual::man(subject())),
+        Subcommand::Completions => Command::Print(manual::completions(word)),
     })
 }
 
@@ -176,43 +165,44 @@ fn is_json(name: &str, subcommand: Subcommand, arguments: &[OsString]) -> Option
     })
 }
 
+/// What a variable of the environment says that stands for a flag, read as the flag is; none where it is not set, or empty.
+fn from_environment<T>(
+    name: &str,
+    environment: Environment<'_>,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let value = environment(name).filter(|value| !value.is_empty());
+    let value = value.map(|value| read(&value.to_string_lossy()));
+    value
+        .transpose()
+        .map_err(|reason| format!("{name} in the environment {reason}"))
+}
+
 /// linkerd-network-validator has two variables in the environment, for where the flags are not given.
 fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
-    let look = |name| environment(name).filter(|value| !value.is_empty());
-    if let (None, Some(text)) = (&settings.log_format, look(LOG_FORMAT)) {
-        settings.log_format = Some(text.to_string_lossy().into_owned());
+    if settings.log_format.is_none() {
+        settings.log_format = from_environment(LOG_FORMAT, environment, |text| Ok(text.to_owned()))?;
     }
-    if let (None, Some(text)) = (settings.log_level, look(LOG_LEVEL)) {
-        let level = values::log_level(&text.to_string_lossy());
-        settings.log_level = Some(level.map_err(|reason| format!("{LOG_LEVEL} in the environment {reason}"))?);
+    if settings.log_level.is_none() {
+        settings.log_level = from_environment(LOG_LEVEL, environment, values::log_level)?;
     }
-    let mut validate = Validate::default();
-    validate.listen = settings.listen_addr.unwrap_or(validate.listen);
-    validate.connect = settings.connect_addr.unwrap_or(validate.connect);
-    validate.timeout = settings.timeout.unwrap_or(validate.timeout);
-    Ok(Command::Validate(validate, log(&settings)))
+    let log = log(&settings);
+    Ok(Command::Validate(settings.validate, log))
 }
 
 /// The log of a run. A format that is not known is plain, as linkerd-init has it: a log is no reason to keep a pod from
 /// starting.
 fn log(settings: &Settings) -> Log {
-    let level = settings.log_level.unwrap_or_default();
-    match settings
-        .log_format
-        .as_deref()
-        .map(|text| (text, values::log_format(text)))
-    {
-        None => Log::new(Format::default(), level),
-        Some((_, Some(format))) => Log::new(format, level),
-        Some((text, None)) => {
-            let mut log = Log::new(Format::Plain, level);
-            log.add(
-                Level::Warning,
-                format_args!("log format \"{text}\" is neither plain nor json: this log is plain"),
-            );
-            log
-        }
+    let text = settings.log_format.as_deref();
+    let format = text.map_or(Some(Format::default()), values::log_format);
+    let mut log = Log::new(format.unwrap_or(Format::Plain), settings.log_level.unwrap_or_default());
+    if let (None, Some(text)) = (format, text) {
+        log.add(
+            Level::Warning,
+            format_args!("log format \"{text}\" is neither plain nor json: this log is plain"),
+        );
     }
+    log
 }
 
 /// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how
@@ -257,13 +247,12 @@ fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
         }
     }
     let connection = Connection {
-        direction,
-        to,
         from,
         from_port: from_port.flatten(),
         uid: settings.uid,
         gid: settings.gid,
         device,
+        ..Connection::new(direction, to)
     };
     Ok(Command::Explain(
         settings.netns,
@@ -282,7 +271,7 @@ fn uninstall(settings: Settings) -> Uninstall {
 }
 
 fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
-    let choice = choice(&settings, environment("IPTABLES_MODE"))?;
+    let choice = choice(&settings, environment)?;
     // Each field is named, so that the compiler asks for those of new flags.
     let config = Config {
         inbound_port: required(INCOMING_PROXY_PORT, settings.incoming_proxy_port, 4143)?,
@@ -324,7 +313,10 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         iptables_dir: iptables_dir(&settings.firewall_bin_path),
         wait_for_lock: settings.use_wait_flag,
         replace_other_backend: settings.replace_other_backend,
-        no_fallback: no_fallback(settings.no_fallback, environment)?,
+        no_fallback: match settings.no_fallback {
+            Some(no_fallback) => no_fallback,
+            None => from_environment(NO_FALLBACK, environment, values::boolean)?.unwrap_or_default(),
+        },
         netns: settings.netns,
         close_wait_timeout: settings.timeout_close_wait_secs,
         host_network: match (settings.allow_host_network, environment(IN_A_POD)) {
@@ -333,17 +325,6 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
             (false, None) => HostNetwork::Warn,
         },
     })
-}
-
-/// Whether to fail where a mode can't be used: the flag says so, or else the environment.
-fn no_fallback(flag: Option<bool>, environment: Environment<'_>) -> Result<bool, String> {
-    let word = environment(NO_FALLBACK_VARIABLE).filter(|word| !word.is_empty());
-    match (flag, word) {
-        (Some(flag), _) => Ok(flag),
-        (None, Some(word)) => values::boolean(&word.to_string_lossy())
-            .map_err(|reason| format!("{NO_FALLBACK_VARIABLE} in the environment {reason}")),
-        (None, None) => Ok(false),
-    }
 }
 
 fn required(flag: &str, port: Option<Port>, example: u16) -> Result<Port, String> {
@@ -358,17 +339,15 @@ fn iptables_dir(path: &str) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// The mode: that of the flag, or else of the environment (as kube-proxy's images have it), or else of the iptables
-/// binary's name, or else linkerd-init's default.
-fn choice(settings: &Settings, iptables_mode: Option<OsString>) -> Result<Choice, String> {
+/// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else linkerd-init's
+/// default.
+fn choice(settings: &Settings, environment: Environment<'_>) -> Result<Choice, String> {
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);
     }
-    let environment = iptables_mode.unwrap_or_default();
-    match values::mode(&environment.to_string_lossy()) {
-        Ok(Some(choice)) => Ok(choice),
-        Ok(None) => choice_of_binary(&settings.firewall_bin_path),
-        Err(reason) => Err(format!("IPTABLES_MODE in the environment {reason}")),
+    match from_environment(IPTABLES_MODE, environment, values::mode)?.flatten() {
+        Some(choice) => Ok(choice),
+        None => choice_of_binary(&settings.firewall_bin_path),
     }
 }
 
