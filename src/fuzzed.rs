@@ -111,15 +111,7 @@ fn exercise(table: Table) {
         not_known: Vec::new(),
     };
     for direction in Direction::ALL {
-        let connection = Connection {
-            direction,
-            to: SocketAddr::from(([10, 0, 0, 1], 80)),
-            from: None,
-            from_port: None,
-            uid: None,
-            gid: None,
-            device: None,
-        };
+        let connection = Connection::new(direction, SocketAddr::from(([10, 0, 0, 1], 80)));
         let _ = Explained::of(&found, &connection).text();
     }
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {

@@ -261,15 +261,12 @@ impl Validate {
 
     /// What the rules do with the connection.
     fn what_rules_do(&self) -> String {
+        // An IPv4-mapped address stands for an IPv4 connection.
+        let to = SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port());
         let connection = Connection {
-            direction: Direction::Outbound,
-            // An IPv4-mapped address stands for an IPv4 connection.
-            to: SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port()),
-            from: None,
-            from_port: None,
             uid: Some(geteuid().as_raw()),
             gid: Some(getegid().as_raw()),
-            device: None,
+            ..Connection::new(Direction::Outbound, to)
         };
         match explain(None, &connection, |explained| self.in_words(explained)) {
             Ok(words) => words,
