@@ -306,37 +306,26 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
         }
         is_quoted ^= word.matches('"').count() % 2 == 1;
     }
+    on_lines(parts, start, indent, WIDTH)
+}
+
+/// Flags, each with its value, on lines that fit a terminal, indented.
+pub(super) fn wrapped(flags: &[String]) -> String {
+    let with_values = flags.chunk_by(|_, next| !next.starts_with("--"));
+    on_lines(with_values.map(|flag| flag.join(" ")), "  ", 2, WIDTH - 1)
+}
+
+/// Parts on lines of this width, the first line after `start`, all others indented by so much.
+fn on_lines(parts: impl IntoIterator<Item = String>, start: &str, indent: usize, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + part.chars().count() <= WIDTH => *line += &format!(" {part}"),
+            Some(line) if line.chars().count() + 1 + part.chars().count() <= width => *line += &format!(" {part}"),
             Some(_) => lines.push(format!("{:indent$}{part}", "")),
             None => lines.push(format!("{start}{part}")),
         }
     }
     lines.join("\n")
-}
-
-/// Flags, each with its value, on lines that fit a terminal, indented.
-pub(super) fn wrapped(flags: &[String]) -> String {
-    let mut text = String::new();
-    let mut length = 0;
-    for (index, word) in flags.iter().enumerate() {
-        // A value stays on the line of its flag.
-        let value = flags.get(index + 1).filter(|next| !next.starts_with("--"));
-        let more = word.len() + value.map_or(0, |value| value.len() + 1);
-        if index == 0 {
-            text += "  ";
-        } else if word.starts_with("--") && length + 1 + more > WIDTH - 2 {
-            text += "\n  ";
-            length = 0;
-        } else {
-            text += " ";
-        }
-        text += word;
-        length += 1 + word.len();
-    }
-    text
 }
 
 #[cfg(test)]
