@@ -327,7 +327,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
 fn what_is_open(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
-        let leads_on = |rule: &Rule| matches!(rule.action, Action::Jump(_) | Action::Goto(_));
+        let leads_on = |rule: &Rule| rule.action.target().is_some();
         return match at.rule().is_some_and(leads_on) {
             true => format!("{at} leads to more rules than were followed"),
             false => format!("{at} does something that is not understood"),

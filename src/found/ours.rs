@@ -78,14 +78,8 @@ impl Rule {
 
     /// Which of proxy-init's chains it leads to, by a jump, a goto or an entry of a verdict map; none if to none.
     pub fn leads_to(&self, table: &Table) -> Option<ChainName> {
-        match &self.action {
-            Action::Jump(chain) | Action::Goto(chain) => ChainName::own(chain),
-            Action::Map(_, map) => table.set(map)?.verdicts.iter().find_map(|(_, action)| match action {
-                Action::Jump(chain) | Action::Goto(chain) => ChainName::own(chain),
-                _ => None,
-            }),
-            _ => None,
-        }
+        let mut outcomes = table.outcomes(&self.action);
+        outcomes.find_map(|action| ChainName::own(action.target()?))
     }
 }
 

@@ -377,6 +377,16 @@ pub enum Action {
     Unknown(String),
 }
 
+impl Action {
+    /// The chain to which it leads, for good or not; none if to none.
+    pub fn target(&self) -> Option<&Name> {
+        match self {
+            Action::Jump(chain) | Action::Goto(chain) => Some(chain),
+            _ => None,
+        }
+    }
+}
+
 /// What a rule that changes addresses changes them to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nat {

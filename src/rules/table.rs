@@ -6,7 +6,7 @@ use crate::rules::family::Family;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::rule::{Rule, Values};
+use crate::rules::rule::{Action, Rule, Values};
 use crate::rules::set::Set;
 
 /// The part of the kernel that holds a table.
@@ -126,6 +126,17 @@ impl Table {
     pub fn numbers<'a>(&'a self, values: &'a Values) -> Option<&'a [(u128, u128)]> {
         let elements = || self.set_of(values)?.elements.as_ref().map(Intervals::as_slice);
         values.listed().or_else(elements)
+    }
+
+    /// What a rule of this table with this action may do: what it says, or what its verdict map does.
+    pub fn outcomes<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
+        let map = match action {
+            Action::Map(_, map) => self.set(map),
+            _ => None,
+        };
+        let itself = Some(action).filter(|action| !matches!(action, Action::Map(..)));
+        let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
+        itself.into_iter().chain(verdicts.map(|(_, action)| action))
     }
 
     /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that

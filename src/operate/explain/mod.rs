@@ -16,7 +16,7 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
-use crate::rules::{Action, Name, Rule};
+use crate::rules::{Name, Rule};
 use crate::walk::{Matched, Place, Step};
 use crate::wanted::{Direction, Mode};
 
@@ -93,11 +93,9 @@ impl ExplainedStep<'_> {
     fn why(&self) -> String {
         match (&self.walked.matched, &self.verdict) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
-            (Matched::Yes(action), None) => match action {
-                Action::Jump(chain) | Action::Goto(chain) if self.is_empty(chain) => {
-                    format!("to {chain}, which has no rules")
-                }
-                action => words::action(action),
+            (Matched::Yes(action), None) => match action.target().filter(|chain| self.is_empty(chain)) {
+                Some(chain) => format!("to {chain}, which has no rules"),
+                None => words::action(action),
             },
             (Matched::No(reason), _) => words::why_not(self.walked.at.table(), reason),
             (Matched::Perhaps(reason), _) => words::why_not_known(reason),

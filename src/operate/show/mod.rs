@@ -47,21 +47,7 @@ pub struct Backend<'a> {
     /// The chains, in the order in which they run; each after the rule that leads to it.
     pub chains: Vec<ShownChain<'a>>,
     /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
-    pub later: Vec<Later>,
-}
-
-/// A base chain that runs after proxy-init's rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Later {
-    /// The family of its table.
-    pub family: TableFamily,
-    /// Its name, after the name of its table.
-    pub name: String,
-    /// The same without the table's family, so that both families' chains have the same.
-    pub title: String,
-    /// Where it is hooked, and its policy.
-    pub base: Base,
+    pub later: Vec<Slot<'a>>,
 }
 
 /// A chain.
@@ -166,7 +152,7 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
         let Some(ours) = found.table_of(mode, family) else {
             continue;
         };
-        let on_the_way = Later::HOOKS.iter().flat_map(|&hook| found.chains_at(family, hook));
+        let on_the_way = WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook));
         for slot in on_the_way.filter(|slot| !slot.table.is(ours) && can_drop(slot)) {
             if !slots.contains(&slot) {
                 slots.push(slot);
@@ -189,38 +175,31 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
         }
     }
     slots.sort_by_key(|slot| {
-        let place = Later::HOOKS.iter().position(|hook| *hook == slot.base.hook);
+        let place = WAY_OF_REDIRECTED.iter().position(|hook| *hook == slot.base.hook);
         (place, slot.order())
     });
-    let later = slots.into_iter().map(|slot| Later {
-        family: slot.table.family,
-        name: format!("{} {}", slot.table, slot.chain.name),
-        title: title(slot.table, slot.chain),
-        base: slot.base,
+    slots.retain(|slot| {
+        let name = full_name(slot.table, slot.chain);
+        let is_it = |chain: &ShownChain<'_>| chain.family == slot.table.family && chain.name == name;
+        !chains.iter().any(is_it)
     });
-    let is_shown = |later: &Later| {
-        let mut shown = chains.iter();
-        shown.any(|chain| chain.family == later.family && chain.name == later.name)
-    };
     Backend {
         mode,
         flags: exact_flags(mode, found),
-        later: later.filter(|later| !is_shown(later)).collect(),
+        later: slots,
         chains,
     }
 }
 
-impl Later {
-    /// The hooks that redirected connections and their replies pass, in the order in which they are told.
-    const HOOKS: [Hook; 6] = [
-        Hook::Ingress,
-        Hook::Prerouting,
-        Hook::Input,
-        Hook::Output,
-        Hook::Postrouting,
-        Hook::Egress,
-    ];
-}
+/// The hooks that redirected connections and their replies pass, in the order in which they are told.
+const WAY_OF_REDIRECTED: [Hook; 6] = [
+    Hook::Ingress,
+    Hook::Prerouting,
+    Hook::Input,
+    Hook::Output,
+    Hook::Postrouting,
+    Hook::Egress,
+];
 
 /// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
 fn can_drop(slot: &Slot<'_>) -> bool {
@@ -229,36 +208,27 @@ fn can_drop(slot: &Slot<'_>) -> bool {
     let mut next = 0;
     while let Some(chain) = chains.get(next).copied() {
         next += 1;
-        for action in chain.rules.iter().flat_map(|rule| outcomes(table, &rule.action)) {
-            match action {
-                Action::Drop | Action::Unknown(_) => return true,
-                Action::Jump(target) | Action::Goto(target) => {
-                    let target = table.chain(target);
-                    let is_new = |target: &&Chain| chains.iter().all(|known| known.name != target.name);
-                    chains.extend(target.filter(is_new));
-                }
-                _ => {}
+        for action in chain.rules.iter().flat_map(|rule| table.outcomes(&rule.action)) {
+            if matches!(action, Action::Drop | Action::Unknown(_)) {
+                return true;
             }
+            let target = action.target().and_then(|target| table.chain(target));
+            let is_new = |target: &&Chain| chains.iter().all(|known| known.name != target.name);
+            chains.extend(target.filter(is_new));
         }
     }
     slot.base.policy == Policy::Drop
 }
 
-/// What a rule with this action may do: what it says, or what its verdict map does.
-fn outcomes<'a>(table: &'a Table, action: &'a Action) -> Vec<&'a Action> {
-    match action {
-        Action::Map(_, map) => {
-            let verdicts = table.set(map).into_iter().flat_map(|map| &map.verdicts);
-            verdicts.map(|(_, action)| action).collect()
-        }
-        action => vec![action],
-    }
+/// A chain's name, after that of its table.
+fn full_name(table: &Table, chain: &Chain) -> String {
+    format!("{table} {}", chain.name)
 }
 
-/// A chain's name, after that of its table without the family where each family may have one of that name.
+/// The same without the family where each family may have a table of that name.
 fn title(table: &Table, chain: &Chain) -> String {
     if !matches!(table.family, TableFamily::Ip(_)) {
-        return format!("{table} {}", chain.name);
+        return full_name(table, chain);
     }
     let legacy = match table.subsystem {
         Subsystem::Legacy => "legacy ",
@@ -335,7 +305,7 @@ impl<'a> Way<'a> {
         if table.is(self.ours) {
             chain.name.to_string()
         } else if with_family {
-            format!("{table} {}", chain.name)
+            full_name(table, chain)
         } else {
             title(table, chain)
         }
@@ -372,13 +342,8 @@ impl<'a> Way<'a> {
         self.chains.push(shown);
         let upto = jump.map_or(chain.rules.len(), |jump| jump + 1);
         for rule in chain.rules.iter().take(upto) {
-            let targets = outcomes(table, &rule.action)
-                .into_iter()
-                .filter_map(|action| match action {
-                    Action::Jump(target) | Action::Goto(target) => Some(target),
-                    _ => None,
-                });
-            let mut targets: Vec<&Name> = targets.collect();
+            let outcomes = table.outcomes(&rule.action);
+            let mut targets: Vec<&Name> = outcomes.filter_map(Action::target).collect();
             targets.dedup();
             for target in targets.into_iter().filter_map(|name| table.chain(name)) {
                 self.add(table, target, depth + 1, None);

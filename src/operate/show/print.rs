@@ -1,13 +1,14 @@
 //! What is shown, as text and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
-use super::{Backend, Effect, Later, Shown, ShownChain, ShownRule};
+use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, title};
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, wrapped};
-use crate::rules::{Base, Family, TableFamily};
+use crate::rules::{Family, TableFamily};
+use crate::walk::Slot;
 use crate::wanted::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
@@ -72,13 +73,13 @@ fn backend(backend: &Backend<'_>) -> Value {
     object(value)
 }
 
-fn later(later: &Later) -> Value {
+fn later(slot: &Slot<'_>) -> Value {
     let value = vec![
-        ("family", family(later.family).into()),
-        ("chain", later.name.as_str().into()),
-        ("hook", later.base.hook.to_string().into()),
-        ("priority", later.base.priority.into()),
-        ("policy", later.base.policy.to_string().into()),
+        ("family", family(slot.table.family).into()),
+        ("chain", full_name(slot.table, slot.chain).into()),
+        ("hook", slot.base.hook.to_string().into()),
+        ("priority", slot.base.priority.into()),
+        ("policy", slot.base.policy.to_string().into()),
     ];
     object(value)
 }
@@ -194,9 +195,9 @@ impl Backend<'_> {
     fn write(&self, text: &mut String, colour: bool) {
         let is_used = |name: &&str| self.chains.iter().any(|chain| counted(chain) == *name);
         let used: Vec<&str> = COUNTED.into_iter().filter(is_used).collect();
-        let mut title = format!("{} mode", self.mode);
+        let mut mode = format!("{} mode", self.mode);
         if self.flags.is_none() {
-            title += ": not one complete, untouched installation (see proxy-init verify)";
+            mode += ": not one complete, untouched installation (see proxy-init verify)";
         }
         let mut names = vec![""];
         let mut columns = vec!["#"];
@@ -206,7 +207,7 @@ impl Backend<'_> {
         }
         names.extend(["", "", ""]);
         columns.extend(["matches", "does", "why"]);
-        let mut lines = vec![Line::text(Letters::Bold, title)];
+        let mut lines = vec![Line::text(Letters::Bold, mode)];
         for head in [names, columns] {
             lines.push(Line {
                 letters: Letters::Dim,
@@ -219,17 +220,15 @@ impl Backend<'_> {
         }
         if !self.later.is_empty() {
             lines.push(Line::text(Letters::Bold, "after these, and can drop".to_owned()));
-            let mut told: Vec<String> = Vec::new();
-            for Later { title, base, .. } in &self.later {
-                let Base {
-                    hook, priority, policy, ..
-                } = base;
-                let line = format!("{title} ({hook}, priority {priority}, policy {policy})");
-                // Those of both families are one line.
-                if !told.contains(&line) {
-                    told.push(line);
-                }
-            }
+            let in_words = |slot: &Slot<'_>| {
+                let (title, base) = (title(slot.table, slot.chain), slot.base);
+                let (hook, priority, policy) = (base.hook, base.priority, base.policy);
+                format!("{title} ({hook}, priority {priority}, policy {policy})")
+            };
+            let mut told: Vec<String> = self.later.iter().map(in_words).collect();
+            // Those of both families are one line.
+            let mut seen = HashSet::new();
+            told.retain(|line| seen.insert(line.clone()));
             lines.extend(told.into_iter().map(|line| Line::text(Letters::Plain, line)));
         }
         if let Some(flags) = &self.flags {
