@@ -167,4 +167,10 @@ mod tests {
             assert_eq!(new.meets(&[(number, number)]), tracked.state == State::New);
         }
     }
+
+    #[test]
+    fn whatever_differs_in_anything_has_another_number() {
+        let numbers: std::collections::HashSet<u128> = Tracked::all().map(Tracked::number).collect();
+        assert_eq!(numbers.len(), State::ALL.len() * 8);
+    }
 }
