@@ -93,17 +93,11 @@ fn integer(text: &str) -> Option<i64> {
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
     let lower = digits.to_ascii_lowercase();
-    let (digits, radix) = if let Some(digits) = lower.strip_prefix("0x") {
-        (digits, 16)
-    } else if let Some(digits) = lower.strip_prefix("0b") {
-        (digits, 2)
-    } else if let Some(digits) = lower.strip_prefix("0o") {
-        (digits, 8)
-    } else if let Some(digits) = lower.strip_prefix('0').filter(|digits| !digits.is_empty()) {
-        (digits, 8)
-    } else {
-        (lower.as_str(), 10)
-    };
+    let prefixes = [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)].into_iter();
+    let (digits, radix) = prefixes
+        .filter_map(|(prefix, radix)| Some((lower.strip_prefix(prefix)?, radix)))
+        .find(|(digits, _)| !digits.is_empty())
+        .unwrap_or((&lower, 10));
     let is_parted_well = !digits.contains("__") && !digits.ends_with('_') && (radix != 10 || !digits.starts_with('_'));
     if digits.starts_with(['+', '-']) || !is_parted_well {
         return None;
