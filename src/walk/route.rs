@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::found::Found;
-use crate::found::Listener;
+use crate::found::{Found, Listener};
 use crate::rules::{Action, Family, Field, Hook, Intervals, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State};
@@ -273,8 +272,8 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
         // (`tcp_v4_early_demux`); what lo brings back isn't looked up.
         (Way::In, Hook::Input) => match state.packet {
             Packet::First => {}
-            Packet::Reply => state.join_client(),
-            Packet::Ack => state.join_server(),
+            Packet::Reply => state.join_socket(false),
+            Packet::Ack => state.join_socket(true),
         },
         _ => {}
     }
@@ -301,10 +300,7 @@ fn ack(state: State<'_>, way: Way) -> State<'_> {
 /// A packet at the beginning of its way.
 fn set_out(mut state: State<'_>, way: Way) -> State<'_> {
     if way.is_from_here() {
-        match state.packet {
-            Packet::Reply => state.join_server(),
-            Packet::First | Packet::Ack => state.join_client(),
-        }
+        state.join_socket(state.packet == Packet::Reply);
         state.set(Field::InInterface, Intervals::one(0));
     } else {
         state.set(Field::OutInterface, Intervals::one(0));
@@ -314,7 +310,7 @@ fn set_out(mut state: State<'_>, way: Way) -> State<'_> {
 
 /// What has become of connections that nothing has dropped.
 fn arrival(mut state: State<'_>) -> Outcome<'_> {
-    state.join_client();
+    state.join_socket(false);
     match state.taken {
         Some((at, _)) if !state.is_untracked() => state.outcome(Fate::Translated, Some(at)),
         taken => state.outcome(Fate::Accepted, taken.map(|(at, _)| at)),

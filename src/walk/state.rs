@@ -52,7 +52,7 @@ pub(super) struct State<'a> {
 }
 
 /// What is known of connections beside their packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Flow {
     /// What the connections' fields were translated from and to.
     pub(super) mapping: Vec<Mapping>,
@@ -119,14 +119,10 @@ impl<'a> State<'a> {
             has_nat: [Some(false); 2],
             is_servers: false,
             flow: Rc::new(Flow {
-                mapping: Vec::new(),
-                pending: Vec::new(),
                 mark: Intervals::one(0),
-                port: None,
-                client: None,
-                server: None,
                 sent_by: leaves_by.clone(),
                 via: leaves_by,
+                ..Flow::default()
             }),
         }
     }
@@ -228,19 +224,15 @@ impl<'a> State<'a> {
         self.connections = self.connections.lacking(&[Field::Uid, Field::Gid]);
     }
 
-    /// Gives the packet the client's socket, if that is of this namespace.
-    pub(super) fn join_client(&mut self) {
-        if let Some(owner) = self.flow.client.clone() {
+    /// Gives the packet the server's socket, or the client's, if that is of this namespace.
+    pub(super) fn join_socket(&mut self, is_servers: bool) {
+        let owner = match is_servers {
+            true => &self.flow.server,
+            false => &self.flow.client,
+        };
+        if let Some(owner) = owner.clone() {
             self.connections = self.connections.of_socket(owner);
-            self.is_servers = false;
-        }
-    }
-
-    /// The same with the server's.
-    pub(super) fn join_server(&mut self) {
-        if let Some(owner) = self.flow.server.clone() {
-            self.connections = self.connections.of_socket(owner);
-            self.is_servers = true;
+            self.is_servers = is_servers;
         }
     }
 
@@ -344,15 +336,14 @@ impl<'a> State<'a> {
     }
 
     /// On which side of the translation a chain of this priority is where the connection's mapping is known from its first
-    /// packet; nothing if nothing is translated at the hook. Destinations of replies are what sources were (`nf_nat_packet` in
-    /// net/netfilter/nf_nat_core.c).
-    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Option<Side> {
-        let is_due = self
-            .flow
-            .pending
-            .iter()
-            .any(|(field, _)| is_translated_at(*field, hook));
-        is_due.then(|| Side::of(priority, nat_priority(hook)))
+    /// packet; before it, if nothing is translated at the hook. Destinations of replies are what sources were (`nf_nat_packet`
+    /// in net/netfilter/nf_nat_core.c).
+    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Side {
+        let mut pending = self.flow.pending.iter();
+        match pending.any(|(field, _)| is_translated_at(*field, hook)) {
+            true => Side::of(priority, nat_priority(hook)),
+            false => Side::Before,
+        }
     }
 
     /// Translates the packet as the first one was, or back.

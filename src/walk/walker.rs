@@ -1,7 +1,6 @@
 //! Takes sets of connections through base chains.
 
-use crate::found::Found;
-use crate::found::Line;
+use crate::found::{Found, Line};
 use crate::rules::flags;
 use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
 use crate::walk::connections::{Connections, Meeting};
@@ -300,43 +299,48 @@ impl<'a, 'g> Walker<'a, 'g> {
 
     /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back, or
     /// after that. Where priorities are equal, either may be.
-    fn as_seen(&mut self, slot: Slot<'a>, mut state: State<'a>) -> Vec<State<'a>> {
-        let priority = slot.order().0;
-        let mut states = Vec::new();
-        match state.translation(self.hook, priority) {
-            Some(Side::After) => state.translate_again(self.hook),
-            Some(Side::NotKnown) => {
-                let question = self.ask(Open::Side(slot, "translates the packet"));
-                let mut other = state.clone();
-                other.translate_again(self.hook);
-                state.assumptions.push(Assumption::yes(question));
-                other.assumptions.push(Assumption::no(question));
-                states.push(other);
-            }
-            Some(Side::Before) | None => {}
+    fn as_seen(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
+        let (hook, priority) = (self.hook, slot.order().0);
+        let side = state.translation(hook, priority);
+        let translated = self.on_side(
+            side,
+            Open::Side(slot, "translates the packet"),
+            state,
+            |state, is_after| {
+                if is_after {
+                    state.translate_again(hook);
+                }
+            },
+        );
+        let mut seen = Vec::new();
+        for mut state in translated.into_iter().rev() {
+            let side = state.tracking(hook, priority);
+            state.is_seen |= side == Side::After;
+            seen.extend(self.on_side(side, Open::Side(slot, "tracks the connection"), state, State::look));
         }
-        states.push(state);
-        let sides = |mut state: State<'a>| match state.tracking(self.hook, priority) {
-            Side::Before => {
-                state.look(false);
-                vec![state]
-            }
-            Side::After => {
-                state.is_seen = true;
-                state.look(true);
-                vec![state]
-            }
-            Side::NotKnown => {
-                let question = self.ask(Open::Side(slot, "tracks the connection"));
-                let mut other = state.clone();
-                state.look(false);
-                other.look(true);
-                state.assumptions.push(Assumption::yes(question));
-                other.assumptions.push(Assumption::no(question));
-                vec![state, other]
-            }
-        };
-        states.into_iter().flat_map(sides).collect()
+        seen
+    }
+
+    /// A packet on one side of something that the kernel does, or, where it isn't known on which, on either. `pass` is told
+    /// whether it is after that.
+    fn on_side(
+        &mut self,
+        side: Side,
+        open: Open<'a>,
+        mut state: State<'a>,
+        pass: impl Fn(&mut State<'a>, bool),
+    ) -> Vec<State<'a>> {
+        if side != Side::NotKnown {
+            pass(&mut state, side == Side::After);
+            return vec![state];
+        }
+        let question = self.ask(open);
+        let mut other = state.clone();
+        pass(&mut state, false);
+        pass(&mut other, true);
+        state.assumptions.push(Assumption::yes(question));
+        other.assumptions.push(Assumption::no(question));
+        vec![state, other]
     }
 
     fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
