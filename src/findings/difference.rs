@@ -7,12 +7,11 @@ use std::collections::HashSet;
 use std::fmt;
 
 use crate::findings::explain::proxy;
-use crate::found::Found;
-use crate::found::{Line, Listener};
-use crate::rules::nftables::set_element;
-use crate::rules::{Action, Chain, Family, Field, Rule, Set, Subsystem, Table, TableFamily};
+use crate::found::{Found, Line, Listener};
+use crate::rules::nftables::{is_of, set_element};
+use crate::rules::{Action, Chain, Family, Field, Intervals, Rule, Set, Subsystem, Table, TableFamily, set_field};
 use crate::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
-use crate::wanted::{ChainName, Direction, Mode};
+use crate::wanted::{ChainName, Direction, Mode, NAT};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -96,20 +95,7 @@ pub enum Problem {
 impl Problem {
     /// Its name for machines.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Problem::NoRules(_) => "no-rules",
-            Problem::NoChain => "no-chain",
-            Problem::Dormant => "dormant",
-            Problem::NotHooked => "not-hooked",
-            Problem::Missing(_) => "missing",
-            Problem::Unexpected(_) => "unexpected",
-            Problem::Different { .. } => "different",
-            Problem::OutOfOrder { .. } => "out-of-order",
-            Problem::Doubled(_) => "doubled",
-            Problem::Shadowed { .. } => "shadowed",
-            Problem::Policy => "policy",
-            Problem::Dropped { .. } => "dropped",
-        }
+        self.names().0
     }
 
     /// Whether it is about rules of other programs, which proxy-init's are right beside.
@@ -145,35 +131,47 @@ impl Problem {
 
     /// What is wrong, in words.
     fn words(&self) -> String {
-        match self {
-            Problem::NoRules(rules) => format!("all {rules} rules are missing"),
-            Problem::NoChain => "not found".to_owned(),
-            Problem::Dormant => "the table is dormant: none of its chains is hooked".to_owned(),
-            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection".to_owned(),
-            Problem::Missing(_) => "missing".to_owned(),
-            Problem::Unexpected(_) => "unexpected".to_owned(),
-            Problem::Different { .. } => "different".to_owned(),
-            Problem::OutOfOrder { .. } => "out of order".to_owned(),
-            Problem::Doubled(_) => "found more than once".to_owned(),
-            Problem::Policy => "the chain's policy drops the connections that bypass the proxy".to_owned(),
+        self.names().1
+    }
+
+    /// Its name for machines, and what is wrong, in words.
+    fn names(&self) -> (&'static str, String) {
+        let does = |verb: &str, certain: &bool| match certain {
+            true => format!("{verb}s"),
+            false => format!("may {verb}"),
+        };
+        let (name, words) = match self {
+            Problem::NoRules(rules) => return ("no-rules", format!("all {rules} rules are missing")),
+            Problem::NoChain => ("no-chain", "not found"),
+            Problem::Dormant => ("dormant", "the table is dormant: none of its chains is hooked"),
+            Problem::NotHooked => (
+                "not-hooked",
+                "the chain is not hooked where it should be, so it sees no connection",
+            ),
+            Problem::Missing(_) => ("missing", "missing"),
+            Problem::Unexpected(_) => ("unexpected", "unexpected"),
+            Problem::Different { .. } => ("different", "different"),
+            Problem::OutOfOrder { .. } => ("out-of-order", "out of order"),
+            Problem::Doubled(_) => ("doubled", "found more than once"),
+            Problem::Policy => (
+                "policy",
+                "the chain's policy drops the connections that bypass the proxy",
+            ),
             Problem::Shadowed {
                 fate,
                 connections,
                 certain,
                 ..
             } => {
-                let does = match (fate, certain) {
-                    (Fate::NotUnderstood, _) => "may take connections away (it is not understood)",
-                    (Fate::Accepted, true) => "lets connections pass by",
-                    (Fate::Translated, true) => "redirects connections",
-                    (Fate::Dropped, true) => "drops connections",
-                    (Fate::Untracked, true) => "keeps connections from being redirected",
-                    (Fate::Accepted, false) => "may let connections pass by",
-                    (Fate::Translated, false) => "may redirect connections",
-                    (Fate::Dropped, false) => "may drop connections",
-                    (Fate::Untracked, false) => "may keep connections from being redirected",
+                let does = match fate {
+                    Fate::NotUnderstood => "may take connections away (it is not understood)".to_owned(),
+                    Fate::Accepted => does("let", certain) + " connections pass by",
+                    Fate::Translated => does("redirect", certain) + " connections",
+                    Fate::Dropped => does("drop", certain) + " connections",
+                    Fate::Untracked => does("keep", certain) + " connections from being redirected",
                 };
-                format!("shadowed: the rule marked + {does}: {connections}")
+                let words = format!("shadowed: the rule marked + {does}: {connections}");
+                return ("shadowed", words);
             }
             Problem::Dropped {
                 connections,
@@ -181,14 +179,16 @@ impl Problem {
                 certain,
                 ..
             } => {
-                let does = if *certain { "drops" } else { "may drop" };
+                let does = does("drop", certain);
                 let what = match packet {
                     Packet::Reply => "the replies to connections that were redirected",
                     Packet::First | Packet::Ack => "connections that were redirected",
                 };
-                format!("dropped: the rule marked + {does} {what}: {connections}")
+                let words = format!("dropped: the rule marked + {does} {what}: {connections}");
+                return ("dropped", words);
             }
-        }
+        };
+        (name, words.to_owned())
     }
 }
 
@@ -246,7 +246,7 @@ fn sees(table: &Table, family: Family) -> bool {
         Family::V4 => Family::V6,
         Family::V6 => Family::V4,
     };
-    let only_other = crate::rules::nftables::is_of(other);
+    let only_other = is_of(other);
     let jump = table
         .chains
         .iter()
@@ -258,16 +258,16 @@ fn sees(table: &Table, family: Family) -> bool {
 /// What differs in a family's nat table.
 fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Found) -> Vec<Finding> {
     let table_family = TableFamily::Ip(family);
-    let held = found.table(subsystem, table_family, crate::wanted::NAT);
+    let held = found.table(subsystem, table_family, NAT);
     let Some(expected) = expected.iter().find(|table| table.family == table_family) else {
         return held.map(leftovers).unwrap_or_default();
     };
     if held.is_none_or(|table| leftovers(table).is_empty()) {
-        let rules = expected.chains.iter().map(|chain| chain.rules.len()).sum();
-        return vec![finding(expected, &format!("table {expected}"), Problem::NoRules(rules))];
+        let problem = Problem::NoRules(expected.rules().count());
+        return vec![finding(expected, &format!("table {expected}"), problem)];
     }
     let mut findings = Vec::new();
-    let mut add = |chain: &Chain, problem| findings.push(finding(expected, &chain.name.to_string(), problem));
+    let mut add = |chain: &Chain, problem| findings.push(finding(expected, &chain.name, problem));
     for chain in &expected.chains {
         let held_chain = held.and_then(|table| table.chain(&chain.name));
         match (chain.base, held.zip(held_chain)) {
@@ -307,8 +307,7 @@ fn leftovers(table: &Table) -> Vec<Finding> {
     for chain in &table.chains {
         let is_ours = ChainName::own(&chain.name).is_some();
         for line in Line::all(table, chain).filter(|line| is_ours || line.rule.leads_to(table).is_some()) {
-            let line = line.to_string();
-            findings.push(finding(table, &chain.name.to_string(), Problem::Unexpected(line)));
+            findings.push(finding(table, &chain.name, Problem::Unexpected(line.to_string())));
         }
     }
     findings
@@ -333,16 +332,16 @@ pub fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
         findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
     }
     for chain in &expected.chains {
-        let name = chain.name.to_string();
-        let held = found.chain(&chain.name);
+        let name = &chain.name;
+        let held = found.chain(name);
         let found_lines = held.map(|held| lines(found, held)).unwrap_or_default();
         let problems = compare(&lines(expected, chain), &found_lines);
-        findings.extend(problems.into_iter().map(|problem| finding(expected, &name, problem)));
+        findings.extend(problems.into_iter().map(|problem| finding(expected, name, problem)));
         let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
         if let Some(held) = held
             && hook(held) != hook(chain)
         {
-            findings.push(finding(expected, &name, Problem::NotHooked));
+            findings.push(finding(expected, name, Problem::NotHooked));
         }
     }
     findings.extend(compare_sets(expected, found));
@@ -352,46 +351,34 @@ pub fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     let place = |set: &Set| format!("set {}", set.name);
-    for set in held.sets.iter().filter(|set| expected.set(&set.name).is_none()) {
-        let problem = Problem::Unexpected("the set".to_owned());
-        findings.push(finding(expected, &place(set), problem));
-    }
-    for set in held
-        .sets
-        .iter()
-        .filter(|set| set.expires && expected.set(&set.name).is_some())
-    {
-        let problem = Problem::Unexpected("elements that expire".to_owned());
-        findings.push(finding(expected, &place(set), problem));
+    for set in &held.sets {
+        let what = match expected.set(&set.name) {
+            None => "the set",
+            Some(_) if set.expires => "elements that expire",
+            Some(_) => continue,
+        };
+        findings.push(finding(expected, &place(set), Problem::Unexpected(what.to_owned())));
     }
     for set in &expected.sets {
         let lines = |set: &Set| -> Vec<Comparable<'_>> {
-            let intervals = set.elements.as_ref().map(|elements| elements.as_slice());
-            let field = crate::rules::set_field(set);
-            let texts = intervals
-                .unwrap_or_default()
-                .iter()
-                .map(|&interval| set_element(field, interval));
-            texts.map(Comparable::element).collect()
+            let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
+            let text = |&interval| set_element(set_field(set), interval);
+            intervals.iter().map(text).map(Comparable::element).collect()
         };
         let found = held.set(&set.name).map(lines).unwrap_or_default();
-        let problems = compare(&lines(set), &found);
-        findings.extend(
-            problems
-                .into_iter()
-                .map(|problem| finding(expected, &place(set), problem)),
-        );
+        let problems = compare(&lines(set), &found).into_iter();
+        findings.extend(problems.map(|problem| finding(expected, &place(set), problem)));
     }
     findings
 }
 
-fn finding(table: &Table, chain: &str, problem: Problem) -> Finding {
+fn finding(table: &Table, chain: &impl ToString, problem: Problem) -> Finding {
     Finding {
         family: match table.family {
             TableFamily::Ip(family) => family.to_string(),
             other => other.to_string(),
         },
-        chain: chain.to_owned(),
+        chain: chain.to_string(),
         problem,
     }
 }
@@ -502,10 +489,7 @@ fn shadows(
         connections = connections.with(Field::InInterface, &any_but_lo());
     }
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
-    let base = expected
-        .chains
-        .iter()
-        .find(|chain| chain.name == *direction.chain().counterpart().as_str());
+    let base = expected.chain_of(direction.chain().counterpart());
     let jump = base
         .and_then(|chain| Line::all(expected, chain).next())
         .map(|line| line.to_string());
@@ -581,7 +565,6 @@ fn shadows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::nftables::is_of;
     use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values};
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,

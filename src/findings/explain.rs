@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::found::Found;
-use crate::found::Listener;
+use crate::found::{Found, Listener};
 use crate::rules::{
     Action, Condition, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
 };
@@ -180,8 +179,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
 /// The rules in those of these tables in which proxy-init keeps its own.
 fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
     let tables = tables.iter().filter(|table| Mode::of(table).is_some());
-    let chains = tables.flat_map(|table| &table.chains);
-    chains.flat_map(|chain| &chain.rules).filter(|rule| rule.is_ours())
+    tables.flat_map(Table::rules).filter(|rule| rule.is_ours())
 }
 
 /// The ports to which proxy-init's rules redirect: those of the proxy. Whichever rule redirects there, redirects to it.
@@ -227,22 +225,22 @@ fn exempt(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Interva
     Intervals::new(numbers)
 }
 
+/// One of the ends that a way may have, and what it means; none if that isn't known.
+type End<'a> = (Outcome<'a>, Option<Verdict>);
+
 /// What all possible ends of a way come to.
 fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
     let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
-    let ends: Vec<(Outcome<'a>, Option<Verdict>)> = ended
-        .chain(walk.arrived)
-        .map(|end| {
-            let verdict = verdict(ports, &end);
-            (end, verdict)
-        })
-        .collect();
-    let is_dropped =
-        |(_, verdict): &(Outcome<'_>, Option<Verdict>)| matches!(verdict, Some(Verdict::Dropped | Verdict::Lost(_)));
+    let ends = ended.chain(walk.arrived).map(|end| {
+        let verdict = verdict(ports, &end);
+        (end, verdict)
+    });
+    let ends: Vec<End<'a>> = ends.collect();
+    let is_dropped = |(_, verdict): &End<'_>| matches!(verdict, Some(Verdict::Dropped | Verdict::Lost(_)));
     // Where either packet may be dropped, the way back is the farthest that any gets.
     let all_dropped = ends.last().filter(|_| ends.iter().all(is_dropped));
-    let same = |(_, verdict): &(Outcome<'_>, Option<Verdict>)| ends.iter().all(|(_, other)| other == verdict);
+    let same = |(_, verdict): &End<'_>| ends.iter().all(|(_, other)| other == verdict);
     let decisive = all_dropped.or_else(|| ends.first().filter(|end| same(end)));
     let verdict = match decisive {
         Some((_, Some(verdict))) => verdict.clone(),
@@ -324,7 +322,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
 }
 
 /// Why it isn't known what becomes of a connection that may end in these ways.
-fn what_is_open(questions: &[Open<'_>], ends: &[(Outcome<'_>, Option<Verdict>)]) -> String {
+fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     let unclear = ends.iter().find(|(_, verdict)| verdict.is_none());
     if let Some(at) = unclear.and_then(|(end, _)| end.at) {
         let leads_on = |rule: &Rule| rule.action.target().is_some();

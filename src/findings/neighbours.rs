@@ -1,8 +1,7 @@
 //! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is
 //! guessed: what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
-use crate::found::Device;
-use crate::found::Found;
+use crate::found::{Device, Found};
 use crate::rules::{Action, Chain, Name, Table};
 use crate::wanted::{Interface, Purpose};
 
@@ -137,8 +136,8 @@ pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
 
 /// Whether a rule of proxy-init's exempts connections by this device.
 fn is_ignored(found: &Found, device: &Name) -> bool {
-    let chains = found.tables.iter().flat_map(|table| &table.chains);
-    let mut purposes = chains.flat_map(|chain| &chain.rules).filter_map(Purpose::of);
+    let rules = found.tables.iter().flat_map(Table::rules);
+    let mut purposes = rules.filter_map(Purpose::of);
     purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
 }
 

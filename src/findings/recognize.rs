@@ -121,7 +121,7 @@ impl Recognized {
     /// Takes what the rules of a table say. What both families should have is taken from the first table.
     fn add(&mut self, table: &Table, is_first: bool) {
         for direction in Direction::ALL {
-            let chain = table.chain(&Name::from(direction.chain().as_str()));
+            let chain = table.chain_of(direction.chain());
             let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
             // Of a rule with another condition, it isn't known for which connections it is.
             let is_plain = |condition: &Condition| matches!(condition, Condition::In { negated: false, .. });
@@ -174,22 +174,13 @@ impl Recognized {
                 self.one_way(direction).ignored_interfaces.extend(name);
             }
             (Field::DestinationPort, Action::Return) => {
-                let written = named::<PortRange>(rule);
-                let intervals = written.iter().map(|range| range.numbers()).collect();
-                let ports = &mut self.one_way(direction).ignored_ports;
-                ports.extend(match is_all(&numbers, intervals) {
-                    true => written,
-                    false => lists::ranges(&numbers),
-                });
+                let ports = as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges);
+                self.one_way(direction).ignored_ports.extend(ports);
             }
             (Field::DestinationPort, Action::Redirect(_)) => {
-                let written = named::<Port>(rule);
                 let number = |port: &Port| (port.get().into(), port.get().into());
                 self.redirected_ports
-                    .extend(match is_all(&numbers, written.iter().map(number).collect()) {
-                        true => written,
-                        false => lists::ports(&numbers),
-                    });
+                    .extend(as_written(named(rule), &numbers, number, lists::ports));
             }
             _ => {}
         }
@@ -244,15 +235,14 @@ impl Recognized {
                 subnets.extend(all(family).parse::<Subnet>());
             }
         } else if let Some((Field::Source(family) | Field::Destination(family), numbers)) = compared(table, rule) {
-            let subnets = self.subnets(direction, rule, family);
-            let intervals = written.iter().map(|subnet| addresses(subnet.net())).collect();
-            let have_conditions = !written.iter().any(Subnet::is_of_all);
-            if have_conditions && is_all(&numbers, intervals) {
-                subnets.extend(written);
-            } else {
-                let nets = lists::subnets(family, &numbers).into_iter();
-                subnets.extend(nets.filter_map(|net| net.to_string().parse::<Subnet>().ok()));
-            }
+            // Those of all addresses have no condition.
+            let written = Some(written).filter(|written| !written.iter().any(Subnet::is_of_all));
+            let interval = |subnet: &Subnet| addresses(subnet.net());
+            let subnets = as_written(written.unwrap_or_default(), &numbers, interval, |numbers| {
+                let nets = lists::subnets(family, numbers).into_iter();
+                nets.filter_map(|net| net.to_string().parse().ok()).collect()
+            });
+            self.subnets(direction, rule, family).extend(subnets);
         }
     }
 }
@@ -273,7 +263,7 @@ fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
     for family in Family::ALL {
         let has_chain = |table: &&Table| {
             let mut directions = Direction::ALL.into_iter();
-            directions.any(|direction| table.chain(&Name::from(direction.chain().as_str())).is_some())
+            directions.any(|direction| table.chain_of(direction.chain()).is_some())
         };
         if let Some(table) = found.table_of(mode, family).filter(has_chain) {
             let is_first = recognized.is_none();
@@ -289,7 +279,7 @@ fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
 fn native(table: &Table) -> Recognized {
     let only_v4 = is_of(Family::V4);
     let is_for_both = |direction: Direction| {
-        let chain = table.chain(&Name::from(direction.chain().counterpart().as_str()));
+        let chain = table.chain_of(direction.chain().counterpart());
         let jumps = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
         !jumps.iter().any(|jump| jump.conditions.contains(&only_v4))
     };
@@ -315,9 +305,17 @@ fn is_for_subnets(rule: &Rule) -> bool {
     rule.conditions.iter().any(is_address) || !named::<Subnet>(rule).is_empty()
 }
 
-/// Whether these intervals are all numbers of a set.
-fn is_all(numbers: &Intervals, intervals: Vec<(u128, u128)>) -> bool {
-    Intervals::new(intervals) == *numbers
+/// A rule's numbers as its comment lists them or, if that lists others, in as few items as there can be.
+fn as_written<T>(
+    written: Vec<T>,
+    numbers: &Intervals,
+    interval: impl Fn(&T) -> (u128, u128),
+    fewest: impl Fn(&Intervals) -> Vec<T>,
+) -> Vec<T> {
+    match Intervals::new(written.iter().map(interval)) == *numbers {
+        true => written,
+        false => fewest(numbers),
+    }
 }
 
 /// The items that a rule's comment lists; none if it doesn't list all, or something else.

@@ -35,8 +35,7 @@ impl Found {
     /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
     /// them.
     pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
-        let chains = self.nat_tables(subsystem).flat_map(|table| &table.chains);
-        chains.map(|chain| chain.rules.len()).sum()
+        self.nat_tables(subsystem).flat_map(Table::rules).count()
     }
 
     fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
@@ -52,6 +51,13 @@ impl Found {
     /// Why a subsystem could not be seen; none if it could.
     pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
         self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
+}
+
+impl Table {
+    /// proxy-init's chain of this name, or the base chain of this name.
+    pub fn chain_of(&self, name: ChainName) -> Option<&Chain> {
+        self.chains.iter().find(|chain| chain.name == *name.as_str())
     }
 }
 

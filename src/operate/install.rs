@@ -89,7 +89,7 @@ impl Installed {
     /// How many rules there are, in both families together.
     pub fn rules(&self) -> usize {
         if let Some(table) = &self.native {
-            return table.chains.iter().map(|chain| chain.rules.len()).sum();
+            return table.rules().count();
         }
         self.rulesets.iter().map(|ruleset| ruleset.rules.len()).sum()
     }

@@ -3,8 +3,7 @@
 use crate::error;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
-use crate::found::Found;
-use crate::found::Listener;
+use crate::found::{Found, Listener};
 use crate::netlink::ReadError;
 use crate::netlink::listeners::listeners;
 use crate::wanted::Config;

@@ -109,6 +109,11 @@ impl Table {
         self.chains.iter().find(|chain| chain.name == *name)
     }
 
+    /// The rules of all of its chains.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.chains.iter().flat_map(|chain| &chain.rules)
+    }
+
     /// The set or map of this name.
     pub fn set(&self, name: &Name) -> Option<&Set> {
         self.sets.iter().find(|set| set.name == *name)

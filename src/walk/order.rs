@@ -37,7 +37,7 @@ impl Found {
             .tables
             .iter()
             .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
-        let mut rules = tables.flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+        let mut rules = tables.flat_map(Table::rules);
         rules.any(|rule| needs_tracking(rule, family))
     }
 }

@@ -164,7 +164,7 @@ impl<'a> Explained<'a> {
         });
         Self {
             steps: steps.collect(),
-            connection: InWords(connection).to_string(),
+            connection: in_words(connection),
             by,
             verdict: answer.verdict,
             warnings: Vec::new(),
@@ -189,44 +189,26 @@ fn place(at: Place<'_>) -> String {
 }
 
 /// A connection in words, with what isn't known of it.
-struct InWords<'a>(&'a Connection);
-
-impl fmt::Display for InWords<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Connection {
-            direction,
-            to,
-            from,
-            from_port,
-            uid,
-            gid,
-            device,
-        } = self.0;
-        write!(f, "{direction}, from ")?;
-        match (from, from_port) {
-            (Some(from), Some(port)) => write!(f, "{}", SocketAddr::new(*from, *port))?,
-            (Some(from), None) => write!(f, "{from}")?,
-            (None, _) => f.write_str("any address")?,
-        }
-        write!(f, " to {to}")?;
-        let way = match direction {
-            Direction::Inbound => "in by",
-            Direction::Outbound => "out by",
+fn in_words(connection: &Connection) -> String {
+    let Connection { direction, to, .. } = connection;
+    let from = match (connection.from, connection.from_port) {
+        (Some(from), Some(port)) => SocketAddr::new(from, port).to_string(),
+        (Some(from), None) => from.to_string(),
+        (None, _) => "any address".to_owned(),
+    };
+    let way = match direction {
+        Direction::Inbound => "in by",
+        Direction::Outbound => "out by",
+    };
+    let device = connection.device.as_ref();
+    let device = device.map_or("any device but lo".to_owned(), ToString::to_string);
+    let mut words = format!("{direction}, from {from} to {to}, {way} {device}");
+    if *direction == Direction::Outbound {
+        words += &match connection.uid {
+            Some(uid) => format!(", of user {uid}"),
+            None => ", of any user but the proxy's".to_owned(),
         };
-        match device {
-            Some(device) => write!(f, ", {way} {device}")?,
-            None => write!(f, ", {way} any device but lo")?,
-        }
-        if *direction == Direction::Inbound {
-            return Ok(());
-        }
-        match uid {
-            Some(uid) => write!(f, ", of user {uid}")?,
-            None => f.write_str(", of any user but the proxy's")?,
-        }
-        match gid {
-            Some(gid) => write!(f, " and group {gid}"),
-            None => Ok(()),
-        }
+        words += &connection.gid.map_or(String::new(), |gid| format!(" and group {gid}"));
     }
+    words
 }

@@ -114,12 +114,10 @@ impl ExplainedStep<'_> {
 
     /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
     fn jump_length(&self, after: &[Self]) -> usize {
-        let Step {
-            packet, hook, depth, ..
-        } = self.walked;
+        let one = &self.walked;
         let is_inside = |other: &&Self| {
             let other = &other.walked;
-            (other.packet, other.hook) == (packet, hook) && other.depth > depth
+            (other.packet, other.hook) == (one.packet, one.hook) && other.depth > one.depth
         };
         after.iter().take_while(is_inside).count()
     }
@@ -130,43 +128,32 @@ impl ExplainedStep<'_> {
 
     /// Adds its line, after a line for the chain if that is another one than before.
     fn write(&self, text: &mut String, before: Option<&Self>) {
-        let Step {
-            packet,
-            hook,
-            depth,
-            at,
-            ..
-        } = self.walked;
-        let is_same_hook = before.is_some_and(|before| (before.walked.packet, before.walked.hook) == (packet, hook));
-        if !is_same_hook {
-            let whose = match packet {
+        let (walked, at) = (&self.walked, self.walked.at);
+        let before = before.map(|before| &before.walked);
+        let before = before.filter(|before| (before.packet, before.hook) == (walked.packet, walked.hook));
+        if before.is_none() {
+            let whose = match walked.packet {
                 Packet::First => "",
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
             };
-            *text += &format!("\n{hook}{whose}\n");
+            *text += &format!("\n{}{whose}\n", walked.hook);
         }
-        let is_new = match before {
-            Some(before) if is_same_hook => {
-                depth > before.walked.depth
-                    || (!self.is_in_chain_of(before) && depth == before.walked.depth)
-                    || (depth == 0 && !before.walked.at.table().is(at.table()))
-            }
-            _ => true,
-        };
+        let is_new = before.is_none_or(|before| {
+            walked.depth > before.depth
+                || (walked.depth == before.depth && !at.is_in_chain_of(&before.at))
+                || (walked.depth == 0 && !before.at.table().is(at.table()))
+        });
         let indent = self.indent();
         if is_new {
             let above = indent - 2;
-            *text += &match at.chain().base {
+            let (table, chain, whose) = (at.table(), at.chain(), whose(at));
+            *text += &match chain.base {
                 Some(base) => format!(
-                    "{:above$}{} {} (priority {}){}\n",
-                    "",
-                    at.table(),
-                    at.chain().name,
-                    base.priority,
-                    whose(at)
+                    "{:above$}{table} {} (priority {}){whose}\n",
+                    "", chain.name, base.priority
                 ),
-                None => format!("{:above$}{}{}\n", "", at.chain().name, whose(at)),
+                None => format!("{:above$}{}{whose}\n", "", chain.name),
             };
         }
         let number = at.line().map_or("-".to_owned(), |line| line.number.to_string());
@@ -187,28 +174,19 @@ impl ExplainedStep<'_> {
 }
 
 fn step(step: &ExplainedStep<'_>) -> Value {
-    let Step {
-        packet,
-        hook,
-        depth,
-        at,
-        ..
-    } = step.walked;
+    let (walked, at) = (&step.walked, step.walked.at);
     let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
+    let packet = match walked.packet {
+        Packet::First => "first",
+        Packet::Reply => "reply",
+        Packet::Ack => "ack",
+    };
     let value = vec![
-        (
-            "packet",
-            match packet {
-                Packet::First => "first",
-                Packet::Reply => "reply",
-                Packet::Ack => "ack",
-            }
-            .into(),
-        ),
-        ("hook", hook.to_string().into()),
+        ("packet", packet.into()),
+        ("hook", walked.hook.to_string().into()),
         ("table", at.table().to_string().into()),
         ("chain", at.chain().name.to_string().into()),
-        ("depth", depth.into()),
+        ("depth", walked.depth.into()),
         ("rule", rule.into()),
         ("matched", step.is_match().into()),
         ("why", step.why().into()),

@@ -6,11 +6,10 @@ use nix::errno::Errno;
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
-use crate::found::Device;
-use crate::found::Found;
+use crate::found::{Device, Found};
 use crate::netlink::ReadError;
 use crate::netlink::route::{Kind, Packet, Route, device, devices_with_addresses_like, route};
-use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name};
+use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
 use crate::walk::{self, Matched, Step};
 use crate::wanted::Direction;
 
@@ -139,11 +138,7 @@ pub(super) fn of_others(
 ) -> Vec<(IpAddr, Option<Name>)> {
     /// For more addresses, routing isn't asked.
     const MOST: usize = 32;
-    let rules = found
-        .tables
-        .iter()
-        .flat_map(|table| &table.chains)
-        .flat_map(|chain| &chain.rules);
+    let rules = found.tables.iter().flat_map(Table::rules);
     let addresses = rules.filter_map(|rule| match &rule.action {
         Action::Nat(nat) => nat.address,
         _ => None,

@@ -9,8 +9,7 @@ use crate::backend::all;
 use crate::error::Error;
 use crate::findings::explain::proxy_ports;
 use crate::findings::proxy::ProxyWarning;
-use crate::found::Line;
-use crate::found::{Found, Unseen};
+use crate::found::{Found, Line, Unseen};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
@@ -257,19 +256,17 @@ impl<'a> Way<'a> {
             let mut rules = slot.chain.rules.iter();
             slot.table.is(self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
         };
-        let place = slots.iter().position(leads_to_own);
+        let own_place = slots.iter().position(leads_to_own);
+        let of_own = own_place.and_then(|place| slots.get(place));
         for (index, slot) in slots.iter().enumerate() {
             // Which of two that tie runs first isn't known.
-            let comes_first = match place.and_then(|place| Some((place, slots.get(place)?))) {
-                Some((place, of_own)) => index <= place || slot.ties_with(of_own),
+            let tied = own_place != Some(index) && of_own.is_some_and(|of_own| slot.ties_with(of_own));
+            let comes_first = match own_place {
+                Some(place) => index <= place || tied,
                 None => slot.table.is(self.ours),
             };
             let matters = !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || slot.table.is(self.ours);
             if comes_first && matters {
-                let tied = place != Some(index)
-                    && place
-                        .and_then(|place| slots.get(place))
-                        .is_some_and(|it| slot.ties_with(it));
                 self.add(slot.table, slot.chain, 0, tied.then_some("may run before or after"));
             }
         }
@@ -277,7 +274,7 @@ impl<'a> Way<'a> {
         let names = [own.counterpart(), own];
         for (name, note) in names.into_iter().zip(["not hooked", "nothing leads here"]) {
             let is_base = name != own;
-            if let Some(chain) = self.ours.chain(&Name::from(name.as_str()))
+            if let Some(chain) = self.ours.chain_of(name)
                 && !self.has(self.ours, chain)
             {
                 let note = if self.ours.dormant {
