@@ -169,64 +169,44 @@ fn ways<'a>(
     direction: Direction,
     states: Vec<State<'a>>,
     around: &Surroundings<'_>,
-) -> Vec<(Way, Vec<State<'a>>)> {
-    match direction {
-        Direction::Inbound => {
-            let question = walker.ask(Open::Delivery);
-            let (mut here, mut forwarded) = (Vec::new(), Vec::new());
-            for mut state in states {
-                let Some((at, Action::Nat(nat))) = state.taken else {
-                    here.push(state);
-                    continue;
-                };
-                // Whether what was sent elsewhere is forwarded depends on where that is.
+) -> [(Way, Vec<State<'a>>); 2] {
+    let is_inbound = direction == Direction::Inbound;
+    let mut ways = match is_inbound {
+        true => [(Way::In, Vec::new()), (Way::Through, Vec::new())],
+        false => [(Way::Within, Vec::new()), (Way::Out, Vec::new())],
+    };
+    let question = walker.ask(Open::Delivery);
+    let delivered = [Assumption::no(question), Assumption::yes(question)];
+    for mut state in states {
+        if !is_inbound {
+            let sent_by = state.connections.get(Field::OutInterface).cloned();
+            state.flow_mut().sent_by = sent_by.unwrap_or_default();
+        }
+        let devices = match state.taken {
+            Some((at, Action::Nat(nat))) => {
                 let devices = around.devices(nat);
-                let (is_here, others) = (devices.meets(lo().as_slice()), devices.without(&lo()));
                 if devices.is_empty() {
                     walker.decide(&state, at, Fate::Dropped);
-                } else if is_here && !others.is_empty() {
-                    let mut other = state.clone();
-                    state.assumptions.push(Assumption::no(question));
-                    other.assumptions.push(Assumption::yes(question));
-                    here.push(state);
-                    forwarded.push(other.leaving_by(others));
-                } else if is_here {
-                    here.push(state);
-                } else {
-                    forwarded.push(state.leaving_by(others));
                 }
+                devices
             }
-            vec![(Way::In, here), (Way::Through, forwarded)]
-        }
-        Direction::Outbound => {
-            let (mut within, mut leaving) = (Vec::new(), Vec::new());
-            for mut state in states {
-                // It is routed again: if it was redirected, to this host.
-                let sent_by = state.connections.get(Field::OutInterface).cloned().unwrap_or_default();
-                state.flow_mut().sent_by = sent_by.clone();
-                let devices = match state.taken {
-                    Some((_, Action::Redirect(_))) => lo(),
-                    Some((at, Action::Nat(nat))) => {
-                        let devices = around.devices(nat);
-                        if devices.is_empty() {
-                            walker.decide(&state, at, Fate::Dropped);
-                        }
-                        devices
-                    }
-                    _ => sent_by,
-                };
-                for (by, states) in [
-                    (devices.and(&lo()), &mut within),
-                    (devices.without(&lo()), &mut leaving),
-                ] {
-                    if !by.is_empty() {
-                        states.push(state.clone().leaving_by(by));
-                    }
-                }
+            // What is redirected on its way out is routed again, to this host.
+            Some((_, Action::Redirect(_))) => lo(),
+            _ if is_inbound => lo(),
+            _ => state.flow.sent_by.clone(),
+        };
+        let by = [devices.and(&lo()), devices.without(&lo())];
+        // Whether what was sent elsewhere is forwarded depends on where that is.
+        let is_open = is_inbound && by.iter().all(|by| !by.is_empty());
+        for ((by, (_, states)), assumption) in by.into_iter().zip(&mut ways).zip(delivered) {
+            if !by.is_empty() {
+                let mut state = state.clone().leaving_by(by);
+                state.assumptions.extend(is_open.then_some(assumption));
+                states.push(state);
             }
-            vec![(Way::Within, within), (Way::Out, leaving)]
         }
     }
+    ways
 }
 
 /// Takes packets through the hooks of their way that come after one of them, or through all.
