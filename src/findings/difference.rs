@@ -374,10 +374,7 @@ fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
 
 fn finding(table: &Table, chain: &impl ToString, problem: Problem) -> Finding {
     Finding {
-        family: match table.family {
-            TableFamily::Ip(family) => family.to_string(),
-            other => other.to_string(),
-        },
+        family: table.family.title(),
         chain: chain.to_string(),
         problem,
     }

@@ -108,63 +108,51 @@ impl Verification {
 /// For people: a sentence if all is well, otherwise each difference and each warning.
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
-        self.write(&mut text)?;
+        let mut text = self.headline();
+        for finding in &self.findings {
+            text += &format!("\n{finding}");
+            if self.lacks_ipv6_alone(finding) {
+                text += &format!("{} is complete\n", Family::V4);
+            }
+        }
+        for other in &self.others {
+            text += &format!(
+                "\nproxy-init's rules are in {other} mode too: `proxy-init uninstall` removes all of them, \
+                 --replace-other-backend those of other modes when installing\n"
+            );
+        }
+        for subsystem in &self.not_known {
+            text += &match *subsystem == self.mode.subsystem() {
+                true => {
+                    format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
+                }
+                false => format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n"),
+            };
+        }
+        for warning in self.all_warnings() {
+            text += &format!("warning: {warning}\n");
+        }
         f.write_str(&filled(&text))
     }
 }
 
 impl Verification {
-    fn write(&self, text: &mut impl fmt::Write) -> fmt::Result {
-        if self.is_in_place() {
-            let seen = match self.not_known.is_empty() {
-                true if !self.doubts.is_empty() => "nothing before or after them certainly drops connections",
-                true => "nothing before or after them drops connections",
-                false => "nothing that could be seen before or after them drops connections",
-            };
-            let proxy = match proxy::listens(&self.warnings) {
-                Some(true) => "the proxy listens",
-                Some(false) => "the proxy does not listen",
-                None => "not known whether the proxy listens",
-            };
-            writeln!(text, "in place in {} mode: rules complete, {seen}; {proxy}", self.mode)?;
-        } else {
-            writeln!(
-                text,
-                "not in place: in {} mode, - is expected and + was found",
-                self.mode
-            )?;
+    fn headline(&self) -> String {
+        let mode = self.mode;
+        if !self.is_in_place() {
+            return format!("not in place: in {mode} mode, - is expected and + was found\n");
         }
-        for finding in &self.findings {
-            write!(text, "\n{finding}")?;
-            if self.lacks_ipv6_alone(finding) {
-                writeln!(text, "{} is complete", Family::V4)?;
-            }
-        }
-        for other in &self.others {
-            writeln!(
-                text,
-                "\nproxy-init's rules are in {other} mode too: `proxy-init uninstall` removes all of them, \
-                 --replace-other-backend those of other modes when installing"
-            )?;
-        }
-        for subsystem in &self.not_known {
-            if *subsystem == self.mode.subsystem() {
-                writeln!(
-                    text,
-                    "not known: what {subsystem} tables other than nat hold, which run before and after it"
-                )?;
-            } else {
-                writeln!(
-                    text,
-                    "not known: whether {subsystem} tables hold rules of proxy-init's too"
-                )?;
-            }
-        }
-        for warning in self.all_warnings() {
-            writeln!(text, "warning: {warning}")?;
-        }
-        Ok(())
+        let seen = match self.not_known.is_empty() {
+            true if !self.doubts.is_empty() => "nothing before or after them certainly drops connections",
+            true => "nothing before or after them drops connections",
+            false => "nothing that could be seen before or after them drops connections",
+        };
+        let proxy = match proxy::listens(&self.warnings) {
+            Some(true) => "the proxy listens",
+            Some(false) => "the proxy does not listen",
+            None => "not known whether the proxy listens",
+        };
+        format!("in place in {mode} mode: rules complete, {seen}; {proxy}\n")
     }
 }
 

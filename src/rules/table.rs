@@ -47,6 +47,14 @@ impl TableFamily {
             TableFamily::Inet | TableFamily::Netdev => true,
         }
     }
+
+    /// For people: whose packets its tables see, as far as that is one IP family, or else its name.
+    pub fn title(self) -> String {
+        match self {
+            TableFamily::Ip(family) => family.to_string(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// As nft writes it.

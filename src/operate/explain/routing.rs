@@ -94,6 +94,7 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     }
     let to = connection.to.ip();
     let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let no_connection = |reason| Err(Error::NoConnection { to, reason });
     let no_route = |error| Error::NoRoute {
         to,
         from: connection.from,
@@ -112,17 +113,11 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
         };
     }
     if is_link_local {
-        return Err(Error::NoConnection {
-            to,
-            reason: "it is a link-local address: name the device by which it is reached with --out",
-        });
+        return no_connection("it is a link-local address: name the device by which it is reached with --out");
     }
     let found = route(leaving(connection.to, connection)).map_err(no_route)?;
     if found.kind == Kind::NotUnicast {
-        return Err(Error::NoConnection {
-            to,
-            reason: NOT_UNICAST,
-        });
+        return no_connection(NOT_UNICAST);
     }
     connection.device = Some(found.device.name);
     connection.from = found.source;

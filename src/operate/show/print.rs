@@ -75,7 +75,7 @@ fn backend(backend: &Backend<'_>) -> Value {
 
 fn later(slot: &Slot<'_>) -> Value {
     let value = vec![
-        ("family", family(slot.table.family).into()),
+        ("family", slot.table.family.title().into()),
         ("chain", full_name(slot.table, slot.chain).into()),
         ("hook", slot.base.hook.to_string().into()),
         ("priority", slot.base.priority.into()),
@@ -84,16 +84,9 @@ fn later(slot: &Slot<'_>) -> Value {
     object(value)
 }
 
-fn family(family: TableFamily) -> String {
-    match family {
-        TableFamily::Ip(family) => family.to_string(),
-        other => other.to_string(),
-    }
-}
-
 fn chain(chain: &ShownChain<'_>) -> Value {
     let mut value = vec![
-        ("family", family(chain.family).into()),
+        ("family", chain.family.title().into()),
         ("chain", chain.name.as_str().into()),
         ("rules", chain.rules.iter().map(rule).collect()),
     ];
