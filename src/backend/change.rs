@@ -1,7 +1,8 @@
 //! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
 
 use crate::nf_tables::TableId;
-use crate::nf_tables::edit::{Dialect, Edit, NewRule};
+use crate::nf_tables::edit::Edit;
+use crate::nf_tables::rule::{Dialect, NewRule};
 use crate::rules::{Name, Rule, Set};
 use crate::wanted::ChainName;
 

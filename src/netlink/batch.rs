@@ -31,6 +31,8 @@ impl Generation {
 pub(crate) struct Batch {
     writer: Writer,
     sequence: u32,
+    /// Where the last message begins.
+    last: Option<usize>,
 }
 
 /// What a message of a batch asks for.
@@ -61,6 +63,7 @@ impl Batch {
         let mut batch = Self {
             writer: Writer::with_capacity(USUAL),
             sequence: 0,
+            last: None,
         };
         batch.delimiter(|buffer| {
             // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
@@ -74,24 +77,17 @@ impl Batch {
     }
 
     /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, and `write` adds its attributes. The kernel always
-    /// answers a bad message; a good one only if it asks for an acknowledgement.
-    pub(crate) fn add(
-        &mut self,
-        message: i32,
-        change: Change,
-        family: ProtoFamily,
-        acknowledge: bool,
-        write: impl FnOnce(&mut Writer),
-    ) {
+    /// answers a bad message; of good ones, only the last asks for an acknowledgement.
+    pub(crate) fn add(&mut self, message: i32, change: Change, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
         self.sequence += 1;
         let header = Header {
             subsystem: libc::NFNL_SUBSYS_NFTABLES,
             message,
-            flags: change.flags() | if acknowledge { libc::NLM_F_ACK } else { 0 },
+            flags: change.flags(),
             sequence: self.sequence,
             family,
         };
-        self.writer.message(header, write);
+        self.last = Some(self.writer.message(header, write));
     }
 
     /// What can't be written of the messages that were added so far.
@@ -117,7 +113,10 @@ impl Batch {
     ///
     /// # Errors
     /// What couldn't be written.
-    pub(crate) fn without_end(self) -> Result<FinishedBatch, Unwritable> {
+    pub(crate) fn without_end(mut self) -> Result<FinishedBatch, Unwritable> {
+        if let Some(last) = self.last {
+            self.writer.acknowledge(last);
+        }
         self.writer.finish().map(FinishedBatch)
     }
 

@@ -9,6 +9,8 @@ use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEADER: usize = 16;
+/// Where its flags are.
+const FLAGS: usize = 6;
 /// Length of `struct nfgenmsg`, which follows it in every nfnetlink message: family, version, resource.
 const SUBHEADER: usize = 4;
 /// `NLA_TYPE_MASK` in linux/netlink.h: an attribute's type without its two flag bits.
@@ -73,7 +75,7 @@ fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
     let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
     let message = Message {
         kind: u16_at(bytes, 4)?,
-        flags: u16_at(bytes, 6)?,
+        flags: u16_at(bytes, FLAGS)?,
         sequence: u32_at(bytes, 8)?,
         payload,
     };
@@ -205,11 +207,13 @@ impl Writer {
         self.unwritable.as_ref()
     }
 
-    /// Adds a message to nfnetlink; `write` adds its attributes.
-    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) {
+    /// Adds a message to nfnetlink, and returns where it begins; `write` adds its attributes.
+    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) -> usize {
+        let start = self.end;
         let kind = header.subsystem << 8 | header.message;
         let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
         self.any_message(kind, header.flags, header.sequence, &subheader, write);
+        start
     }
 
     /// Adds a message of this type, with these flags beside `NLM_F_REQUEST`, this number and this header of its subsystem's
@@ -235,6 +239,13 @@ impl Writer {
             return self.refuse(format!("a message of {length} bytes"));
         };
         self.set(start, number.to_ne_bytes());
+    }
+
+    /// Has the message that begins here ask for an acknowledgement.
+    pub(super) fn acknowledge(&mut self, start: usize) {
+        if let Ok(flags) = u16_at(&self.bytes, start + FLAGS) {
+            self.set(start + FLAGS, (flags | libc::NLM_F_ACK as u16).to_ne_bytes());
+        }
     }
 
     /// Adds bytes as they are, such as whole messages that were written elsewhere.

@@ -3,16 +3,15 @@
 use std::fmt;
 
 use super::TableId;
-use super::expression::{Expression, Verdict};
 #[cfg(any(test, fuzzing))]
 use super::meaning;
-use super::rule::{self, AddRule};
+use super::rule::{self, NewRule};
 use super::set::{self, Element, NewSet};
-use crate::netlink::message::{Unwritable, Writer};
-use crate::netlink::{Batch, FinishedBatch, Generation, Socket};
-use crate::rules::nftables::{NftAction, NftCondition, NftRule};
-use crate::rules::xtables::IptablesRule;
-use crate::rules::{Action, Condition, Family, Field, Name, Rule, Set, TCP, TableFamily};
+use crate::netlink::message::Unwritable;
+use crate::netlink::{Batch, FinishedBatch, Generation};
+use crate::rules::{Family, Name, TableFamily};
+#[cfg(any(test, fuzzing))]
+use crate::rules::{Rule, Set};
 use crate::wanted::{ChainName, Mode};
 
 /// One change.
@@ -39,57 +38,6 @@ pub(crate) enum Edit<'a> {
     DeleteSet(TableId, Name),
 }
 
-/// A rule, to be added to a chain.
-pub(crate) struct NewRule<'a> {
-    pub(crate) table: TableId,
-    pub(crate) chain: ChainName,
-    pub(crate) rule: &'a Rule,
-    /// Those of the table.
-    pub(crate) sets: &'a [Set],
-    /// How it is written.
-    pub(crate) dialect: &'static dyn Dialect,
-    /// The handle of the rule before which it comes; without one, it comes last.
-    pub(crate) before: Option<u64>,
-}
-
-/// How a mode writes rules as expressions. What it writes is read back as the same rule.
-pub(crate) trait Dialect: Sync {
-    /// Adds a rule's expressions; what it has no expressions for, it refuses.
-    fn write(&self, new: &NewRule<'_>, expressions: &mut Writer);
-    /// What the kernel lacks for the rule, once it has answered ENOENT: the thing, its module, and the kernel option.
-    fn missing(&self, socket: &Socket, family: TableFamily, rule: &Rule) -> Option<Missing>;
-}
-
-/// Writes all of a rule, whatever the dialect: these write a condition, and where the connection is redirected to. Each
-/// returns none for what it has no expressions for, which is refused, as is everything else that no dialect writes.
-pub(crate) fn write_rule(
-    list: &mut Writer,
-    rule: &Rule,
-    condition: impl Fn(&mut Writer, &Condition) -> Option<()>,
-    redirect: impl FnOnce(&mut Writer, Option<(u16, u16)>) -> Option<()>,
-) {
-    for effect in &rule.effects {
-        list.refuse(effect.text().to_owned());
-    }
-    for one in &rule.conditions {
-        if condition(list, one).is_none() {
-            list.refuse(NftCondition(one).to_string());
-        }
-    }
-    if let Some(counters) = rule.counters {
-        Expression::Counter(counters).write(list);
-    }
-    match &rule.action {
-        Action::Return => Expression::Verdict(Verdict::Return).write(list),
-        Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
-        Action::Redirect(ports) if redirect(list, *ports).is_some() => {}
-        other => list.refuse(NftAction(other).to_string()),
-    }
-}
-
-/// What a kernel lacks: the thing, its module, and the kernel option.
-pub(crate) type Missing = (String, &'static str, &'static str);
-
 impl Edit<'_> {
     /// The table that it is about.
     pub(crate) fn table(&self) -> TableId {
@@ -106,47 +54,18 @@ impl Edit<'_> {
         }
     }
 
-    fn write(&self, batch: &mut Batch, last: bool) {
+    fn write(&self, batch: &mut Batch) {
         match self {
-            Edit::AddTable(table) => table.add(batch, last),
-            Edit::DeleteTable(table) => table.delete(batch, last),
-            Edit::AddChain(table, chain) => table.add_chain(batch, last, chain.as_str(), chain.hook()),
-            Edit::FlushChain(table, chain) => rule::delete(batch, last, *table, chain.as_str().as_bytes(), None),
-            Edit::DeleteChain(table, chain) => table.delete_chain(batch, last, chain.as_str()),
-            Edit::DeleteRule(table, chain, handle) => {
-                rule::delete(batch, last, *table, chain.as_bytes(), Some(*handle))
-            }
-            Edit::AddSet(set, id) => set.add(batch, last, *id),
-            Edit::AddElements(set, elements) => set.add_elements(batch, last, elements),
-            Edit::DeleteSet(table, set) => set::delete(batch, last, *table, set),
-            Edit::AddRule(new) => AddRule {
-                table: new.table,
-                chain: new.chain.as_str(),
-                before: new.before,
-                for_tcp: new.is_for_tcp(),
-                comment: new.rule.comment.as_ref(),
-            }
-            .write(batch, last, |expressions| {
-                new.dialect.write(new, expressions);
-            }),
-        }
-    }
-}
-
-impl NewRule<'_> {
-    /// Whether it is a rule of xtables' for TCP, whose extensions ask for the protocol.
-    fn is_for_tcp(&self) -> bool {
-        let is_xtables = matches!(self.table.family, TableFamily::Ip(_));
-        is_xtables && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
-    }
-}
-
-/// In the syntax of the tool that shows the table.
-impl fmt::Display for NewRule<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.table.family {
-            TableFamily::Ip(_) => write!(f, "{:#}", IptablesRule(self.rule)),
-            _ => NftRule(self.rule).fmt(f),
+            Edit::AddTable(table) => table.add(batch),
+            Edit::DeleteTable(table) => table.delete(batch),
+            Edit::AddChain(table, chain) => table.add_chain(batch, chain.as_str(), chain.hook()),
+            Edit::FlushChain(table, chain) => rule::delete(batch, *table, chain.as_str().as_bytes(), None),
+            Edit::DeleteChain(table, chain) => table.delete_chain(batch, chain.as_str()),
+            Edit::DeleteRule(table, chain, handle) => rule::delete(batch, *table, chain.as_bytes(), Some(*handle)),
+            Edit::AddSet(set, id) => set.add(batch, *id),
+            Edit::AddElements(set, elements) => set.add_elements(batch, elements),
+            Edit::DeleteSet(table, set) => set::delete(batch, *table, set),
+            Edit::AddRule(new) => new.write(batch),
         }
     }
 }
@@ -160,7 +79,7 @@ pub(crate) struct Unwritten {
     pub(crate) what: Unwritable,
 }
 
-/// The edits as a batch: message n is edit n, counted from 1. Only the last one asks for an acknowledgement.
+/// The edits as a batch: message n is edit n, counted from 1.
 fn written(
     edits: &[Edit<'_>],
     generation: Option<Generation>,
@@ -171,8 +90,8 @@ fn written(
         edit: edit.to_string(),
         what,
     };
-    for (index, edit) in edits.iter().enumerate() {
-        edit.write(&mut batch, index + 1 == edits.len());
+    for edit in edits {
+        edit.write(&mut batch);
         if let Some(what) = batch.unwritable() {
             return Err(unwritten(edit, what.clone()));
         }

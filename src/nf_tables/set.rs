@@ -32,10 +32,8 @@ const DAY: u32 = 24 * 60 * 60 * 1000;
 
 impl NewSet {
     /// Makes the set; `id` is its number in the batch.
-    pub(crate) fn add(&self, batch: &mut Batch, acknowledge: bool, id: u32) {
-        let family = header::protocol(self.table.family);
-        batch.add(libc::NFT_MSG_NEWSET, Change::Add, family, acknowledge, |to| {
-            to.string(NFTA_SET_TABLE, self.table.name);
+    pub(super) fn add(&self, batch: &mut Batch, id: u32) {
+        self.table.message(batch, libc::NFT_MSG_NEWSET, Change::Add, |to| {
             to.string(NFTA_SET_NAME, &self.name);
             to.be32(
                 NFTA_SET_FLAGS,
@@ -59,8 +57,7 @@ impl NewSet {
     }
 
     /// Adds some elements.
-    pub(crate) fn add_elements(&self, batch: &mut Batch, acknowledge: bool, elements: &[Element]) {
-        let family = header::protocol(self.table.family);
+    pub(super) fn add_elements(&self, batch: &mut Batch, elements: &[Element]) {
         let add = |list: &mut Writer, &(number, end): &Element| {
             list.nest(NFTA_LIST_ELEM, |element| {
                 if end {
@@ -74,8 +71,7 @@ impl NewSet {
                 });
             });
         };
-        batch.add(libc::NFT_MSG_NEWSETELEM, Change::Add, family, acknowledge, |to| {
-            to.string(NFTA_SET_ELEM_LIST_TABLE, self.table.name);
+        self.table.message(batch, libc::NFT_MSG_NEWSETELEM, Change::Add, |to| {
             to.string(NFTA_SET_ELEM_LIST_SET, &self.name);
             to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
                 elements.iter().for_each(|element| add(list, element));
@@ -85,10 +81,8 @@ impl NewSet {
 }
 
 /// Deletes a set that no rule uses.
-pub(crate) fn delete(batch: &mut Batch, acknowledge: bool, table: TableId, set: &Name) {
-    let family = header::protocol(table.family);
-    batch.add(libc::NFT_MSG_DELSET, Change::Delete, family, acknowledge, |to| {
-        to.string(NFTA_SET_TABLE, table.name);
+pub(super) fn delete(batch: &mut Batch, table: TableId, set: &Name) {
+    table.message(batch, libc::NFT_MSG_DELSET, Change::Delete, |to| {
         to.string(NFTA_SET_NAME, set.as_bytes());
     });
 }

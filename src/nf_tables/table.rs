@@ -4,7 +4,7 @@ use super::TableId;
 use super::header;
 use super::uapi::*;
 use super::user_data;
-use crate::netlink::message::{Attributes, Malformed, be32, string};
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
 use crate::netlink::{Batch, Change};
 use crate::rules::{
     Base, Chain, Hook, Intervals, Kind, NAT_PRIORITY, Name, Policy, Subsystem, Table, TableFamily, beginning, interface,
@@ -15,35 +15,32 @@ use crate::rules::{
 pub(crate) const MARK: &str = "made by proxy-init";
 
 impl TableId {
+    /// Adds a message about the table to a batch, or about a chain, a rule or a set of it: all of these begin with the
+    /// table's name. `write` adds what else there is.
+    pub(super) fn message(self, batch: &mut Batch, message: i32, change: Change, write: impl FnOnce(&mut Writer)) {
+        batch.add(message, change, header::protocol(self.family), |to| {
+            to.string(NFTA_TABLE_NAME, self.name);
+            write(to);
+        });
+    }
+
     /// Makes the table, with the mark, unless it exists.
-    pub(crate) fn add(self, batch: &mut Batch, acknowledge: bool) {
-        batch.add(
-            libc::NFT_MSG_NEWTABLE,
-            Change::Add,
-            header::protocol(self.family),
-            acknowledge,
-            |to| {
-                to.string(NFTA_TABLE_NAME, self.name);
-                // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
-                user_data::write_comment(to, NFTA_TABLE_USERDATA, MARK.as_bytes());
-            },
-        );
+    pub(super) fn add(self, batch: &mut Batch) {
+        self.message(batch, libc::NFT_MSG_NEWTABLE, Change::Add, |to| {
+            // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
+            user_data::write_comment(to, NFTA_TABLE_USERDATA, MARK.as_bytes());
+        });
     }
 
     /// Deletes the table and everything in it.
-    pub(crate) fn delete(self, batch: &mut Batch, acknowledge: bool) {
-        let family = header::protocol(self.family);
-        batch.add(libc::NFT_MSG_DELTABLE, Change::Delete, family, acknowledge, |to| {
-            to.string(NFTA_TABLE_NAME, self.name);
-        });
+    pub(super) fn delete(self, batch: &mut Batch) {
+        self.message(batch, libc::NFT_MSG_DELTABLE, Change::Delete, |_| ());
     }
 
     /// Makes a chain, with the mark, unless it exists. With a hook, it is a nat chain at the priority of iptables' own.
     /// An existing base chain keeps its policy; a new one accepts.
-    pub(crate) fn add_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str, hook: Option<Hook>) {
-        let family = header::protocol(self.family);
-        batch.add(libc::NFT_MSG_NEWCHAIN, Change::Add, family, acknowledge, |to| {
-            to.string(NFTA_CHAIN_TABLE, self.name);
+    pub(super) fn add_chain(self, batch: &mut Batch, chain: &str, hook: Option<Hook>) {
+        self.message(batch, libc::NFT_MSG_NEWCHAIN, Change::Add, |to| {
             to.string(NFTA_CHAIN_NAME, chain);
             if let Some(number) = hook.and_then(header::hook_number) {
                 to.nest(NFTA_CHAIN_HOOK, |to| {
@@ -57,11 +54,9 @@ impl TableId {
     }
 
     /// Deletes an empty chain to which no rule jumps.
-    pub(crate) fn delete_chain(self, batch: &mut Batch, acknowledge: bool, chain: &str) {
-        let family = header::protocol(self.family);
-        batch.add(libc::NFT_MSG_DELCHAIN, Change::Delete, family, acknowledge, |to| {
-            to.string(NFTA_CHAIN_TABLE, self.name);
-            to.string(NFTA_CHAIN_NAME, chain);
+    pub(super) fn delete_chain(self, batch: &mut Batch, chain: &str) {
+        self.message(batch, libc::NFT_MSG_DELCHAIN, Change::Delete, |to| {
+            to.string(NFTA_CHAIN_NAME, chain)
         });
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::netlink::Socket;
 use crate::netlink::message::Writer;
-use crate::nf_tables::edit::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::expression::{Expression, REGISTER};
 use crate::nf_tables::header::{META_FIELDS, last_bytes, place};
+use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::rules::{Action, Condition, Field, Rule, Set, TableFamily, Values, device};
 
 /// How native mode writes rules.

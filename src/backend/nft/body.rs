@@ -6,9 +6,9 @@ use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::nf_tables::edit::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::expression::{Expression, REGISTER, XtData};
 use crate::nf_tables::header::{self, last_bytes, place};
+use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::uapi::*;
 use crate::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 use crate::xt::{self, Extension};
