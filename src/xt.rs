@@ -4,9 +4,9 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at};
+use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 use crate::rules::flags::{State, tracked};
 use crate::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
 use crate::wanted::Multiport;
@@ -109,26 +109,6 @@ pub(crate) fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read
     })))
 }
 
-/// xt targets after which evaluation goes on, and that don't change where a connection goes.
-const PASSING_TARGETS: [&[u8]; 16] = [
-    b"CT",
-    b"LOG",
-    b"NFLOG",
-    b"ULOG",
-    b"TRACE",
-    b"CHECKSUM",
-    b"TCPMSS",
-    b"TOS",
-    b"DSCP",
-    b"CLASSIFY",
-    b"AUDIT",
-    b"SECMARK",
-    b"CONNSECMARK",
-    b"TTL",
-    b"HL",
-    b"TEE",
-];
-
 /// What reading a target comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -151,11 +131,13 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
         }
         (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
         (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
-        (name, _) if PASSING_TARGETS.contains(&name) => return Ok(Target::Effect(Effect::Other(text(name)))),
-        (b"REDIRECT", 0) => {
-            let range = Range::read(info, family, &Layout::of(family))?;
-            Action::Redirect(range.ports)
-        }
+        // After these, evaluation goes on, and they don't change where a connection goes.
+        (
+            b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
+            | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"HL" | b"TEE",
+            _,
+        ) => return Ok(Target::Effect(Effect::Other(text(name)))),
+        (b"REDIRECT", 0) => Action::Redirect(Range::read(info, family, &Layout::of(family))?.ports),
         (b"DNAT", 0) if family == Family::V4 => {
             Action::Nat(Range::read(info, family, &Layout::of(family))?.destination())
         }
@@ -168,18 +150,18 @@ pub(crate) fn read_target(name: &[u8], revision: u32, info: &[u8], family: Famil
     Ok(Target::Action(action))
 }
 
+/// A number that is made of a field's; see [`Bits`].
+fn bits(field: Field, mask: u32, xor: u32) -> Bits {
+    let (mask, xor) = (mask.into(), xor.into());
+    Bits { field, mask, xor }
+}
+
 /// `struct xt_mark_tginfo2`: the mark, and its bits that are cleared before it is turned round by that.
 fn mark(info: &[u8]) -> Result<Effect, Malformed> {
     let (mark, cleared) = (u32_at(info, 0)?, u32_at(info, 4)?);
-    Ok(Effect::Mark {
-        field: Field::Mark,
-        to: Some(Bits {
-            field: Field::Mark,
-            mask: (!cleared).into(),
-            xor: mark.into(),
-        }),
-        text: format!("MARK --set-xmark {mark:#x}/{cleared:#x}"),
-    })
+    let (field, text) = (Field::Mark, format!("MARK --set-xmark {mark:#x}/{cleared:#x}"));
+    let to = Some(bits(field, !cleared, mark));
+    Ok(Effect::Mark { field, to, text })
 }
 
 /// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the
@@ -192,35 +174,22 @@ fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
     };
     // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in
     // net/netfilter/xt_connmark.c.
-    let (field, text, to) = match mode {
-        0 => {
-            let to = Bits {
-                field: Field::ConnectionMark,
-                mask: (!mask).into(),
-                xor: mark.into(),
-            };
-            (
-                Field::ConnectionMark,
-                format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
-                Some(to),
-            )
-        }
-        1 => {
-            let all = Bits {
-                mask: packets.into(),
-                ..Bits::all(Field::Mark)
-            };
-            let text = format!("CONNMARK --save-mark --nfmask {packets:#x} --ctmask {mask:#x}");
-            (Field::ConnectionMark, text, (mask == u32::MAX).then_some(all))
-        }
-        _ => {
-            let all = Bits {
-                mask: mask.into(),
-                ..Bits::all(Field::ConnectionMark)
-            };
-            let text = format!("CONNMARK --restore-mark --nfmask {packets:#x} --ctmask {mask:#x}");
-            (Field::Mark, text, (packets == u32::MAX).then_some(all))
-        }
+    let (field, to, text) = match mode {
+        0 => (
+            Field::ConnectionMark,
+            Some(bits(Field::ConnectionMark, !mask, mark)),
+            format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
+        ),
+        1 => (
+            Field::ConnectionMark,
+            (mask == u32::MAX).then(|| bits(Field::Mark, packets, 0)),
+            format!("CONNMARK --save-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
+        ),
+        _ => (
+            Field::Mark,
+            (packets == u32::MAX).then(|| bits(Field::ConnectionMark, mask, 0)),
+            format!("CONNMARK --restore-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
+        ),
     };
     let to = to.filter(|_| shift == 0);
     Ok(Effect::Mark { field, to, text })
@@ -237,13 +206,6 @@ const XT_MULTIPORT_DESTINATION: u8 = 1;
 const MULTIPORT_PORTS: usize = 2;
 const MULTIPORT_RANGE_FLAGS: usize = 32;
 const MULTIPORT_INVERT: usize = 47;
-
-/// Writes `bytes` at an offset of a structure that is known to have room there.
-fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
-    for (slot, byte) in structure.iter_mut().skip(offset).zip(bytes) {
-        *slot = *byte;
-    }
-}
 
 /// The structure of a match on a field by this extension; none if it can't say that.
 pub(crate) fn write_match(extension: Extension, field: Field, values: &Values, negated: bool) -> Option<Vec<u8>> {
@@ -264,11 +226,8 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
     let mut info = [0; 48];
     let mut slot = 0;
     let mut reference = |port: u128, begins_range: bool| {
-        put(
-            &mut info,
-            MULTIPORT_PORTS + 2 * slot,
-            &u16::try_from(port).ok()?.to_ne_bytes(),
-        );
+        let port = u16::try_from(port).ok()?.to_ne_bytes();
+        put(&mut info, MULTIPORT_PORTS + 2 * slot, &port);
         put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
         slot += 1;
         (slot <= Multiport::MAX_REFERENCES).then_some(())
@@ -310,65 +269,62 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
 }
 
-const XT_OWNER_UID: u8 = 1;
-const XT_OWNER_GID: u8 = 2;
-/// Where the lowest uid and the lowest gid are in `struct xt_owner_match_info`; the highest follows. After them: which
-/// of them count, which are inverted.
-const OWNER_UID: usize = 0;
-const OWNER_GID: usize = 8;
+/// A field that a match compares with an interval: the bit for it where the structure says what is compared or inverted,
+/// the field, and where its lowest number is in the structure; its highest follows.
+type Compared = (u8, Field, usize);
+
+fn compared(fields: [Compared; 2], field: Field) -> Option<Compared> {
+    fields.into_iter().find(|(_, compared, _)| *compared == field)
+}
+
+/// In `struct xt_owner_match_info`, by `XT_OWNER_UID` and `XT_OWNER_GID`. After them: which of them count, which are
+/// inverted.
+const OWNERS: [Compared; 2] = [(1, Field::Uid, 0), (2, Field::Gid, 8)];
 const OWNER_MATCH: usize = 16;
 
 fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 24]> {
-    let (kind, offset) = match field {
-        Field::Uid => (XT_OWNER_UID, OWNER_UID),
-        Field::Gid => (XT_OWNER_GID, OWNER_GID),
-        _ => return None,
-    };
+    let (bit, _, offset) = compared(OWNERS, field)?;
     let mut info = [0; 24];
     put(&mut info, offset, &u32::try_from(first).ok()?.to_ne_bytes());
     put(&mut info, offset + 4, &u32::try_from(last).ok()?.to_ne_bytes());
-    put(&mut info, OWNER_MATCH, &[kind, if negated { kind } else { 0 }]);
+    put(&mut info, OWNER_MATCH, &[bit, if negated { bit } else { 0 }]);
     Some(info)
 }
 
 fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
-    let (kinds, inverted) = (u8_at(info, OWNER_MATCH)?, u8_at(info, OWNER_MATCH + 1)?);
-    if kinds & !(XT_OWNER_UID | XT_OWNER_GID) != 0 {
-        return Ok(None); // whether there is a socket; supplementary groups
-    }
+    let (mut kinds, inverted) = (u8_at(info, OWNER_MATCH)?, u8_at(info, OWNER_MATCH + 1)?);
     let mut conditions = Vec::new();
-    for (kind, field, offset) in [
-        (XT_OWNER_UID, Field::Uid, OWNER_UID),
-        (XT_OWNER_GID, Field::Gid, OWNER_GID),
-    ] {
+    for (bit, field, offset) in OWNERS {
         let ids = (u32_at(info, offset)?.into(), u32_at(info, offset + 4)?.into());
-        if kinds & kind != 0 {
-            conditions.push(Condition::compare(field, ids, inverted & kind != 0));
+        if kinds & bit != 0 {
+            conditions.push(Condition::compare(field, ids, inverted & bit != 0));
+            kinds &= !bit;
         }
     }
-    Ok(Some(conditions))
+    // Others ask whether there is a socket, or for supplementary groups.
+    Ok((kinds == 0).then_some(conditions))
 }
 
-/// Offsets in `struct xt_tcp`: source ports, destination ports, option, flags' mask, flags, what is inverted.
+/// In `struct xt_tcp`. After them: option, flags' mask, flags, what is inverted.
+const TCP_PORTS: [Compared; 2] = [(1, Field::SourcePort, 0), (2, Field::DestinationPort, 4)];
 const TCP_OPTION: usize = 8;
 const TCP_INVERT: usize = 11;
+/// What ports are compared with where there is no such condition.
+const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
 fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 16]> {
-    // The source ports and then the destination ports; one of them isn't compared.
-    let (offset, other, inverted) = match field {
-        Field::SourcePort => (0, 4, 1),
-        Field::DestinationPort => (4, 0, 2),
-        _ => return None,
-    };
+    let (bit, ..) = compared(TCP_PORTS, field)?;
     let ports = (u16::try_from(first).ok()?, u16::try_from(last).ok()?);
-    if ports == (0, u16::MAX) && !negated {
-        return None; // the match has no such condition
+    if ports == ANY_PORT && !negated {
+        return None;
     }
     let mut info = [0; 16];
-    put(&mut info, other + 2, &u16::MAX.to_ne_bytes());
-    put(&mut info, offset, &ports.0.to_ne_bytes());
-    put(&mut info, offset + 2, &ports.1.to_ne_bytes());
-    put(&mut info, TCP_INVERT, &[if negated { inverted } else { 0 }]);
+    for (_, compared, offset) in TCP_PORTS {
+        let (first, last) = if compared == field { ports } else { ANY_PORT };
+        put(&mut info, offset, &first.to_ne_bytes());
+        put(&mut info, offset + 2, &last.to_ne_bytes());
+    }
+    put(&mut info, TCP_INVERT, &[if negated { bit } else { 0 }]);
     Some(info)
 }
 
@@ -378,10 +334,10 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         return Ok(None);
     }
     let mut conditions = Vec::new();
-    for (bit, field, offset) in [(1, Field::SourcePort, 0), (2, Field::DestinationPort, 4)] {
+    for (bit, field, offset) in TCP_PORTS {
         let ports = (u16_at(info, offset)?, u16_at(info, offset + 2)?);
         let negated = inverted & bit != 0;
-        if ports != (0, u16::MAX) || negated {
+        if ports != ANY_PORT || negated {
             conditions.push(Condition::compare(field, (ports.0.into(), ports.1.into()), negated));
         }
     }
@@ -534,15 +490,8 @@ struct Range {
 impl Range {
     fn read(info: &[u8], family: Family, layout: &Layout) -> Result<Self, Malformed> {
         let flags = u32_at(info, layout.flags)?;
-        let address = |offset: usize| -> Result<IpAddr, Malformed> {
-            Ok(match family {
-                Family::V4 => Ipv4Addr::from_bits(u32::from_be(u32_at(info, offset)?)).into(),
-                Family::V6 => {
-                    let bytes = info.get(offset..).and_then(|rest| rest.first_chunk());
-                    bytes.copied().map(Ipv6Addr::from).ok_or(Malformed)?.into()
-                }
-            })
-        };
+        let length = (Field::Destination(family).bits() / 8) as usize;
+        let address = |offset: usize| address(info.get(offset..offset + length).ok_or(Malformed)?);
         let last = layout.address + (layout.ports - layout.address) / 2;
         let addresses = (address(layout.address)?, address(last)?);
         let port = |offset| u16_at(info, offset).map(u16::from_be);

@@ -1,11 +1,9 @@
 //! Asks the kernel what listens: sock_diag(7). No privileges are needed.
 
-use std::net::IpAddr;
-
 use mnl::Bus;
 use nix::errno::Errno;
 
-use super::message::{Attributes, Malformed, Message, Writer, u16_at, u32_at};
+use super::message::{Attributes, Malformed, Message, Writer, address, put, u16_at, u32_at};
 use super::sockopt::has_ipv6;
 use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::user_namespace::owns_network;
@@ -28,9 +26,7 @@ pub(crate) fn listeners() -> Result<Vec<Listener>, ReadError> {
         // `sdiag_family`, `sdiag_protocol`; `idiag_states` is the second number.
         subheader[0] = family as u8;
         subheader[1] = libc::IPPROTO_TCP as u8;
-        if let Some(states) = subheader.get_mut(4..8) {
-            states.copy_from_slice(&(1u32 << TCP_LISTEN).to_ne_bytes());
-        }
+        put(&mut subheader, 4, &(1u32 << TCP_LISTEN).to_ne_bytes());
         let mut request = Writer::with_capacity(128);
         request.any_message(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, 0, &subheader, |_| ());
         let asked = socket.request(request, &mut |message| {
@@ -56,16 +52,15 @@ pub(crate) fn listeners() -> Result<Vec<Listener>, ReadError> {
 pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
     let bytes = message.payload;
     let family = i32::from(*bytes.first().ok_or(Malformed)?);
-    let address = |length: usize| bytes.get(8..8 + length).ok_or(Malformed);
-    let address: IpAddr = match family {
-        libc::AF_INET => <[u8; 4]>::try_from(address(4)?).map_err(|_| Malformed)?.into(),
-        libc::AF_INET6 => <[u8; 16]>::try_from(address(16)?).map_err(|_| Malformed)?.into(),
+    let length = match family {
+        libc::AF_INET => 4,
+        libc::AF_INET6 => 16,
         _ => return Err(Malformed),
     };
     let attributes = Attributes(bytes.get(ANSWER..).ok_or(Malformed)?);
     let is_ipv6_only = attributes.find(INET_DIAG_SKV6ONLY)?;
     Ok(Listener {
-        address,
+        address: address(bytes.get(8..8 + length).ok_or(Malformed)?)?,
         // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`.
         port: u16::from_be(u16_at(bytes, 4)?),
         device: u32_at(bytes, 40)?,

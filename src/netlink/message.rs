@@ -3,6 +3,7 @@
 //! Every read is bounds-checked, and an invalid message is a [`Malformed`] error, never a panic.
 
 use std::ffi::CStr;
+use std::net::IpAddr;
 
 use nftnl::ProtoFamily;
 use thiserror::Error;
@@ -169,6 +170,25 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
     field.copied().map(u16::from_ne_bytes).ok_or(Malformed)
+}
+
+/// The number that these bytes are in network byte order: at most 16, of which more would be the last ones.
+pub(crate) fn number(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+}
+
+/// An address by its bytes: 4 of IPv4, 16 of IPv6.
+pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .map_err(|_| Malformed)
+}
+
+/// Writes bytes at an offset of a structure of the kernel's, which has room for them there.
+pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
+    for (slot, byte) in structure.iter_mut().skip(offset).zip(bytes) {
+        *slot = *byte;
+    }
 }
 
 /// Messages and their attributes, being written. Padding is always zero.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use mnl::Bus;
 use nix::errno::Errno;
 
-use super::message::{Attributes, Malformed, Message, Writer, string, u32_at};
+use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u32_at};
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 use crate::found::Device;
@@ -74,16 +74,10 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let family = match to {
-        IpAddr::V4(_) => libc::AF_INET,
-        IpAddr::V6(_) => libc::AF_INET6,
-    };
-    let mut subheader = [0; RTMSG];
     let bits = |address: IpAddr| (bytes(address).len() * 8) as u8;
-    // The family, and how many bits of either address count.
-    for (slot, value) in subheader.iter_mut().zip([family as u8, bits(to), from.map_or(0, bits)]) {
-        *slot = value;
-    }
+    let mut subheader = [0; RTMSG];
+    // How many bits of either address count.
+    put(&mut subheader, 0, &[family(to), bits(to), from.map_or(0, bits)]);
     let mut request = Writer::with_capacity(128);
     request.any_message(
         libc::RTM_GETROUTE.into(),
@@ -126,6 +120,14 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
     })
 }
 
+/// An address's family, with which every message about routes, devices and addresses begins.
+fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
+    }
+}
+
 /// What a message about a route says: to whom it leads, the number of the device, and the source address.
 pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
     // `rtm_type`, the eighth byte.
@@ -137,12 +139,6 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpA
     let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
     let source = attributes.find(libc::RTA_PREFSRC)?.map(address).transpose()?;
     Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source))
-}
-
-fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .map_err(|_| Malformed)
 }
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
@@ -190,9 +186,7 @@ fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadErr
     };
     let mut subheader = [0; IFINFOMSG];
     // `ifi_index`
-    if let Some(slot) = subheader.get_mut(4..8) {
-        slot.copy_from_slice(&index.to_ne_bytes());
-    }
+    put(&mut subheader, 4, &index.to_ne_bytes());
     let mut request = Writer::with_capacity(64);
     request.any_message(libc::RTM_GETLINK.into(), flags, 0, &subheader, |attributes| {
         if let Some(name) = name {
@@ -227,12 +221,8 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
 /// Reading fails.
 pub(crate) fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, ReadError> {
     let socket = Socket::open_bus(Bus::Route)?;
-    let family = match address {
-        IpAddr::V4(_) => libc::AF_INET,
-        IpAddr::V6(_) => libc::AF_INET6,
-    };
     let mut subheader = [0; IFADDRMSG];
-    subheader[0] = family as u8;
+    subheader[0] = family(address);
     let mut request = Writer::with_capacity(32);
     request.any_message(libc::RTM_GETADDR.into(), libc::NLM_F_DUMP, 0, &subheader, |_| ());
     let mut devices = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use super::message::u32_at;
+use super::message::{put, u32_at};
 use super::user_namespace::UserNamespace;
 use crate::rules::Family;
 
@@ -60,11 +60,8 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
             let (first, policy) = (field(NAME + 4 + 4 * hook)?, field(NAME + 24 + 4 * hook)?);
             base_chains.push((hook, first as usize, policy as usize));
         }
-        let mut entries = vec![0; ENTRIES];
-        if let Some(slot) = entries.get_mut(NAME..NAME + 4) {
-            slot.copy_from_slice(&size.to_ne_bytes());
-        }
-        entries.resize(ENTRIES + size as usize, 0);
+        let mut entries = vec![0; ENTRIES + size as usize];
+        put(&mut entries, NAME, &size.to_ne_bytes());
         match get(&socket, level, table, GET_ENTRIES, &mut entries) {
             Err(Errno::EAGAIN) => {}
             Err(errno) => return Err(errno),
@@ -130,9 +127,7 @@ pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<
 pub(crate) fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) -> Result<(), Errno> {
     let (socket, level) = open(family)?;
     let mut structure = vec![0; ENTRIES];
-    if let Some(slot) = structure.get_mut(NAME..NAME + 4) {
-        slot.copy_from_slice(&(counters.len() as u32).to_ne_bytes());
-    }
+    put(&mut structure, NAME, &(counters.len() as u32).to_ne_bytes());
     structure.extend(counters.as_flattened());
     name(&mut structure, table);
     set(&socket, level, SET_ADD_COUNTERS, &structure)
@@ -184,9 +179,11 @@ fn open(family: Family) -> Result<(OwnedFd, libc::c_int), Errno> {
 /// Writes a table's name to the front of a structure.
 fn name(structure: &mut [u8], table: &str) {
     // The kernel's names are shorter than NAME, with their NUL.
-    for (slot, byte) in structure.iter_mut().zip(table.bytes().take(NAME - 1)) {
-        *slot = byte;
-    }
+    put(
+        structure,
+        0,
+        table.as_bytes().get(..NAME - 1).unwrap_or(table.as_bytes()),
+    );
 }
 
 fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {

@@ -6,11 +6,11 @@
 
 use super::expression::{Expression, Verdict};
 use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
-use super::number::{as_address, bits_of, interval, network};
+use super::number::{bits_of, interval, network};
 use super::register::{Loaded, Registers};
 use super::uapi::*;
 use super::user_data;
-use crate::netlink::message::{Attributes, Malformed, be64};
+use crate::netlink::message::{self, Attributes, Malformed, be64};
 use crate::rules::flags::{State, ct_state, of_states, tracked};
 use crate::rules::nftables::{field_name, is_of, masked, nfproto};
 use crate::rules::{
@@ -313,7 +313,9 @@ impl<'a> Reader<'a> {
         let single = address
             .1
             .is_none_or(|last| Some(last) == address.0 || value(Some(last)) == value(address.0));
-        let known = value(address.0).filter(|_| single).and_then(|value| as_address(&value));
+        let known = value(address.0)
+            .filter(|_| single)
+            .and_then(|value| message::address(&value).ok());
         let ports = match port {
             (None, _) => None,
             (first, last) => as_port(first).zip(as_port(last.or(first))),

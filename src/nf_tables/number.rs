@@ -1,14 +1,7 @@
 //! The numbers that the bytes of registers stand for.
 
-use std::net::IpAddr;
-
+use crate::netlink::message::number;
 use crate::rules::{Field, interface};
-
-/// The bytes of an address.
-pub(super) fn as_address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
 
 /// The number that these bytes of a whole field are.
 pub(super) fn bits_of(field: Field, bytes: &[u8]) -> Option<u128> {
@@ -40,16 +33,12 @@ pub(super) fn interval(field: Field, loaded: usize, host_order: bool, value: &[u
     if value.len() != loaded || loaded > bytes {
         return None;
     }
-    let number = value.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
     if host_order && cfg!(target_endian = "little") {
-        let swapped = value
-            .iter()
-            .rev()
-            .fold(0u128, |number, &byte| number << 8 | u128::from(byte));
-        return Some((swapped, swapped));
+        let swapped: Vec<u8> = value.iter().rev().copied().collect();
+        return Some((number(&swapped), number(&swapped)));
     }
     let rest = 8 * (bytes - loaded) as u32;
-    let first = number.checked_shl(rest).unwrap_or(0);
+    let first = number(value).checked_shl(rest).unwrap_or(0);
     Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
 }
 
@@ -59,10 +48,7 @@ pub(super) fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128
         return None;
     }
     let bits = field.bits();
-    let number = |bytes: &[u8]| {
-        let number = bytes.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
-        number.checked_shl(bits - 8 * bytes.len() as u32)
-    };
+    let number = |bytes: &[u8]| number(bytes).checked_shl(bits - 8 * bytes.len() as u32);
     let (address, mask) = (number(address)?, number(mask)?);
     let hosts = field.largest() & !mask;
     // The bits outside the mask must be the last ones, and those of the address must be zero, or nothing would be

@@ -5,7 +5,7 @@ use super::expression::Verdict;
 use super::header;
 use super::meaning::action;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Malformed, Writer, be32, string};
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, string};
 use crate::netlink::{Batch, Change};
 use crate::rules::{Action, Intervals, Name, Shape};
 
@@ -155,7 +155,7 @@ impl Elements {
                 self.unknown = true;
                 continue;
             }
-            let number = key.iter().fold(0u128, |number, &byte| number << 8 | u128::from(byte));
+            let number = number(key);
             self.list
                 .push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
         }

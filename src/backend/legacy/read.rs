@@ -8,7 +8,7 @@ use super::unlisted;
 use crate::backend::proc_of_thread;
 use crate::error::{Errno, Error, Privilege};
 use crate::found::{Found, Unseen};
-use crate::netlink::message::{Malformed, string, u8_at, u16_at, u32_at, u64_at};
+use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::flags::constant;
 use crate::rules::{
@@ -132,7 +132,7 @@ pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
 
 fn read_table(family: Family, name: &str) -> Result<Table, Error> {
     let entries = entries(family, name).map_err(|errno| unreadable(family, errno))?;
-    table(family, name, &entries).map_err(|Malformed| garbled())
+    table(family, name, &entries).map_err(garbled)
 }
 
 fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
@@ -148,7 +148,7 @@ fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
     }
 }
 
-fn garbled() -> Error {
+fn garbled(Malformed: Malformed) -> Error {
     Error::GarbledDump { mode: Mode::Legacy }
 }
 
@@ -170,7 +170,7 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
     match entries(family, NAT) {
         Ok(entries) => {
-            let table = table(family, NAT, &entries).map_err(|Malformed| garbled())?;
+            let table = table(family, NAT, &entries).map_err(garbled)?;
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.
@@ -213,13 +213,12 @@ pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollbac
         return Ok(Rollback::Unneeded);
     };
     let layout = Layout::of(family);
-    let malformed = |Malformed| garbled();
     let before = match before {
         Some(before) => before.entries.clone(),
-        None => emptied(&layout, &now.entries).map_err(malformed)?,
+        None => emptied(&layout, &now.entries).map_err(garbled)?,
     };
-    let (now, _) = uncounted(&layout, &now.entries).map_err(malformed)?;
-    let (wanted, counters) = uncounted(&layout, &before).map_err(malformed)?;
+    let (now, _) = uncounted(&layout, &now.entries).map_err(garbled)?;
+    let (wanted, counters) = uncounted(&layout, &before).map_err(garbled)?;
     if now == wanted {
         return Ok(Rollback::Unneeded);
     }
@@ -332,35 +331,24 @@ struct Layout {
 
 impl Layout {
     fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self {
-                address: 4,
-                in_interface: 16,
-                protocol: 80,
-                flags: 82,
-                invert: 83,
-                goto: 2,
-                has_protocol: None,
-                fragment: Some(1),
-                target: 88,
-                next: 90,
-                counters: 96,
-                matches: 112,
-            },
-            Family::V6 => Self {
-                address: 16,
-                in_interface: 64,
-                protocol: 128,
-                flags: 131,
-                invert: 132,
-                goto: 4,
-                has_protocol: Some(1),
-                fragment: None,
-                target: 140,
-                next: 142,
-                counters: 152,
-                matches: 168,
-            },
+        let (address, flags, target, counters) = match family {
+            Family::V4 => (4, 82, 88, 96),
+            Family::V6 => (16, 131, 140, 152),
+        };
+        Self {
+            address,
+            // Two addresses and their masks come first, two names and their masks next.
+            in_interface: 4 * address,
+            protocol: 4 * address + 64,
+            flags,
+            invert: flags + 1,
+            target,
+            next: target + 2,
+            counters,
+            matches: counters + 16,
+            goto: if family == Family::V4 { 2 } else { 4 },
+            has_protocol: (family == Family::V6).then_some(1),
+            fragment: (family == Family::V4).then_some(1),
         }
     }
 }
@@ -540,10 +528,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     const FRAGMENT: u8 = 0x20;
     const PROTOCOL: u8 = 0x40;
     let inverted = u8_at(entry, layout.invert)?;
-    let number = |offset: usize, length: usize| -> Result<u128, Malformed> {
-        let bytes = entry.get(offset..offset + length).ok_or(Malformed)?;
-        Ok(bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte)))
-    };
+    let number = |offset: usize, length: usize| entry.get(offset..offset + length).map(number).ok_or(Malformed);
     let mut conditions = Vec::new();
     // Source, destination, then their masks.
     let size = layout.address;
