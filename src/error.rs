@@ -308,7 +308,7 @@ pub enum Error {
     HostNetwork,
 
     /// The network namespace to work in cannot be entered.
-    #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}", path = path.display())]
+    #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}")]
     Netns {
         /// The path of the namespace.
         path: PathBuf,
@@ -440,8 +440,7 @@ pub enum Error {
     /// An iptables command could not be started or watched.
     #[error(
         "legacy mode: nothing was changed: cannot run {command} (check that it is executable and was built for this \
-         machine)",
-        command = command.display()
+         machine)"
     )]
     CommandFailed {
         /// The command.
@@ -454,8 +453,7 @@ pub enum Error {
     /// An iptables command did not end, and was killed.
     #[error(
         "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
-         what it waits for with strace, or use --iptables-mode nft",
-        command = command.display()
+         what it waits for with strace, or use --iptables-mode nft"
     )]
     CommandHung {
         /// The command.
@@ -467,8 +465,7 @@ pub enum Error {
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
         "legacy mode: nothing was changed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
-         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft",
-        command = command.display()
+         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft"
     )]
     CommandRefused {
         /// The command.
@@ -482,8 +479,7 @@ pub enum Error {
     /// An iptables command reported success without having done its work.
     #[error(
         "legacy mode: nothing was changed: {command} ended without an error, but afterwards the {family} nat table is not as \
-         it should be: check that it is iptables' own, or use --iptables-mode nft",
-        command = command.display()
+         it should be: check that it is iptables' own, or use --iptables-mode nft"
     )]
     NoEffect {
         /// The command.
@@ -495,8 +491,7 @@ pub enum Error {
     /// Another program is changing legacy rules.
     #[error(
         "legacy mode: nothing was changed: another program holds the xtables lock: add -w to wait for it, or find it \
-         with `fuser {file}`",
-        file = file.display()
+         with `fuser {file}`"
     )]
     LockHeld {
         /// The file of the lock.
@@ -506,8 +501,7 @@ pub enum Error {
     /// The file of the xtables lock cannot be made, opened or locked.
     #[error(
         "legacy mode: nothing was changed: iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a \
-         pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path",
-        file = file.display()
+         pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
     )]
     LockFile {
         /// The file of the lock.
