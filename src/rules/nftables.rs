@@ -145,12 +145,11 @@ pub fn masked(field: Field, mask: u128, number: u128, negated: bool) -> Conditio
 pub fn element(field: Field, (first, last): (u128, u128)) -> String {
     match field {
         Field::InInterface | Field::OutInterface => format!("\"{}\"", interface_name(first, last)),
-        Field::Source(family) | Field::Destination(family) if first != last => match subnet(family, (first, last)) {
-            Some(subnet) => subnet.to_string(),
-            None => format!("{}-{}", number(field, first), number(field, last)),
-        },
-        _ if first == last => number(field, first),
-        _ => format!("{}-{}", number(field, first), number(field, last)),
+        Field::Source(family) | Field::Destination(family) if first != last => {
+            let subnet = subnet(family, (first, last)).map(|subnet| subnet.to_string());
+            subnet.unwrap_or_else(|| set_element(field, (first, last)))
+        }
+        _ => set_element(field, (first, last)),
     }
 }
 
@@ -217,13 +216,10 @@ impl fmt::Display for NftAction<'_> {
 /// Hands the commands that would make a table's sets and rules to `tell`, one by one.
 pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
     for set in &table.sets {
-        let field = set_field(set);
-        let elements = set_elements(set).into_iter();
-        let elements: Vec<_> = elements.map(|interval| set_element(field, interval)).collect();
         tell(format_args!(
             "nft add element {table} {} {{ {} }}",
             set.name,
-            elements.join(", ")
+            listed(set)
         ));
     }
     for chain in &table.chains {
@@ -243,21 +239,25 @@ pub fn script(table: &Table) -> String {
     script + &chains.join("\n") + "}\n"
 }
 
-fn set_script(set: &Set) -> String {
-    let field = set_field(set);
-    let (datatype, _) = datatype(field);
+/// A set's elements as nft lists them.
+fn listed(set: &Set) -> String {
     let elements = set_elements(set).into_iter();
-    let elements: Vec<_> = elements.map(|interval| set_element(field, interval)).collect();
+    let elements: Vec<_> = elements.map(|interval| set_element(set_field(set), interval)).collect();
+    elements.join(", ")
+}
+
+fn set_script(set: &Set) -> String {
+    let (datatype, _) = datatype(set_field(set));
     let flags = match Shape::of(set) {
         Shape::Intervals => "\t\tflags interval\n".to_owned(),
         Shape::Numbers => String::new(),
-        Shape::Hashed => format!("\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n", elements.len()),
+        Shape::Hashed => format!(
+            "\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n",
+            set_elements(set).len()
+        ),
     };
-    format!(
-        "\tset {} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {} }}\n\t}}\n",
-        set.name,
-        elements.join(", ")
-    )
+    let (name, elements) = (&set.name, listed(set));
+    format!("\tset {name} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {elements} }}\n\t}}\n")
 }
 
 /// nft's name for the type of a set of these, and its number (`enum datatypes` in nftables' datatype.h).

@@ -43,7 +43,7 @@ impl Mode {
         }
     }
 
-    fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Mode::Nft => "nft",
             Mode::Legacy => "legacy",
@@ -86,9 +86,9 @@ pub enum Choice {
 impl Choice {
     /// Every choice that can be named, by its name.
     pub const NAMED: [(&str, Choice); 5] = [
-        ("legacy", Choice::Mode(Mode::Legacy)),
-        ("nft", Choice::Mode(Mode::Nft)),
-        ("native", Choice::Mode(Mode::Native)),
+        (Mode::Legacy.as_str(), Choice::Mode(Mode::Legacy)),
+        (Mode::Nft.as_str(), Choice::Mode(Mode::Nft)),
+        (Mode::Native.as_str(), Choice::Mode(Mode::Native)),
         ("auto", Choice::Auto),
         ("plain", Choice::Plain),
     ];

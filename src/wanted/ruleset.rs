@@ -136,17 +136,12 @@ impl fmt::Display for ChainName {
 /// (user_namespaces(7)).
 pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
     rule.conditions.iter().find_map(|condition| {
-        let (map, values) = match condition {
-            Condition::In {
-                field: Field::Uid,
-                values,
-                ..
-            } => ("/proc/self/uid_map", values),
-            Condition::In {
-                field: Field::Gid,
-                values,
-                ..
-            } => ("/proc/self/gid_map", values),
+        let Condition::In { field, values, .. } = condition else {
+            return None;
+        };
+        let map = match field {
+            Field::Uid => "/proc/self/uid_map",
+            Field::Gid => "/proc/self/gid_map",
             _ => return None,
         };
         let &[(first, last)] = values.listed()? else {
@@ -192,26 +187,41 @@ pub enum Purpose {
     LookAtOutbound,
 }
 
+/// How comments that name something begin and end, and the purpose with that name.
+type Naming = (&'static str, &'static str, fn(&str) -> Option<Purpose>);
+
 impl Purpose {
     /// What every comment begins with.
     pub const PREFIX: &'static str = "proxy-init/";
 
+    /// After the prefix. The first four name ports or subnets, of which native mode's comments list several.
+    const NAMING: [Naming; 7] = [
+        ("ignore-port-", "", |ports| {
+            Multiport::from_iptables(ports).map(Self::IgnorePorts)
+        }),
+        ("ignore-subnet-", "", |subnet| {
+            subnet.parse().ok().map(Self::IgnoreSubnet)
+        }),
+        ("redirect-port-", "-to-proxy-port", |port| {
+            port.parse().ok().map(Self::RedirectPort)
+        }),
+        ("redirect-subnet-", "-to-proxy-port", |net| {
+            net.parse().ok().map(Self::RedirectSubnet)
+        }),
+        ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
+        ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
+        ("ignore-interface-", "", |name| {
+            name.parse().ok().map(Self::IgnoreInterface)
+        }),
+    ];
+
     /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
-        [
-            ("ignore-port-", ""),
-            ("ignore-subnet-", ""),
-            ("redirect-port-", "-to-proxy-port"),
-            ("redirect-subnet-", "-to-proxy-port"),
-        ]
-        .into_iter()
-        .find_map(|(before, after)| {
-            let names = comment
-                .strip_prefix(Self::PREFIX)?
-                .strip_prefix(before)?
-                .strip_suffix(after)?;
-            let (before, rest) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
-            let (_, after) = rest.split_at_checked(names.len())?;
+        let mut listing = Self::NAMING.into_iter().take(4);
+        listing.find_map(|(before, after, _)| {
+            let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
+            let names = rest.strip_suffix(after)?;
+            let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
             Some((before, names, after))
         })
     }
@@ -237,7 +247,6 @@ impl Purpose {
 
     /// The purpose that a comment states.
     pub fn from_comment(comment: &str) -> Option<Self> {
-        let text = comment.strip_prefix(Self::PREFIX)?;
         let fixed = [
             Self::IgnoreUser,
             Self::IgnoreGroup,
@@ -251,23 +260,10 @@ impl Purpose {
         if let Some(purpose) = fixed.into_iter().find(|purpose| purpose.to_string() == comment) {
             return Some(purpose);
         }
-        if let Some(ports) = text.strip_prefix("ignore-port-") {
-            Multiport::from_iptables(ports).map(Self::IgnorePorts)
-        } else if let Some(subnet) = text.strip_prefix("ignore-subnet-") {
-            subnet.parse().ok().map(Self::IgnoreSubnet)
-        } else if let Some(ids) = text.strip_prefix("ignore-user-id-") {
-            ids.parse().ok().map(Self::IgnoreUsers)
-        } else if let Some(ids) = text.strip_prefix("ignore-group-id-") {
-            ids.parse().ok().map(Self::IgnoreGroups)
-        } else if let Some(name) = text.strip_prefix("ignore-interface-") {
-            name.parse().ok().map(Self::IgnoreInterface)
-        } else if let Some(subnet) = text.strip_prefix("redirect-subnet-") {
-            let subnet = subnet.strip_suffix("-to-proxy-port")?;
-            subnet.parse().ok().map(Self::RedirectSubnet)
-        } else {
-            let port = text.strip_prefix("redirect-port-")?.strip_suffix("-to-proxy-port")?;
-            port.parse().ok().map(Self::RedirectPort)
-        }
+        let text = comment.strip_prefix(Self::PREFIX)?;
+        Self::NAMING
+            .iter()
+            .find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
     }
 }
 
