@@ -1,9 +1,10 @@
 //! nf_tables expressions, the pieces that a rule is made of: each written and read side by side. Each is one line of
 //! `nft --debug=netlink list ruleset`.
 
+use super::header::{META_FIELDS, place};
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
-use crate::rules::Counters;
+use crate::rules::{Counters, Field};
 
 /// The register that every expression of proxy-init's loads into and compares.
 pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;
@@ -115,6 +116,19 @@ pub(crate) struct XtData<'a> {
 }
 
 impl<'a> Expression<'a> {
+    /// Loads a field; none if no expression that is written here does.
+    pub(crate) fn load(field: Field) -> Option<Self> {
+        let register = REGISTER;
+        let meta = META_FIELDS.into_iter().find(|(known, _)| *known == field);
+        Some(match (meta, place(field)) {
+            (Some((_, key)), _) => Self::Meta { key, register },
+            (None, place) => Self::Payload {
+                place: place?,
+                register,
+            },
+        })
+    }
+
     /// `[ cmp eq reg 1 VALUE ]`
     pub(crate) fn equals(value: &'a [u8]) -> Self {
         Self::Compare {
@@ -265,31 +279,24 @@ impl<'a> Expression<'a> {
         let optional = |attribute| data.find(attribute)?.map(be32).transpose();
         let value = |attribute| Attributes(data.get(attribute)?).get(NFTA_DATA_VALUE);
         Ok(Some(match name {
-            b"meta" => match optional(NFTA_META_DREG)? {
-                Some(register) => Self::Meta {
-                    key: number(NFTA_META_KEY)? as i32,
-                    register,
-                },
-                None => Self::SetMeta {
-                    key: number(NFTA_META_KEY)? as i32,
-                    register: number(NFTA_META_SREG)?,
-                },
-            },
-            b"payload" => match optional(NFTA_PAYLOAD_DREG)? {
-                Some(register) => Self::Payload {
-                    place: (
-                        number(NFTA_PAYLOAD_BASE)? as i32,
-                        number(NFTA_PAYLOAD_OFFSET)?,
-                        number(NFTA_PAYLOAD_LEN)?,
-                    ),
-                    register,
-                },
-                None => Self::SetPayload((
-                    number(NFTA_PAYLOAD_BASE)? as i32,
-                    number(NFTA_PAYLOAD_OFFSET)?,
-                    number(NFTA_PAYLOAD_LEN)?,
-                )),
-            },
+            b"meta" => {
+                let key = number(NFTA_META_KEY)? as i32;
+                match optional(NFTA_META_DREG)? {
+                    Some(register) => Self::Meta { key, register },
+                    None => {
+                        let register = number(NFTA_META_SREG)?;
+                        Self::SetMeta { key, register }
+                    }
+                }
+            }
+            b"payload" => {
+                let (offset, length) = (number(NFTA_PAYLOAD_OFFSET)?, number(NFTA_PAYLOAD_LEN)?);
+                let place = (number(NFTA_PAYLOAD_BASE)? as i32, offset, length);
+                match optional(NFTA_PAYLOAD_DREG)? {
+                    Some(register) => Self::Payload { place, register },
+                    None => Self::SetPayload(place),
+                }
+            }
             b"exthdr" => match (optional(NFTA_EXTHDR_SREG)?, optional(NFTA_EXTHDR_OP)?) {
                 (Some(_), Some(NFT_EXTHDR_OP_TCPOPT)) => Self::SetOption,
                 _ => return Ok(None),
@@ -298,21 +305,25 @@ impl<'a> Expression<'a> {
                 Some(NFT_OBJECT_COUNTER) => Self::SetCounter,
                 _ => return Ok(None),
             },
-            b"ct" => match (optional(NFTA_CT_DREG)?, data.find(NFTA_CT_DIRECTION)?) {
-                (Some(register), direction) => Self::Conntrack {
-                    key: number(NFTA_CT_KEY)? as i32,
-                    register,
-                    direction: direction.and_then(|bytes| bytes.first().copied()),
-                },
-                (None, direction) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_ZONE => Self::SetZone {
-                    register: number(NFTA_CT_SREG)?,
-                    direction: direction.and_then(|bytes| bytes.first().copied()),
-                },
-                (None, _) if number(NFTA_CT_KEY)? as i32 == libc::NFT_CT_MARK => Self::SetConnectionMark {
-                    register: number(NFTA_CT_SREG)?,
-                },
-                _ => return Ok(None),
-            },
+            b"ct" => {
+                let key = number(NFTA_CT_KEY)? as i32;
+                let direction = data.find(NFTA_CT_DIRECTION)?.and_then(|bytes| bytes.first().copied());
+                match (optional(NFTA_CT_DREG)?, key) {
+                    (Some(register), _) => Self::Conntrack {
+                        key,
+                        register,
+                        direction,
+                    },
+                    (None, libc::NFT_CT_ZONE) => Self::SetZone {
+                        register: number(NFTA_CT_SREG)?,
+                        direction,
+                    },
+                    (None, libc::NFT_CT_MARK) => Self::SetConnectionMark {
+                        register: number(NFTA_CT_SREG)?,
+                    },
+                    _ => return Ok(None),
+                }
+            }
             b"cmp" => Self::Compare {
                 operation: number(NFTA_CMP_OP)? as i32,
                 register: number(NFTA_CMP_SREG)?,

@@ -29,6 +29,9 @@ pub(crate) fn place(field: Field) -> Option<(i32, u32, u32)> {
 /// The place of the protocol in `struct iphdr`. Some versions of iptables-nft write `-p tcp` for IPv4 with it.
 pub(crate) const IPV4_PROTOCOL: (i32, u32, u32) = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1);
 
+/// The place of the protocol in `struct ipv6hdr`, where there are no extension headers.
+pub(crate) const IPV6_PROTOCOL: (i32, u32, u32) = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
+
 /// The place of TCP's flags in `struct tcphdr`.
 pub(crate) const TCP_FLAGS: (i32, u32, u32) = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
 

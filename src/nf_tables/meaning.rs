@@ -5,7 +5,7 @@
 //! names of its expressions.
 
 use super::expression::{Expression, Verdict};
-use super::header::{self, IPV4_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
+use super::header::{self, IPV4_PROTOCOL, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
 use super::number::{bits_of, interval, network};
 use super::register::{Loaded, Registers};
 use super::uapi::*;
@@ -104,6 +104,11 @@ impl<'a> Reader<'a> {
         self.rule.conditions.push(Condition::Unknown(text.into()));
     }
 
+    /// The condition of this expression on what a register holds.
+    fn not_understood(&self, register: u32, expression: &str) -> Condition {
+        Condition::Unknown(self.registers.describe(register) + expression)
+    }
+
     fn effect(&mut self, text: impl Into<String>) {
         self.rule.effects.push(Effect::Other(text.into()));
     }
@@ -192,7 +197,7 @@ impl<'a> Reader<'a> {
                 value,
             } => {
                 let condition = self.compare(operation, register, value);
-                self.condition(condition);
+                self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[cmp]")));
             }
             Expression::Range {
                 register,
@@ -201,7 +206,7 @@ impl<'a> Reader<'a> {
                 last,
             } => {
                 let condition = self.range(register, negated, first, last);
-                self.condition(condition);
+                self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[range]")));
             }
             Expression::Lookup {
                 register,
@@ -309,7 +314,6 @@ impl<'a> Reader<'a> {
             Some(Loaded::Value(value)) => Some(value.clone()),
             _ => None,
         };
-        let as_port = |register| value(register).and_then(|value| value.first_chunk().copied().map(u16::from_be_bytes));
         let single = address
             .1
             .is_none_or(|last| Some(last) == address.0 || value(Some(last)) == value(address.0));
@@ -318,7 +322,7 @@ impl<'a> Reader<'a> {
             .and_then(|value| message::address(&value).ok());
         let ports = match port {
             (None, _) => None,
-            (first, last) => as_port(first).zip(as_port(last.or(first))),
+            (Some(first), last) => self.port(first).zip(self.port(last.unwrap_or(first))),
         };
         // Where it is, or may be, something that a map says.
         if (known.is_none() && address.0.is_some()) || (ports.is_none() && port.0.is_some()) {
@@ -328,15 +332,13 @@ impl<'a> Reader<'a> {
     }
 
     fn payload(&self, (base, offset, length): (i32, u32, u32)) -> Loaded {
-        let protocol_of_ipv6 = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
-        if (self.family == Some(Family::V4) && (base, offset, length) == IPV4_PROTOCOL)
-            || (self.family == Some(Family::V6) && (base, offset, length) == protocol_of_ipv6)
-        {
-            return Loaded::Field {
-                field: Field::Protocol,
-                bytes: 1,
-                host_order: false,
-            };
+        let is_protocol = match self.family {
+            Some(Family::V4) => (base, offset, length) == IPV4_PROTOCOL,
+            Some(Family::V6) => (base, offset, length) == IPV6_PROTOCOL,
+            None => false,
+        };
+        if is_protocol {
+            return self.whole(Field::Protocol);
         }
         if (base, offset, length) == TCP_FLAGS {
             return Loaded::Bits(Bits::all(Field::TcpFlags));
@@ -437,42 +439,42 @@ impl<'a> Reader<'a> {
         conditions.push(condition);
     }
 
-    fn compare(&self, operation: i32, register: u32, value: &[u8]) -> Condition {
-        let unknown = || Condition::Unknown(format!("{}[cmp]", self.registers.describe(register)));
+    /// The condition that a comparison is; none if it isn't understood.
+    fn compare(&self, operation: i32, register: u32, value: &[u8]) -> Option<Condition> {
         let negated = operation == libc::NFT_CMP_NEQ;
-        let equality = negated || operation == libc::NFT_CMP_EQ;
-        match self.registers.get(register) {
-            Some(&Loaded::Field {
-                field,
-                bytes,
-                host_order,
-            }) => {
-                let Some((first, last)) = interval(field, bytes, host_order, value) else {
-                    return unknown();
-                };
-                let values: Values = match operation {
-                    _ if equality => (first, last).into(),
-                    // The kernel compares the bytes in network order.
-                    _ if host_order => return unknown(),
-                    libc::NFT_CMP_LT => match first.checked_sub(1) {
-                        Some(last) => (0, last).into(),
-                        None => Values::Listed(Vec::new()),
-                    },
-                    libc::NFT_CMP_LTE => (0, last).into(),
-                    libc::NFT_CMP_GT => match last.checked_add(1).filter(|&first| first <= field.largest()) {
-                        Some(first) => (first, field.largest()).into(),
-                        None => Values::Listed(Vec::new()),
-                    },
-                    libc::NFT_CMP_GTE => (first, field.largest()).into(),
-                    _ => return unknown(),
-                };
-                Condition::In { field, values, negated }
-            }
-            Some(Loaded::Masked { field, mask }) if equality => match network(*field, value, mask) {
-                Some(interval) => Condition::compare(*field, interval, negated),
-                None => unknown(),
-            },
-            Some(Loaded::EtherType) if equality => {
+        let is_equality = negated || operation == libc::NFT_CMP_EQ;
+        let loaded = self.registers.get(register)?;
+        if let &Loaded::Field {
+            field,
+            bytes,
+            host_order,
+        } = loaded
+        {
+            let (first, last) = interval(field, bytes, host_order, value)?;
+            let up_to = |last: Option<u128>| last.map_or(Values::Listed(Vec::new()), |last| (0, last).into());
+            let from = |first: Option<u128>| match first.filter(|&first| first <= field.largest()) {
+                Some(first) => (first, field.largest()).into(),
+                None => Values::Listed(Vec::new()),
+            };
+            let values: Values = match operation {
+                _ if is_equality => (first, last).into(),
+                // The kernel compares the bytes in network order.
+                _ if host_order => return None,
+                libc::NFT_CMP_LT => up_to(first.checked_sub(1)),
+                libc::NFT_CMP_LTE => up_to(Some(last)),
+                libc::NFT_CMP_GT => from(last.checked_add(1)),
+                libc::NFT_CMP_GTE => from(Some(first)),
+                _ => return None,
+            };
+            return Some(Condition::compare(field, values, negated));
+        }
+        if !is_equality {
+            return None;
+        }
+        let number = || value.try_into().map(u32::from_ne_bytes).ok();
+        Some(match loaded {
+            Loaded::Masked { field, mask } => Condition::compare(*field, network(*field, value, mask)?, negated),
+            Loaded::EtherType => {
                 let number = match value {
                     [0x08, 0x00] => nfproto(Family::V4),
                     [0x86, 0xdd] => nfproto(Family::V6),
@@ -480,134 +482,108 @@ impl<'a> Reader<'a> {
                 };
                 Condition::compare(Field::Family, number, negated)
             }
-            Some(&Loaded::Index(field)) if equality => match value.try_into().map(u32::from_ne_bytes) {
-                Ok(index) => match (self.devices)(index) {
-                    Some(name) => Condition::compare(field, interface(&name), negated),
-                    None => unknown(),
-                },
-                Err(_) => unknown(),
-            },
-            Some(&Loaded::State(mask)) if equality => match value.try_into().map(u32::from_ne_bytes) {
-                Ok(value) => ct_state(|state| (state.bit() & mask == value) != negated),
-                Err(_) => unknown(),
-            },
-            Some(&Loaded::Bits(Bits { field, mask, xor })) if equality => match bits_of(field, value) {
-                Some(number) => masked(field, mask, number ^ xor, negated),
-                None => unknown(),
-            },
-            Some(&Loaded::Status(mask)) if equality && mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
-                let Ok(value) = value.try_into().map(u32::from_ne_bytes) else {
-                    return unknown();
-                };
+            Loaded::Index(field) => Condition::compare(*field, interface(&(self.devices)(number()?)?), negated),
+            Loaded::State(mask) => {
+                let number = number()?;
+                ct_state(|state| (state.bit() & mask == number) != negated)
+            }
+            &Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
+            Loaded::Status(mask) if mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
+                let number = number()?;
                 let operator = if negated { "!=" } else { "==" };
-                let text = format!("ct status & {mask:#x} {operator} {value:#x}");
+                let text = format!("ct status & {mask:#x} {operator} {number:#x}");
                 tracked(text, |tracked| {
                     let bit = |is_set, bit| if is_set { bit } else { 0 };
                     let status = bit(tracked.has_snat, IPS_SRC_NAT) | bit(tracked.has_dnat, IPS_DST_NAT);
-                    tracked.has_entry() && (status & mask == value) != negated
+                    tracked.has_entry() && (status & mask == number) != negated
                 })
             }
-            Some(Loaded::Direction) if equality => {
+            Loaded::Direction => {
                 let not = if negated { "!= " } else { "" };
-                let &[way] = value else { return unknown() };
+                let &[way] = value else { return None };
                 let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
                 tracked(format!("ct direction {not}{name}"), |tracked| {
                     tracked.has_entry() && (u8::from(tracked.is_reply) == way) != negated
                 })
             }
-            _ => unknown(),
-        }
+            _ => return None,
+        })
     }
 
-    fn range(&self, register: u32, negated: bool, first: &[u8], last: &[u8]) -> Condition {
-        if let Some(&Loaded::Field {
+    /// The condition that a comparison with an interval is; none if it isn't understood.
+    fn range(&self, register: u32, negated: bool, first: &[u8], last: &[u8]) -> Option<Condition> {
+        let &Loaded::Field {
             field,
             bytes,
             host_order: false,
-        }) = self.registers.get(register)
-            && let Some((first, _)) = interval(field, bytes, false, first)
-            && let Some((_, last)) = interval(field, bytes, false, last)
-        {
-            return Condition::compare(field, (first, last), negated);
-        }
-        Condition::Unknown(format!("{}[range]", self.registers.describe(register)))
+        } = self.registers.get(register)?
+        else {
+            return None;
+        };
+        let (first, _) = interval(field, bytes, false, first)?;
+        let (_, last) = interval(field, bytes, false, last)?;
+        Some(Condition::compare(field, (first, last), negated))
     }
 
     fn look_up(&mut self, register: u32, name: &[u8], to: Option<u32>, negated: bool) {
-        let name = Name::from(name);
-        let verdict = to == Some(libc::NFT_REG_VERDICT as u32);
-        let text = format!("{}[lookup]", self.registers.describe(register));
-        if let Some(Loaded::State(u32::MAX)) = self.registers.get(register) {
-            let set = self.sets.iter().find(|set| set.name == name);
-            let states = set.and_then(|set| set.numbers_of(Field::State));
-            return match (verdict, to, states) {
-                (true, _, Some(_)) => self.decide(Action::Map(Field::State, name)),
-                (true, _, None) => self.decide(Action::Unknown("[vmap]".to_owned())),
-                (false, None, Some(states)) => {
-                    let is_in = |state: State| {
-                        let of_state = of_states(&Intervals::one(state.bit().into()));
-                        states.meets(of_state.as_slice()) != negated
-                    };
-                    self.rule.conditions.push(ct_state(is_in));
-                }
-                (false, ..) => self.unknown(text),
-            };
+        let set = self.sets.iter().find(|set| set.name.as_bytes() == name);
+        let (condition, field) = set
+            .and_then(|set| self.is_in(register, set, negated))
+            .unwrap_or_else(|| (self.not_understood(register, "[lookup]"), None));
+        if to == Some(libc::NFT_REG_VERDICT as u32) {
+            return self.decide(match field {
+                Some(field) => Action::Map(field, Name::from(name)),
+                None => Action::Unknown("[vmap]".to_owned()),
+            });
         }
-        if let (Some(&Loaded::Index(field)), None) = (self.registers.get(register), to) {
-            let condition = self.devices_in(&name, field, negated);
-            self.rule.conditions.push(condition.unwrap_or(Condition::Unknown(text)));
-            return;
-        }
-        let whole = match self.registers.get(register) {
-            Some(&Loaded::Field {
-                field,
-                bytes,
-                host_order,
-            }) if bytes * 8 == field.bits() as usize => Some((field, host_order)),
-            _ => None,
-        };
-        let set = self.sets.iter().find(|set| set.name == name);
-        // A set whose elements have several fields is looked up by several registers; this one is only a part of the
-        // key.
-        let set = set.filter(|set| whole.is_some_and(|(field, _)| field.bits() == set.bits));
-        let condition = match (whole, set.and_then(|set| set.elements.as_ref())) {
-            (Some((field, false)), Some(_)) => Condition::compare(field, Values::Set(name.clone()), negated),
-            // The set's elements are in the machine's byte order.
-            (Some((field, true)), Some(_)) => match set.and_then(|set| set.numbers_of(field)) {
-                Some(numbers) => Condition::compare(field, Values::Listed(numbers.as_slice().to_vec()), negated),
-                None => Condition::Unknown(text),
-            },
-            _ => Condition::Unknown(text),
-        };
-        match (verdict, whole) {
-            // An interval's elements are in network order, which the map doesn't tell.
-            (true, Some((field, host_order)))
-                if matches!(condition, Condition::In { .. }) && host_order == field.is_in_host_order() =>
-            {
-                self.decide(Action::Map(field, name));
-            }
-            (true, _) => self.decide(Action::Unknown("[vmap]".to_owned())),
-            (false, _) => {
-                self.rule.conditions.push(condition);
-                if let Some(to) = to {
-                    self.load(to, Loaded::Other("[map]".to_owned()));
-                }
-            }
+        self.rule.conditions.push(condition);
+        if let Some(to) = to {
+            self.load(to, Loaded::Other("[map]".to_owned()));
         }
     }
 
-    /// The condition that a device's number is in a set.
-    fn devices_in(&self, set: &Name, field: Field, negated: bool) -> Option<Condition> {
-        let set = self.sets.iter().find(|known| known.name == *set)?;
-        // Numbers of devices are in the machine's order, as marks are.
-        let numbers = set.numbers_of(Field::Mark)?;
-        let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
-        let name = |index: u128| {
-            let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
-            Some((name, name))
-        };
-        let names = Values::Listed(numbers.map(name).collect::<Option<_>>()?);
-        Some(Condition::compare(field, names, negated))
+    /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
+    /// be asked for its numbers. None if it isn't understood.
+    fn is_in(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
+        match *self.registers.get(register)? {
+            Loaded::State(u32::MAX) => {
+                let states = set.numbers_of(Field::State)?;
+                let is_in = |state: State| {
+                    let of_state = of_states(&Intervals::one(state.bit().into()));
+                    states.meets(of_state.as_slice()) != negated
+                };
+                Some((ct_state(is_in), Some(Field::State)))
+            }
+            Loaded::Index(field) => {
+                // Numbers of devices are in the machine's order, as marks are.
+                let numbers = set.numbers_of(Field::Mark)?;
+                let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
+                let name = |index: u128| {
+                    let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
+                    Some((name, name))
+                };
+                let names = Values::Listed(numbers.map(name).collect::<Option<_>>()?);
+                Some((Condition::compare(field, names, negated), None))
+            }
+            // A set whose elements have several fields is looked up by several registers; this one is only a part of
+            // the key.
+            Loaded::Field {
+                field,
+                bytes,
+                host_order,
+            } if bytes * 8 == field.bits() as usize && set.bits == field.bits() => {
+                set.elements.as_ref()?;
+                let values = match host_order {
+                    false => Values::Set(set.name.clone()),
+                    // The set's elements are in the machine's byte order.
+                    true => Values::Listed(set.numbers_of(field)?.as_slice().to_vec()),
+                };
+                // An interval's elements are in network order, which the map doesn't tell.
+                let field_of_map = (host_order == field.is_in_host_order()).then_some(field);
+                Some((Condition::compare(field, values, negated), field_of_map))
+            }
+            _ => None,
+        }
     }
 
     fn verdict(&mut self, verdict: Verdict<'_>) {
@@ -616,17 +592,21 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn redirect(&self, first: Option<u32>, last: Option<u32>) -> Action {
-        let port = |register| match self.registers.get(register) {
+    /// The port that a register holds, if it is a constant of the rule.
+    fn port(&self, register: u32) -> Option<u16> {
+        match self.registers.get(register) {
             Some(Loaded::Value(value)) => value.first_chunk().copied().map(u16::from_be_bytes),
             _ => None,
+        }
+    }
+
+    fn redirect(&self, first: Option<u32>, last: Option<u32>) -> Action {
+        let Some((first, last)) = first.zip(last.or(first)) else {
+            return Action::Redirect(None);
         };
-        match (first, last.or(first)) {
-            (Some(first), Some(last)) => match (port(first), port(last)) {
-                (Some(first), Some(last)) => Action::Redirect(Some((first, last))),
-                _ => Action::Nat(Nat::somewhere("redirect to a mapped port")),
-            },
-            _ => Action::Redirect(None),
+        match self.port(first).zip(self.port(last)) {
+            Some(ports) => Action::Redirect(Some(ports)),
+            None => Action::Nat(Nat::somewhere("redirect to a mapped port")),
         }
     }
 

@@ -90,12 +90,8 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
         (Field::Destination(family), Some(interval), _) => {
             return write!(f, "{not}-d {} ", addresses(family, interval));
         }
-        (Field::InInterface, Some((first, last)), _) => {
-            return write!(f, "{not}-i {} ", interface_name(first, last).replace('*', "+"));
-        }
-        (Field::OutInterface, Some((first, last)), _) => {
-            return write!(f, "{not}-o {} ", interface_name(first, last).replace('*', "+"));
-        }
+        (Field::InInterface, Some(interval), _) => return write!(f, "{not}-i {} ", interfaces(interval)),
+        (Field::OutInterface, Some(interval), _) => return write!(f, "{not}-o {} ", interfaces(interval)),
         (Field::SourcePort, _, Values::Listed(_)) => ["-m multiport ", not, "--sports "],
         (Field::SourcePort, ..) => ["-m tcp ", not, "--sport "],
         (Field::DestinationPort, _, Values::Listed(_)) => ["-m multiport ", not, "--dports "],
@@ -129,6 +125,11 @@ fn write_numbers(f: &mut fmt::Formatter<'_>, list: &[(u128, u128)], to: char) ->
         }
     }
     Ok(())
+}
+
+/// An interface, or those with a prefix, as iptables-save writes them.
+fn interfaces((first, last): (u128, u128)) -> String {
+    interface_name(first, last).replace('*', "+")
 }
 
 /// Addresses as iptables-save writes them, for which a single one too is a subnet.

@@ -3,7 +3,7 @@
 use crate::netlink::Socket;
 use crate::netlink::message::Writer;
 use crate::nf_tables::expression::{Expression, REGISTER};
-use crate::nf_tables::header::{META_FIELDS, last_bytes, place};
+use crate::nf_tables::header::last_bytes;
 use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::rules::{Action, Condition, Field, Rule, Set, TableFamily, Values, device};
 
@@ -44,15 +44,9 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
         return None;
     };
     let register = REGISTER;
-    let meta = META_FIELDS.into_iter().find(|(known, ..)| known == field);
     let host_order = cfg!(target_endian = "little") && field.is_in_host_order();
-    match meta {
-        Some((_, key)) => Expression::Meta { key, register }.write(list),
-        None => {
-            let place = place(*field)?;
-            Expression::Payload { place, register }.write(list);
-        }
-    }
+    let length = (field.bits() / 8) as usize;
+    Expression::load(*field)?.write(list);
     match values {
         Values::Set(name) => {
             // The elements are in network order.
@@ -71,7 +65,7 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
                 device(number)?;
             }
             let bytes = number.to_be_bytes();
-            let mut bytes = last_bytes(&bytes, (field.bits() / 8) as usize)?.to_vec();
+            let mut bytes = last_bytes(&bytes, length)?.to_vec();
             if host_order {
                 bytes.reverse();
             }
@@ -94,7 +88,6 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
                 }
                 .write(list);
             }
-            let length = (field.bits() / 8) as usize;
             Expression::Range {
                 register,
                 negated: *negated,

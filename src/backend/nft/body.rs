@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
 use crate::nf_tables::expression::{Expression, REGISTER, XtData};
-use crate::nf_tables::header::{self, last_bytes, place};
+use crate::nf_tables::header::{self, last_bytes};
 use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::uapi::*;
 use crate::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
@@ -57,57 +57,38 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
     let &Values::Interval((first, last)) = values else {
         return None;
     };
-    match *field {
+    let length = (field.bits() / 8) as usize;
+    // The bits that count, where those are not all.
+    let mut mask = None;
+    let value = match *field {
         _ if *negated => return None,
-        Field::Protocol if (first, last) == (TCP, TCP) => {
-            compare(list, libc::NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
-        }
+        Field::Protocol if (first, last) == (TCP, TCP) => vec![libc::IPPROTO_TCP as u8],
         Field::Source(family) | Field::Destination(family) if family == table => {
-            write_addresses(list, *field, family, (first, last))?;
+            let net = subnet(family, (first, last))?;
+            mask = (net.prefix_len() < net.max_prefix_len()).then_some(field.largest() & !(first ^ last));
+            last_bytes(&first.to_be_bytes(), length)?.to_vec()
         }
         Field::InInterface | Field::OutInterface if first == last => {
             let mut name = device(first)?;
             // Comparing the NUL too makes it the whole name and not a prefix.
             name.push(0);
-            if name.len() > (field.bits() / 8) as usize {
-                return None;
-            }
-            let key = match field {
-                Field::InInterface => libc::NFT_META_IIFNAME,
-                _ => libc::NFT_META_OIFNAME,
-            };
-            compare(list, key, &name);
+            Some(name).filter(|name| name.len() <= length)?
         }
         _ => return None,
-    }
-    Some(())
-}
-
-/// Loads a meta key and compares it with a value.
-fn compare(list: &mut Writer, key: i32, value: &[u8]) {
-    let register = REGISTER;
-    Expression::Meta { key, register }.write(list);
-    Expression::equals(value).write(list);
-}
-
-/// Loads the whole address, masks it and compares it: the one form that every version of iptables-nft reads. (Since
-/// 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
-fn write_addresses(list: &mut Writer, field: Field, family: Family, interval: (u128, u128)) -> Option<()> {
-    let net = subnet(family, interval)?;
-    let length = (field.bits() / 8) as usize;
-    let (place, register) = (place(field)?, REGISTER);
-    Expression::Payload { place, register }.write(list);
-    if net.prefix_len() < net.max_prefix_len() {
-        let hosts = interval.0 ^ interval.1;
+    };
+    Expression::load(*field)?.write(list);
+    // The whole address is loaded, masked and compared: the one form that every version of iptables-nft reads. (Since
+    // 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
+    if let Some(mask) = mask {
         Expression::Mask {
             from: REGISTER,
             to: REGISTER,
-            mask: last_bytes(&(field.largest() & !hosts).to_be_bytes(), length)?,
+            mask: last_bytes(&mask.to_be_bytes(), length)?,
             xor: last_bytes(&[0; 16], length)?,
         }
         .write(list);
     }
-    Expression::equals(last_bytes(&interval.0.to_be_bytes(), length)?).write(list);
+    Expression::equals(&value).write(list);
     Some(())
 }
 
