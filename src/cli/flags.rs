@@ -12,27 +12,13 @@ use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
 use crate::rules::Name;
 use crate::wanted::flags;
-use crate::wanted::{Choice, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::{Choice, Draft};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    pub(super) incoming_proxy_port: Option<Port>,
-    pub(super) outgoing_proxy_port: Option<Port>,
-    pub(super) proxy_uid: Option<OwnerId>,
-    pub(super) proxy_gid: Option<OwnerId>,
-    pub(super) ports_to_redirect: Vec<Port>,
-    pub(super) inbound_ports_to_ignore: Vec<PortRange>,
-    pub(super) outbound_ports_to_ignore: Vec<PortRange>,
-    pub(super) inbound_subnets_to_ignore: Vec<Subnet>,
-    pub(super) outbound_subnets_to_ignore: Vec<Subnet>,
-    pub(super) outbound_ports_to_redirect: Vec<PortRange>,
-    pub(super) outbound_subnets_to_redirect: Vec<Subnet>,
-    pub(super) skip_uid: Vec<IdRange>,
-    pub(super) skip_gid: Vec<IdRange>,
-    pub(super) inbound_interfaces_to_ignore: Vec<Interface>,
-    pub(super) outbound_interfaces_to_ignore: Vec<Interface>,
-    pub(super) ipv6: Option<bool>,
+    /// Which rules to install.
+    pub(super) rules: Draft,
     pub(super) iptables_mode: Option<Choice>,
     pub(super) firewall_bin_path: String,
     pub(super) no_fallback: Option<bool>,
@@ -170,7 +156,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::INCOMING_PROXY_PORT,
         short: Some('p'),
         placeholder: "PORT",
-        value: Value::Number(|to, text| set(&mut to.incoming_proxy_port, values::proxy_port(text).map(Some))),
+        value: Value::Number(|to, text| set(&mut to.rules.inbound_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for inbound connections",
         ..FLAG
@@ -179,7 +165,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::OUTGOING_PROXY_PORT,
         short: Some('o'),
         placeholder: "PORT",
-        value: Value::Number(|to, text| set(&mut to.outgoing_proxy_port, values::proxy_port(text).map(Some))),
+        value: Value::Number(|to, text| set(&mut to.rules.outbound_port, values::proxy_port(text).map(Some))),
         required_by: &[Subcommand::Install],
         help: "Port of the proxy for outbound connections",
         ..FLAG
@@ -188,7 +174,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PROXY_UID,
         short: Some('u'),
         placeholder: "UID",
-        value: Value::Number(|to, text| set(&mut to.proxy_uid, values::owner(text))),
+        value: Value::Number(|to, text| set(&mut to.rules.config.proxy_uid, values::owner(text))),
         help: "User id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
         ..FLAG
@@ -197,7 +183,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PROXY_GID,
         short: Some('g'),
         placeholder: "GID",
-        value: Value::Number(|to, text| set(&mut to.proxy_gid, values::owner(text))),
+        value: Value::Number(|to, text| set(&mut to.rules.config.proxy_gid, values::owner(text))),
         help: "Group id of the proxy, whose own connections are not redirected\n\
                [default: -1, none]",
         ..FLAG
@@ -206,21 +192,21 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PORTS_TO_REDIRECT,
         short: Some('r'),
         placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.ports_to_redirect, values::to_redirect(text, "port"))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_ports, values::to_redirect(text, "port"))),
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_PORTS_TO_IGNORE,
         placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.inbound_ports_to_ignore, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_inbound_ports, values::list(text))),
         help: "Inbound ports that bypass the proxy, e.g. 4190,8000-8100",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_IGNORE,
         placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.outbound_ports_to_ignore, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_outbound_ports, values::list(text))),
         help: "Outbound ports that bypass the proxy, e.g. 443,3306",
         ..FLAG
     },
@@ -228,7 +214,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::INBOUND_SUBNETS_TO_IGNORE,
         alias: Some("subnets-to-ignore"),
         placeholder: "SUBNETS",
-        value: Value::Number(|to, text| add(&mut to.inbound_subnets_to_ignore, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_inbound_subnets, values::list(text))),
         help: "Connections from these subnets bypass the proxy,\n\
                e.g. 10.0.0.0/8,fd00::/8",
         ..FLAG
@@ -236,14 +222,19 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::OUTBOUND_SUBNETS_TO_IGNORE,
         placeholder: "SUBNETS",
-        value: Value::Number(|to, text| add(&mut to.outbound_subnets_to_ignore, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_outbound_subnets, values::list(text))),
         help: "Connections to these subnets bypass the proxy, e.g. 169.254.169.254/32",
         ..FLAG
     },
     Flag {
         name: flags::OUTBOUND_PORTS_TO_REDIRECT,
         placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.outbound_ports_to_redirect, values::to_redirect(text, "port"))),
+        value: Value::Number(|to, text| {
+            add(
+                &mut to.rules.config.redirected_outbound_ports,
+                values::to_redirect(text, "port"),
+            )
+        }),
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
         ..FLAG
     },
@@ -252,7 +243,7 @@ pub(super) const FLAGS: &[Flag] = &[
         placeholder: "SUBNETS",
         value: Value::Number(|to, text| {
             add(
-                &mut to.outbound_subnets_to_redirect,
+                &mut to.rules.config.redirected_outbound_subnets,
                 values::to_redirect(text, "subnet"),
             )
         }),
@@ -264,21 +255,21 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::SKIP_UID,
         placeholder: "UIDS",
-        value: Value::Number(|to, text| add(&mut to.skip_uid, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_uids, values::list(text))),
         help: "Other users whose connections bypass the proxy, e.g. 0,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::SKIP_GID,
         placeholder: "GIDS",
-        value: Value::Number(|to, text| add(&mut to.skip_gid, values::list(text))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.ignored_gids, values::list(text))),
         help: "Groups whose connections bypass the proxy, e.g. 7,1000-1999",
         ..FLAG
     },
     Flag {
         name: flags::INBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
-        value: Value::Word(|to, text| add(&mut to.inbound_interfaces_to_ignore, values::list(text))),
+        value: Value::Word(|to, text| add(&mut to.rules.config.ignored_inbound_interfaces, values::list(text))),
         help: "Connections that come in by these interfaces bypass the proxy,\n\
                e.g. net1,k6t-eth0",
         ..FLAG
@@ -286,7 +277,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::OUTBOUND_INTERFACES_TO_IGNORE,
         placeholder: "NAMES",
-        value: Value::Word(|to, text| add(&mut to.outbound_interfaces_to_ignore, values::list(text))),
+        value: Value::Word(|to, text| add(&mut to.rules.config.ignored_outbound_interfaces, values::list(text))),
         help: "Connections that leave by these interfaces bypass the proxy,\n\
                e.g. net1,tun0",
         ..FLAG
@@ -294,7 +285,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: flags::IPV6,
         placeholder: "BOOL",
-        value: Value::Switch(|to, text| set(&mut to.ipv6, values::boolean(text).map(Some))),
+        value: Value::Switch(|to, text| set(&mut to.rules.config.ipv6, values::boolean(text))),
         help: "Redirect IPv6 as well as IPv4; --ipv6=false for IPv4 alone\n\
                [default: true]",
         ..FLAG

@@ -25,7 +25,7 @@ use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
 use crate::rules::Family;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
-use crate::wanted::{Choice, Config, Direction, Mode, Port};
+use crate::wanted::{Choice, Direction, Mode};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -272,25 +272,10 @@ fn uninstall(settings: Settings) -> Uninstall {
 
 fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, String> {
     let choice = choice(&settings, environment)?;
-    // Each field is named, so that the compiler asks for those of new flags.
-    let config = Config {
-        inbound_port: required(INCOMING_PROXY_PORT, settings.incoming_proxy_port, 4143)?,
-        outbound_port: required(OUTGOING_PROXY_PORT, settings.outgoing_proxy_port, 4140)?,
-        proxy_uid: settings.proxy_uid,
-        proxy_gid: settings.proxy_gid,
-        redirected_ports: settings.ports_to_redirect,
-        ignored_inbound_ports: settings.inbound_ports_to_ignore,
-        ignored_outbound_ports: settings.outbound_ports_to_ignore,
-        ignored_inbound_subnets: settings.inbound_subnets_to_ignore,
-        ignored_outbound_subnets: settings.outbound_subnets_to_ignore,
-        redirected_outbound_ports: settings.outbound_ports_to_redirect,
-        redirected_outbound_subnets: settings.outbound_subnets_to_redirect,
-        ignored_uids: settings.skip_uid,
-        ignored_gids: settings.skip_gid,
-        ignored_inbound_interfaces: settings.inbound_interfaces_to_ignore,
-        ignored_outbound_interfaces: settings.outbound_interfaces_to_ignore,
-        ipv6: settings.ipv6.unwrap_or(true),
-    };
+    let config = settings.rules.finish().map_err(|direction| match direction {
+        Direction::Inbound => required(INCOMING_PROXY_PORT, 4143),
+        Direction::Outbound => required(OUTGOING_PROXY_PORT, 4140),
+    })?;
     let chosen = &config.redirected_outbound_subnets;
     if !chosen.is_empty() && !chosen.iter().any(|subnet| config.families().contains(&subnet.family())) {
         return Err(format!(
@@ -327,8 +312,8 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
     })
 }
 
-fn required(flag: &str, port: Option<Port>, example: u16) -> Result<Port, String> {
-    port.ok_or_else(|| format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} {example}"))
+fn required(flag: &str, example: u16) -> String {
+    format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} {example}")
 }
 
 /// The folder of an iptables command's path.
@@ -372,6 +357,7 @@ mod tests {
     use super::*;
     use crate::rules::examples::random;
     use crate::wanted::flags::arguments;
+    use crate::wanted::{Config, Port};
 
     fn read_back(arguments: Vec<String>) -> (Config, Choice) {
         let all = std::iter::once("proxy-init".to_owned()).chain(arguments);

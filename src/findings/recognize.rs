@@ -7,7 +7,7 @@ use crate::found::Found;
 use crate::rules::nftables::is_of;
 use crate::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
 use crate::wanted::lists::{self, all};
-use crate::wanted::{Config, Direction, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
+use crate::wanted::{Config, Direction, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,25 +46,11 @@ pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
 /// What rules say about the config.
 #[derive(Default)]
 struct Recognized {
-    ipv6: bool,
-    proxy_uid: Option<OwnerId>,
-    proxy_gid: Option<OwnerId>,
-    ignored_uids: Vec<IdRange>,
-    ignored_gids: Vec<IdRange>,
-    redirected_ports: Vec<Port>,
-    redirected_outbound_ports: Vec<PortRange>,
+    /// Everything but subnets.
+    rules: Draft,
+    ignored_inbound_subnets: Subnets,
+    ignored_outbound_subnets: Subnets,
     redirected_outbound_subnets: Subnets,
-    inbound: OneWay,
-    outbound: OneWay,
-}
-
-/// What rules say about one direction.
-#[derive(Default)]
-struct OneWay {
-    proxy: Option<Port>,
-    ignored_ports: Vec<PortRange>,
-    ignored_subnets: Subnets,
-    ignored_interfaces: Vec<Interface>,
 }
 
 /// The subnets that each family's rules name.
@@ -95,27 +81,12 @@ impl Subnets {
 }
 
 impl Recognized {
-    fn config(self) -> Result<Config, NoConfig> {
-        let (inbound, outbound) = (self.inbound, self.outbound);
-        // Each field is named, so that the compiler asks for those of new flags.
-        Ok(Config {
-            inbound_port: inbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Inbound))?,
-            outbound_port: outbound.proxy.ok_or(NoConfig::NoRedirect(Direction::Outbound))?,
-            proxy_uid: self.proxy_uid,
-            proxy_gid: self.proxy_gid,
-            redirected_ports: self.redirected_ports,
-            redirected_outbound_ports: self.redirected_outbound_ports,
-            redirected_outbound_subnets: self.redirected_outbound_subnets.list(self.ipv6),
-            ignored_inbound_subnets: inbound.ignored_subnets.list(self.ipv6),
-            ignored_outbound_subnets: outbound.ignored_subnets.list(self.ipv6),
-            ignored_inbound_ports: inbound.ignored_ports,
-            ignored_outbound_ports: outbound.ignored_ports,
-            ignored_uids: self.ignored_uids,
-            ignored_gids: self.ignored_gids,
-            ignored_inbound_interfaces: inbound.ignored_interfaces,
-            ignored_outbound_interfaces: outbound.ignored_interfaces,
-            ipv6: self.ipv6,
-        })
+    fn config(mut self) -> Result<Config, NoConfig> {
+        let config = &mut self.rules.config;
+        config.ignored_inbound_subnets = self.ignored_inbound_subnets.list(config.ipv6);
+        config.ignored_outbound_subnets = self.ignored_outbound_subnets.list(config.ipv6);
+        config.redirected_outbound_subnets = self.redirected_outbound_subnets.list(config.ipv6);
+        self.rules.finish().map_err(NoConfig::NoRedirect)
     }
 
     /// Takes what the rules of a table say. What both families should have is taken from the first table.
@@ -132,20 +103,17 @@ impl Recognized {
             for rule in rules.iter().filter(|rule| rule.conditions.iter().all(is_plain)) {
                 // The lists of subnets may leave one family without such a rule.
                 if let Some(port) = rule.redirects_to().and_then(Port::new) {
-                    self.one_way(direction).proxy.get_or_insert(port);
+                    let known = match direction {
+                        Direction::Inbound => &mut self.rules.inbound_port,
+                        Direction::Outbound => &mut self.rules.outbound_port,
+                    };
+                    known.get_or_insert(port);
                 }
                 self.add_subnets(direction, table, rule);
                 if is_first {
                     self.add_others(direction, table, rule);
                 }
             }
-        }
-    }
-
-    fn one_way(&mut self, direction: Direction) -> &mut OneWay {
-        match direction {
-            Direction::Inbound => &mut self.inbound,
-            Direction::Outbound => &mut self.outbound,
         }
     }
 
@@ -162,25 +130,37 @@ impl Recognized {
             IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)
         };
         let id = || OwnerId::new(ids()?.first());
+        let config = &mut self.rules.config;
         match (field, &rule.action) {
-            (Field::Uid, Action::Return) if is_other => self.ignored_uids.extend(ids()),
-            (Field::Gid, Action::Return) if is_other => self.ignored_gids.extend(ids()),
-            (Field::Uid, Action::Return) => self.proxy_uid = id(),
-            (Field::Gid, Action::Return) => self.proxy_gid = id(),
+            (Field::Uid, Action::Return) if is_other => config.ignored_uids.extend(ids()),
+            (Field::Gid, Action::Return) if is_other => config.ignored_gids.extend(ids()),
+            (Field::Uid, Action::Return) => config.proxy_uid = id(),
+            (Field::Gid, Action::Return) => config.proxy_gid = id(),
             // lo's own rule is always there.
             (Field::InInterface | Field::OutInterface, Action::Return) if is_of_interface => {
                 let first = numbers.as_slice().first();
-                let name = first.and_then(|&(first, _)| Interface::from_number(first));
-                self.one_way(direction).ignored_interfaces.extend(name);
+                let interfaces = match direction {
+                    Direction::Inbound => &mut config.ignored_inbound_interfaces,
+                    Direction::Outbound => &mut config.ignored_outbound_interfaces,
+                };
+                interfaces.extend(first.and_then(|&(first, _)| Interface::from_number(first)));
             }
             (Field::DestinationPort, Action::Return) => {
-                let ports = as_written(named(rule), &numbers, |range| range.numbers(), lists::ranges);
-                self.one_way(direction).ignored_ports.extend(ports);
+                let ports = match direction {
+                    Direction::Inbound => &mut config.ignored_inbound_ports,
+                    Direction::Outbound => &mut config.ignored_outbound_ports,
+                };
+                ports.extend(as_written(
+                    named(rule),
+                    &numbers,
+                    |range| range.numbers(),
+                    lists::ranges,
+                ));
             }
             (Field::DestinationPort, Action::Redirect(_)) => {
                 let number = |port: &Port| (port.get().into(), port.get().into());
-                self.redirected_ports
-                    .extend(as_written(named(rule), &numbers, number, lists::ports));
+                let ports = as_written(named(rule), &numbers, number, lists::ports);
+                config.redirected_ports.extend(ports);
             }
             _ => {}
         }
@@ -198,16 +178,19 @@ impl Recognized {
                 let port = |number| u16::try_from(number).ok();
                 let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
                 let numbers = table.numbers(values).unwrap_or_default();
-                self.redirected_outbound_ports.extend(numbers.iter().filter_map(range));
+                let listed = numbers.iter().filter_map(range);
+                self.rules.config.redirected_outbound_ports.extend(listed);
             }
         }
     }
 
     fn subnets(&mut self, direction: Direction, rule: &Rule, family: Family) -> &mut Vec<Subnet> {
-        match rule.action {
-            Action::Return => self.one_way(direction).ignored_subnets.of(family),
-            _ => self.redirected_outbound_subnets.of(family),
-        }
+        let subnets = match (&rule.action, direction) {
+            (Action::Return, Direction::Inbound) => &mut self.ignored_inbound_subnets,
+            (Action::Return, Direction::Outbound) => &mut self.ignored_outbound_subnets,
+            _ => &mut self.redirected_outbound_subnets,
+        };
+        subnets.of(family)
     }
 
     fn add_subnets(&mut self, direction: Direction, table: &Table, rule: &Rule) {
@@ -259,20 +242,18 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
 
 /// What a mode's nat tables say.
 fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
-    let mut recognized: Option<Recognized> = None;
-    for family in Family::ALL {
-        let has_chain = |table: &&Table| {
-            let mut directions = Direction::ALL.into_iter();
-            directions.any(|direction| table.chain_of(direction.chain()).is_some())
-        };
-        if let Some(table) = found.table_of(mode, family).filter(has_chain) {
-            let is_first = recognized.is_none();
-            let recognized = recognized.get_or_insert_default();
-            recognized.ipv6 |= family == Family::V6;
-            recognized.add(table, is_first);
-        }
+    let has_chain = |table: &&Table| {
+        let mut directions = Direction::ALL.into_iter();
+        directions.any(|direction| table.chain_of(direction.chain()).is_some())
+    };
+    let table_of = |family| found.table_of(mode, family).filter(has_chain);
+    let [v4, v6] = Family::ALL.map(table_of);
+    let mut recognized = Recognized::default();
+    recognized.rules.config.ipv6 = v6.is_some();
+    for (index, table) in v4.into_iter().chain(v6).enumerate() {
+        recognized.add(table, index == 0);
     }
-    recognized
+    v4.or(v6).is_some().then_some(recognized)
 }
 
 /// What native mode's table says.
@@ -283,10 +264,8 @@ fn native(table: &Table) -> Recognized {
         let jumps = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
         !jumps.iter().any(|jump| jump.conditions.contains(&only_v4))
     };
-    let mut recognized = Recognized {
-        ipv6: Direction::ALL.into_iter().all(is_for_both),
-        ..Recognized::default()
-    };
+    let mut recognized = Recognized::default();
+    recognized.rules.config.ipv6 = Direction::ALL.into_iter().all(is_for_both);
     recognized.add(table, true);
     recognized
 }

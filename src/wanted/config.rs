@@ -66,6 +66,8 @@ pub enum Invalid {
 pub struct Port(NonZeroU16);
 
 impl Port {
+    pub(super) const LOWEST: Self = Self(NonZeroU16::MIN);
+
     /// The port with this number; there is no port 0.
     pub fn new(number: u16) -> Option<Self> {
         NonZeroU16::new(number).map(Self)

@@ -2,6 +2,7 @@
 
 mod config;
 mod direction;
+mod draft;
 pub mod flags;
 pub mod lists;
 mod mode;
@@ -13,6 +14,7 @@ pub mod warnings;
 
 pub use self::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
 pub use self::direction::Direction;
+pub(crate) use self::draft::Draft;
 pub use self::mode::{Choice, Mode, NAT, NATIVE};
 pub use self::plan::plan;
 pub(crate) use self::ruleset::owner;

@@ -1,0 +1,38 @@
+//! A config in the making.
+
+use crate::wanted::config::{Config, Port};
+use crate::wanted::direction::Direction;
+
+/// What flags or rules say of a config, which may leave out the proxy's ports.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) inbound_port: Option<Port>,
+    pub(crate) outbound_port: Option<Port>,
+    /// Everything else: its own ports don't count.
+    pub(crate) config: Config,
+}
+
+/// Nothing was said yet.
+impl Default for Draft {
+    fn default() -> Self {
+        Self {
+            inbound_port: None,
+            outbound_port: None,
+            config: Config::new(Port::LOWEST, Port::LOWEST),
+        }
+    }
+}
+
+impl Draft {
+    /// The config.
+    ///
+    /// # Errors
+    /// The proxy's port for this direction was left out.
+    pub(crate) fn finish(self) -> Result<Config, Direction> {
+        Ok(Config {
+            inbound_port: self.inbound_port.ok_or(Direction::Inbound)?,
+            outbound_port: self.outbound_port.ok_or(Direction::Outbound)?,
+            ..self.config
+        })
+    }
+}
