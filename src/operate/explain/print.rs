@@ -22,7 +22,7 @@ impl Explained<'_> {
             Verdict::NotKnown(_) => ("not-known", None),
         };
         let by = self.by.as_ref();
-        let value = vec![
+        object(vec![
             ("schema", 1.into()),
             ("verdict", verdict.into()),
             ("answer", self.verdict.to_string().into()),
@@ -32,8 +32,8 @@ impl Explained<'_> {
             ("connection", self.connection.as_str().into()),
             ("warnings", strings(&self.warnings)),
             ("steps", self.steps.iter().map(step).collect()),
-        ];
-        object(value).to_string()
+        ])
+        .to_string()
     }
 
     /// For people.
@@ -181,7 +181,7 @@ fn step(step: &ExplainedStep<'_>) -> Value {
         Packet::Reply => "reply",
         Packet::Ack => "ack",
     };
-    let value = vec![
+    object(vec![
         ("packet", packet.into()),
         ("hook", walked.hook.to_string().into()),
         ("table", at.table().to_string().into()),
@@ -190,6 +190,5 @@ fn step(step: &ExplainedStep<'_>) -> Value {
         ("rule", rule.into()),
         ("matched", step.is_match().into()),
         ("why", step.why().into()),
-    ];
-    object(value)
+    ])
 }

@@ -18,13 +18,13 @@ impl Shown<'_> {
     /// For machines; docs/show.md has the schema.
     pub fn json(&self) -> String {
         let not_known = self.not_known.iter().map(|unseen| unseen.subsystem.to_string());
-        let value = vec![
+        object(vec![
             ("schema", 1.into()),
             ("backends", self.backends.iter().map(backend).collect()),
             ("not_known", not_known.collect()),
             ("warnings", strings(&self.warnings)),
-        ];
-        object(value).to_string()
+        ])
+        .to_string()
     }
 
     /// For people; with `colour`, in bold and dim letters for a terminal.
@@ -64,24 +64,22 @@ impl Shown<'_> {
 }
 
 fn backend(backend: &Backend<'_>) -> Value {
-    let value = vec![
+    object(vec![
         ("mode", backend.mode.to_string().into()),
         ("flags", backend.flags.clone().into()),
         ("chains", backend.chains.iter().map(chain).collect()),
         ("later", backend.later.iter().map(later).collect()),
-    ];
-    object(value)
+    ])
 }
 
 fn later(slot: &Slot<'_>) -> Value {
-    let value = vec![
+    object(vec![
         ("family", slot.table.family.title().into()),
         ("chain", full_name(slot.table, slot.chain).into()),
         ("hook", slot.base.hook.to_string().into()),
         ("priority", slot.base.priority.into()),
         ("policy", slot.base.policy.to_string().into()),
-    ];
-    object(value)
+    ])
 }
 
 fn chain(chain: &ShownChain<'_>) -> Value {
@@ -105,16 +103,14 @@ fn rule(rule: &ShownRule<'_>) -> Value {
         Effect::Other => ("other", None),
     };
     let [matches, does, why] = rule.words();
+    let counters = rule.line.rule.counters;
     let mut value = vec![
         ("rule", rule.line.to_string().trim_end().into()),
         ("matches", matches.into()),
         ("does", does.into()),
         ("why", why.into()),
-        (
-            "packets",
-            rule.line.rule.counters.map(|counters| counters.packets).into(),
-        ),
-        ("bytes", rule.line.rule.counters.map(|counters| counters.bytes).into()),
+        ("packets", counters.map(|counters| counters.packets).into()),
+        ("bytes", counters.map(|counters| counters.bytes).into()),
         ("ours", rule.is_ours().into()),
         ("effect", effect.into()),
     ];
