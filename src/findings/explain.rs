@@ -413,31 +413,25 @@ fn in_words(open: &Open<'_>) -> Option<String> {
         }
         Open::Match(at, reason, packet, hook) => (*at, reason, *packet, *hook),
     };
+    if let Reason::Condition(Condition::Unknown(text), _) = reason {
+        return Some(format!("it depends on `{text}` in {at}, which is not understood"));
+    }
+    let Some(field) = looked_at(reason) else {
+        return Some(format!("it depends on a set in {at} that is not understood"));
+    };
+    let (what, advice) = depends_on(as_told(field, packet), packet, hook);
+    let (table, chain) = (at.table(), &at.chain().name);
     Some(match reason {
-        Reason::Device(hook) => {
-            let (table, chain) = (at.table(), &at.chain().name);
-            let (how, flag) = match hook {
-                Hook::Egress => ("it leaves", "--out"),
-                _ => ("it comes in", "--in"),
-            };
-            format!("it depends on the device by which {how}, because {table}, chain {chain}, is for some: give {flag}")
-        }
-        Reason::Condition(
-            Condition::In { field, .. } | Condition::Flags { field, .. } | Condition::Masked { field, .. },
-            Some(_),
-        )
-        | Reason::Map(field, ..) => depends_on(*field, packet, hook, at),
-        Reason::Condition(Condition::Unknown(text), _) => {
-            format!("it depends on `{text}` in {at}, which is not understood")
-        }
-        Reason::Condition(..) => format!("it depends on a set in {at} that is not understood"),
+        Reason::Device(_) => format!("it depends on {what}, because {table}, chain {chain}, is for some{advice}"),
+        _ => format!("it depends on {what}, because of {at}{advice}"),
     })
 }
 
-fn depends_on(field: Field, packet: Packet, hook: Hook, at: Place<'_>) -> String {
+/// A connection's field in words, where a packet of its is at this hook, and which flag gives it, if one does.
+fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, &'static str) {
     // At input, packets have the socket that gets them.
     let is_of_server = (packet == Packet::Reply) != (hook == Hook::Input) && packet != Packet::First;
-    let (what, advice) = match as_told(field, packet) {
+    match field {
         Field::Uid if is_of_server => ("the user of the process that answers", ""),
         Field::Gid if is_of_server => ("the group of the process that answers", ""),
         Field::Source(_) => ("the source address", ": give --from ADDRESS"),
@@ -453,8 +447,7 @@ fn depends_on(field: Field, packet: Packet, hook: Hook, at: Place<'_>) -> String
         Field::Mark => ("the mark of the packet", ""),
         Field::ConnectionMark => ("the mark of the connection", ""),
         Field::TcpFlags => ("whether it uses ECN", ""),
-    };
-    format!("it depends on {what}, because of {at}{advice}")
+    }
 }
 
 #[cfg(test)]
@@ -1206,6 +1199,20 @@ mod tests {
         assert_eq!(
             said(&at(Action::Accept), &inbound("10.0.0.1:80")),
             "to the proxy, port 4143"
+        );
+    }
+
+    #[test]
+    fn a_reply_leaves_by_the_device_by_which_its_connection_came_in() {
+        let mut egress = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
+        egress.devices = Some(Intervals::one(interface(b"eth1")));
+        assert_eq!(
+            said(
+                &beside(vec![table("netdev edge", vec![egress])]),
+                &inbound("10.0.0.1:80")
+            ),
+            "not known: it depends on the device by which it comes in, because netdev edge, chain edge, is for some: \
+             give --in"
         );
     }
 
