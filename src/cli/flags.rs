@@ -395,8 +395,8 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "output",
         placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.output, values::output(text))),
-        words: || vec!["text", "json"],
+        value: Value::Word(|to, text| set(&mut to.output, values::named(text, &Output::NAMED, "a format"))),
+        words: || Output::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[
             Subcommand::Show,
             Subcommand::Explain,
@@ -470,8 +470,13 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "expect",
         placeholder: "ANSWER",
-        value: Value::Word(|to, text| set(&mut to.expect, values::expected(text).map(Some))),
-        words: || vec!["proxy", "bypass"],
+        value: Value::Word(|to, text| {
+            set(
+                &mut to.expect,
+                values::named(text, &Expected::NAMED, "an answer").map(Some),
+            )
+        }),
+        words: || Expected::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,
         help: "Exit 3 if the answer is another: proxy or bypass",
@@ -510,7 +515,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "log-format",
         placeholder: "FORMAT",
         value: Value::Word(|to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
-        words: || vec!["plain", "json"],
+        words: || values::LOG_FORMATS.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
         help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",

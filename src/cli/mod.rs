@@ -17,6 +17,7 @@ use self::flags::{FLAGS, Flag, Settings};
 use self::parse::Asked;
 use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
+use self::values::{LOG_FORMATS, by_name};
 use crate::findings::explain::Connection;
 use crate::log::{Format, Level, Log};
 use crate::operate::host_network::HostNetwork;
@@ -194,7 +195,7 @@ fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Comm
 /// starting.
 fn log(settings: &Settings) -> Log {
     let text = settings.log_format.as_deref();
-    let format = text.map_or(Some(Format::default()), values::log_format);
+    let format = text.map_or(Some(Format::default()), |text| by_name(text, &LOG_FORMATS));
     let mut log = Log::new(format.unwrap_or(Format::Plain), settings.log_level.unwrap_or_default());
     if let (None, Some(text)) = (format, text) {
         log.add(

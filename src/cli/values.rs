@@ -22,6 +22,8 @@ pub enum Output {
 }
 
 impl Output {
+    pub(super) const NAMED: [(&str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];
+
     /// What is printed for them: text, or JSON on a line of its own. The other isn't made.
     pub fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
         match self {
@@ -30,6 +32,9 @@ impl Output {
         }
     }
 }
+
+/// The formats of the log.
+pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
 
 /// A port of the proxy; the words are linkerd-init's.
 pub(super) fn proxy_port(text: &str) -> Result<Port, String> {
@@ -140,22 +145,18 @@ pub(super) fn mode(text: &str) -> Result<Option<Choice>, String> {
     })
 }
 
-/// `--output`
-pub(super) fn output(text: &str) -> Result<Output, String> {
-    match text {
-        "text" => Ok(Output::Text),
-        "json" => Ok(Output::Json),
-        _ => Err(format!("\"{text}\" is not a format: use text or json")),
-    }
+/// The value of this name.
+pub(super) fn by_name<T: Copy>(text: &str, named: &[(&str, T)]) -> Option<T> {
+    let known = named.iter().find(|(name, _)| *name == text);
+    known.map(|&(_, value)| value)
 }
 
-/// `--log-format`; none if it is neither plain nor json.
-pub(super) fn log_format(text: &str) -> Option<Format> {
-    match text {
-        "plain" => Some(Format::Plain),
-        "json" => Some(Format::Json),
-        _ => None,
-    }
+/// The same, or an error. `what` says what kind of thing none of them is.
+pub(super) fn named<T: Copy>(text: &str, named: &[(&str, T)], what: &str) -> Result<T, String> {
+    by_name(text, named).ok_or_else(|| {
+        let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+        format!("\"{text}\" is not {what}: use {}", names.join(" or "))
+    })
 }
 
 /// The validator's name in filters of log lines.
@@ -256,21 +257,14 @@ pub enum Expected {
 }
 
 impl Expected {
+    pub(super) const NAMED: [(&str, Self); 2] = [("proxy", Self::Proxy), ("bypass", Self::Bypass)];
+
     /// Whether this is the answer.
     pub fn is(self, verdict: &Verdict) -> bool {
         match self {
             Self::Proxy => matches!(verdict, Verdict::Proxy(_)),
             Self::Bypass => *verdict == Verdict::Bypass,
         }
-    }
-}
-
-/// `--expect`
-pub(super) fn expected(text: &str) -> Result<Expected, String> {
-    match text {
-        "proxy" => Ok(Expected::Proxy),
-        "bypass" => Ok(Expected::Bypass),
-        _ => Err(format!("\"{text}\" is not an answer: use proxy or bypass")),
     }
 }
 
