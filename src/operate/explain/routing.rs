@@ -237,9 +237,17 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     if answer.verdict == Verdict::Bypass && leaves_by_lo && device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
         lose(connection.direction, answer, "lo is down".to_owned());
     }
-    if matches!(destination, Destination::Usual | Destination::Bound) {
-        return;
-    }
+    let to = connection.to.ip();
+    let verdict = match destination {
+        Destination::Usual | Destination::Bound => return,
+        Destination::Loopback => Verdict::NotKnown(format!(
+            "no rule redirects it, and the kernel drops what comes in to {to} by another device than lo, unless \
+             net.ipv4.conf.*.route_localnet is set"
+        )),
+        Destination::NotHere => Verdict::Elsewhere(format!(
+            "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
+        )),
+    };
     // What isn't for this namespace doesn't pass its hook for what is.
     let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Lost(_))
         && answer
@@ -253,22 +261,10 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
         return;
     }
     answer.steps.retain(|step| !is_here(step));
-    if dropped_at_input {
+    if dropped_at_input || destination == Destination::Loopback {
         answer.at = None;
     }
-    let to = connection.to.ip();
-    answer.verdict = match destination {
-        Destination::Loopback => {
-            answer.at = None;
-            Verdict::NotKnown(format!(
-                "no rule redirects it, and the kernel drops what comes in to {to} by another device than lo, unless \
-                 net.ipv4.conf.*.route_localnet is set"
-            ))
-        }
-        Destination::NotHere | Destination::Usual | Destination::Bound => Verdict::Elsewhere(format!(
-            "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
-        )),
-    };
+    answer.verdict = verdict;
 }
 
 /// Whether only a connection to this namespace gets there.
@@ -321,20 +317,11 @@ fn lost_on_device(connection: &Connection) -> Option<String> {
     let to = connection.to.ip();
     let family = Family::of(to);
     let having = devices_with_addresses_like(to).ok()?;
-    let (has_one, named) = match &connection.device {
-        Some(name) => (having.contains(&device(name.as_bytes()).ok()?.index), name.to_string()),
-        None => (
-            having.iter().any(|&index| index != LOOPBACK_INDEX),
-            "no device but lo".to_owned(),
-        ),
+    let why = match &connection.device {
+        Some(name) if having.contains(&device(name.as_bytes()).ok()?.index) => return None,
+        None if having.iter().any(|&index| index != LOOPBACK_INDEX) => return None,
+        Some(name) => format!("of {name}, which has none"),
+        None => "of the device by which it comes in, and no device but lo has one".to_owned(),
     };
-    if has_one {
-        return None;
-    }
-    Some(match connection.device {
-        Some(_) => format!("it is redirected to an {family} address of {named}, which has none"),
-        None => {
-            format!("it is redirected to an {family} address of the device by which it comes in, and {named} has one")
-        }
-    })
+    Some(format!("it is redirected to an {family} address {why}"))
 }
