@@ -241,7 +241,7 @@ pub enum Error {
     /// A connection that is to be explained has no route.
     #[error(
         "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
-         check the addresses, or name a device with --out", Source(*from)
+         check the addresses, or name a device with --out", from.map(|from| format!(" from {from}")).unwrap_or_default()
     )]
     NoRoute {
         /// Where it is to go.
@@ -618,18 +618,6 @@ pub(crate) fn reason(error: &Error) -> String {
 fn list(items: &[impl fmt::Display]) -> String {
     let names: Vec<String> = items.iter().map(ToString::to_string).collect();
     names.join(" and ")
-}
-
-/// Where a connection comes from, if that was given.
-struct Source(Option<IpAddr>);
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => write!(f, " from {address}"),
-            None => Ok(()),
-        }
-    }
 }
 
 struct Causes<'a>(&'a (dyn std::error::Error + 'a));

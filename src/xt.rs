@@ -433,8 +433,10 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
     Ok(Some(conditions))
 }
 
+/// Addresses are given (linux/netfilter/nf_nat.h).
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
-const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
+/// Ports are given.
+pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
 
 /// Where the fields of a family's NAT range are.
 ///

@@ -9,9 +9,9 @@ use std::fmt;
 use crate::findings::explain::proxy;
 use crate::found::{Found, Line, Listener};
 use crate::rules::nftables::{is_of, set_element};
-use crate::rules::{Action, Chain, Family, Field, Intervals, Rule, Set, Subsystem, Table, TableFamily, set_field};
+use crate::rules::{Action, Chain, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field};
 use crate::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
-use crate::wanted::{ChainName, Direction, Mode, NAT};
+use crate::wanted::{ChainName, Direction, Mode};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

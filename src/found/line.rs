@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::rules::nftables::NftRule;
 use crate::rules::xtables::IptablesRule;
-use crate::rules::{Chain, Rule, Table};
-use crate::wanted::{ChainName, NAT};
+use crate::rules::{Chain, NAT, Rule, Table};
+use crate::wanted::ChainName;
 
 /// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
 #[derive(Debug, Clone, Copy)]

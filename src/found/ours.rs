@@ -1,8 +1,8 @@
 //! What of the kernel's is proxy-init's: rules, chains, and the ways to them.
 
 use crate::found::{Found, Unseen};
-use crate::rules::{Action, Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
-use crate::wanted::{ChainName, Mode, NAT, Purpose};
+use crate::rules::{Action, Chain, Family, NAT, Name, Rule, Subsystem, Table, TableFamily};
+use crate::wanted::{ChainName, Mode, Purpose};
 
 impl Found {
     /// The table that holds a mode's rules for packets of a family.

@@ -154,22 +154,25 @@ pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
     bytes.get(offset).copied().ok_or(Malformed)
 }
 
-/// The number at an offset, in the machine's byte order.
-pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+/// The bytes at an offset.
+fn at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed> {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
-    field.copied().map(u32::from_ne_bytes).ok_or(Malformed)
+    field.copied().ok_or(Malformed)
+}
+
+/// The number at an offset, in the machine's byte order.
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+    at(bytes, offset).map(u16::from_ne_bytes)
+}
+
+/// The same with 32 bits.
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+    at(bytes, offset).map(u32::from_ne_bytes)
 }
 
 /// The same with 64 bits.
 pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
-    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
-    field.copied().map(u64::from_ne_bytes).ok_or(Malformed)
-}
-
-/// The same with 16 bits.
-pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
-    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
-    field.copied().map(u16::from_ne_bytes).ok_or(Malformed)
+    at(bytes, offset).map(u64::from_ne_bytes)
 }
 
 /// The number that these bytes are in network byte order: at most 16, of which more would be the last ones.

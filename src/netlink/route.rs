@@ -9,7 +9,7 @@ use super::message::{Attributes, Malformed, Message, Writer, address, put, strin
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 use crate::found::Device;
-use crate::rules::Name;
+use crate::rules::{LOOPBACK, Name};
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
 /// follow a message's header.
@@ -110,7 +110,7 @@ pub(crate) fn route(packet: Packet) -> Result<Route, ReadError> {
     let (kind, index, source) = answer.ok_or(Malformed)?;
     let device = match kind {
         // Of an IPv6 address the answer has the device that it belongs to.
-        Kind::Local => ask_device(&socket, Which::Named(b"lo")),
+        Kind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
         Kind::Unicast | Kind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
     };
     Ok(Route {

@@ -45,12 +45,20 @@ pub(crate) struct Entries {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Tries again for as long as the table was changed between the two calls that a try makes (EAGAIN), but not for ever.
+fn try_again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    const TRIES: usize = 100;
+    let mut results = (0..TRIES).map(|_| call());
+    results
+        .find(|result| !matches!(result, Err(Errno::EAGAIN)))
+        .unwrap_or(Err(Errno::EAGAIN))
+}
+
 /// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
 pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
-    /// How often to try: the entries must be requested with the table's size, which may change in between.
-    const TRIES: usize = 100;
     let (socket, level) = open(family)?;
-    for _ in 0..TRIES {
+    // The entries must be requested with the table's size.
+    try_again(|| {
         let mut info = vec![0; INFO];
         get(&socket, level, table, GET_INFO, &mut info)?;
         let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
@@ -62,28 +70,20 @@ pub(crate) fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
         }
         let mut entries = vec![0; ENTRIES + size as usize];
         put(&mut entries, NAME, &size.to_ne_bytes());
-        match get(&socket, level, table, GET_ENTRIES, &mut entries) {
-            Err(Errno::EAGAIN) => {}
-            Err(errno) => return Err(errno),
-            Ok(()) => {
-                return Ok(Entries {
-                    base_chains,
-                    count,
-                    bytes: entries.split_off(ENTRIES),
-                });
-            }
-        }
-    }
-    Err(Errno::EAGAIN)
+        get(&socket, level, table, GET_ENTRIES, &mut entries)?;
+        Ok(Entries {
+            base_chains,
+            count,
+            bytes: entries.split_off(ENTRIES),
+        })
+    })
 }
 
 /// Replaces everything that a table holds, in one step. The counters begin at 0.
 pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
-    /// The number of counters that are handed back must be that of the entries that are replaced.
-    const TRIES: usize = 100;
     let (socket, level) = open(family)?;
-    let mut result = Err(Errno::EAGAIN);
-    for _ in 0..TRIES {
+    // The number of counters that are handed back must be that of the entries that are replaced.
+    try_again(|| {
         let mut info = vec![0; INFO];
         get(&socket, level, table, GET_INFO, &mut info)?;
         let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
@@ -107,20 +107,17 @@ pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<
         structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());
         structure.extend(&entries.bytes);
         name(&mut structure, table);
-        result = set(&socket, level, SET_REPLACE, &structure);
+        let set = || set(&socket, level, SET_REPLACE, &structure);
+        let mut result = set();
         // xt_owner takes rules only from the user namespace that the network namespace belongs to.
         if result == Err(Errno::EINVAL)
             && let Some(owner) = UserNamespace::of_network()
         {
-            let set = || set(&socket, level, SET_REPLACE, &structure);
             result = owner.call(set).unwrap_or(Err(Errno::EINTR));
         }
         drop(old_counters);
-        if result != Err(Errno::EAGAIN) {
-            break;
-        }
-    }
-    result
+        result
+    })
 }
 
 /// Adds packets and bytes to the counters of a table's entries, in their order.

@@ -6,12 +6,12 @@ use super::TableId;
 #[cfg(any(test, fuzzing))]
 use super::meaning;
 use super::rule::{self, NewRule};
-use super::set::{self, Element, NewSet};
+use super::set::{self, Element};
 use crate::netlink::message::Unwritable;
 use crate::netlink::{Batch, FinishedBatch, Generation};
-use crate::rules::{Family, Name, TableFamily};
 #[cfg(any(test, fuzzing))]
-use crate::rules::{Rule, Set};
+use crate::rules::Rule;
+use crate::rules::{Family, Name, Set, TableFamily};
 use crate::wanted::{ChainName, Mode};
 
 /// One change.
@@ -31,9 +31,9 @@ pub(crate) enum Edit<'a> {
     /// Delete the rule that has this handle from a chain, whichever program made it.
     DeleteRule(TableId, Name, u64),
     /// Make a set, which has this number in the batch.
-    AddSet(NewSet, u32),
+    AddSet(TableId, &'a Set, u32),
     /// Add some elements to a set.
-    AddElements(NewSet, Vec<Element>),
+    AddElements(TableId, &'a Set, Vec<Element>),
     /// Delete a set that no rule uses.
     DeleteSet(TableId, Name),
 }
@@ -48,9 +48,10 @@ impl Edit<'_> {
             | Edit::FlushChain(table, _)
             | Edit::DeleteChain(table, _)
             | Edit::DeleteRule(table, ..)
+            | Edit::AddSet(table, ..)
+            | Edit::AddElements(table, ..)
             | Edit::DeleteSet(table, _) => *table,
             Edit::AddRule(new) => new.table,
-            Edit::AddSet(set, _) | Edit::AddElements(set, _) => set.table,
         }
     }
 
@@ -62,8 +63,8 @@ impl Edit<'_> {
             Edit::FlushChain(table, chain) => rule::delete(batch, *table, chain.as_str().as_bytes(), None),
             Edit::DeleteChain(table, chain) => table.delete_chain(batch, chain.as_str()),
             Edit::DeleteRule(table, chain, handle) => rule::delete(batch, *table, chain.as_bytes(), Some(*handle)),
-            Edit::AddSet(set, id) => set.add(batch, *id),
-            Edit::AddElements(set, elements) => set.add_elements(batch, elements),
+            Edit::AddSet(table, set, id) => set::add(batch, *table, set, *id),
+            Edit::AddElements(table, set, elements) => set::add_elements(batch, *table, set, elements),
             Edit::DeleteSet(table, set) => set::delete(batch, *table, set),
             Edit::AddRule(new) => new.write(batch),
         }
@@ -123,9 +124,9 @@ impl fmt::Display for Edit<'_> {
             (Edit::AddTable(_), _) => write!(f, "nft add table {table}"),
             (Edit::DeleteTable(_), _) => write!(f, "nft delete table {table}"),
             (Edit::DeleteRule(_, chain, handle), _) => write!(f, "nft delete rule {table} {chain} handle {handle}"),
-            (Edit::AddSet(set, _), _) => write!(f, "nft add set {table} {}", set.name),
+            (Edit::AddSet(_, set, _), _) => write!(f, "nft add set {table} {}", set.name),
             (Edit::DeleteSet(_, set), _) => write!(f, "nft delete set {table} {set}"),
-            (Edit::AddElements(set, _), _) => write!(f, "nft add element {table} {}", set.name),
+            (Edit::AddElements(_, set, _), _) => write!(f, "nft add element {table} {}", set.name),
             (Edit::AddChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -N {chain}", iptables(family)),
             (Edit::FlushChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -F {chain}", iptables(family)),
             (Edit::DeleteChain(_, chain), TableFamily::Ip(family)) => write!(f, "{} -X {chain}", iptables(family)),

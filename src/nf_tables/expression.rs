@@ -5,6 +5,7 @@ use super::header::{META_FIELDS, place};
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
 use crate::rules::{Counters, Field};
+use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
 
 /// The register that every expression of proxy-init's loads into and compares.
 pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;

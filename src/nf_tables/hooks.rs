@@ -13,8 +13,7 @@ use super::read;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Header, Malformed, be32, string};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::rules::{Family, Hook, Kind, NAT_PRIORITY, TableFamily};
-use crate::wanted::NAT;
+use crate::rules::{Family, Hook, Kind, NAT, TableFamily, XTABLES};
 
 /// The legacy tables that a family has in the socket's network namespace; none where it cannot be told. Asking makes no
 /// table. With `may_have_nat` false, it is known already that nat isn't among them.
@@ -100,18 +99,14 @@ impl Hooked {
     }
 }
 
-/// The legacy table whose functions have this priority at OUTPUT (`enum nf_ip_hook_priorities` in
-/// linux/netfilter_ipv4.h).
+/// The legacy table whose functions have this priority at OUTPUT.
 fn table_at(priority: i32) -> Option<&'static str> {
-    match priority {
-        // The first with the parameter raw_before_defrag.
-        -450 | -300 => Some("raw"),
-        -150 => Some("mangle"),
-        NAT_PRIORITY => Some(NAT),
-        0 => Some("filter"),
-        50 => Some("security"),
-        _ => None,
-    }
+    // With its parameter raw_before_defrag, raw comes before all others.
+    let priority = if priority == -450 { -300 } else { priority };
+    XTABLES
+        .into_iter()
+        .find(|(_, known)| *known == priority)
+        .map(|(name, _)| name)
 }
 
 #[cfg(test)]

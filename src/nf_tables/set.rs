@@ -7,21 +7,8 @@ use super::meaning::action;
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, string};
 use crate::netlink::{Batch, Change};
-use crate::rules::{Action, Intervals, Name, Shape};
-
-/// A set, to be made.
-pub(crate) struct NewSet {
-    pub(crate) table: TableId,
-    pub(crate) name: String,
-    /// nft's number for its elements' type (`enum datatypes` in nftables' datatype.h).
-    pub(crate) datatype: u32,
-    /// How many bytes an element has.
-    pub(crate) bytes: usize,
-    /// How the kernel keeps it.
-    pub(crate) shape: Shape,
-    /// How many elements it gets. A hash table has room for so many from the start, and for no more.
-    pub(crate) size: u32,
-}
+use crate::rules::nftables::datatype;
+use crate::rules::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
 
 /// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
@@ -30,54 +17,55 @@ pub(crate) type Element = (u128, bool);
 /// In milliseconds.
 const DAY: u32 = 24 * 60 * 60 * 1000;
 
-impl NewSet {
-    /// Makes the set; `id` is its number in the batch.
-    pub(super) fn add(&self, batch: &mut Batch, id: u32) {
-        self.table.message(batch, libc::NFT_MSG_NEWSET, Change::Add, |to| {
-            to.string(NFTA_SET_NAME, &self.name);
-            to.be32(
-                NFTA_SET_FLAGS,
-                match self.shape {
-                    Shape::Intervals => libc::NFT_SET_INTERVAL as u32,
-                    Shape::Numbers => 0,
-                    Shape::Hashed => libc::NFT_SET_TIMEOUT as u32,
-                },
-            );
-            if self.shape == Shape::Hashed {
-                // How often to look for elements that have expired; without this, each second.
-                to.be32(NFTA_SET_GC_INTERVAL, DAY);
-                to.nest(NFTA_SET_DESC, |desc| desc.be32(NFTA_SET_DESC_SIZE, self.size));
-            }
-            to.be32(NFTA_SET_KEY_TYPE, self.datatype);
-            to.be32(NFTA_SET_KEY_LEN, self.bytes as u32);
-            to.be32(NFTA_SET_ID, id);
-            // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
-            to.joined(NFTA_SET_USERDATA, &[&[0, 4], &2u32.to_ne_bytes()]);
-        });
-    }
-
-    /// Adds some elements.
-    pub(super) fn add_elements(&self, batch: &mut Batch, elements: &[Element]) {
-        let add = |list: &mut Writer, &(number, end): &Element| {
-            list.nest(NFTA_LIST_ELEM, |element| {
-                if end {
-                    element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
-                }
-                element.nest(NFTA_SET_ELEM_KEY, |key| {
-                    match header::last_bytes(&number.to_be_bytes(), self.bytes) {
-                        Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
-                        None => key.refuse(format!("{number} in {} bytes", self.bytes)),
-                    }
-                });
-            });
+/// Makes a set; `id` is its number in the batch.
+pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
+    let (shape, (_, datatype)) = (Shape::of(set), datatype(set_field(set)));
+    table.message(batch, libc::NFT_MSG_NEWSET, Change::Add, |to| {
+        to.string(NFTA_SET_NAME, set.name.as_bytes());
+        let flags = match shape {
+            Shape::Intervals => libc::NFT_SET_INTERVAL,
+            Shape::Numbers => 0,
+            Shape::Hashed => libc::NFT_SET_TIMEOUT,
         };
-        self.table.message(batch, libc::NFT_MSG_NEWSETELEM, Change::Add, |to| {
-            to.string(NFTA_SET_ELEM_LIST_SET, &self.name);
-            to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-                elements.iter().for_each(|element| add(list, element));
+        to.be32(NFTA_SET_FLAGS, flags as u32);
+        if shape == Shape::Hashed {
+            // How often to look for elements that have expired; without this, each second.
+            to.be32(NFTA_SET_GC_INTERVAL, DAY);
+            // A hash table has room for so many elements from the start, and for no more.
+            to.nest(NFTA_SET_DESC, |desc| {
+                desc.be32(NFTA_SET_DESC_SIZE, set_size(set) as u32)
+            });
+        }
+        to.be32(NFTA_SET_KEY_TYPE, datatype);
+        to.be32(NFTA_SET_KEY_LEN, set.bits / 8);
+        to.be32(NFTA_SET_ID, id);
+        // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
+        to.joined(NFTA_SET_USERDATA, &[&[0, 4], &2u32.to_ne_bytes()]);
+    });
+}
+
+/// Adds some elements to a set.
+pub(super) fn add_elements(batch: &mut Batch, table: TableId, set: &Set, elements: &[Element]) {
+    let bytes = set.bits / 8;
+    let add = |list: &mut Writer, &(number, end): &Element| {
+        list.nest(NFTA_LIST_ELEM, |element| {
+            if end {
+                element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
+            }
+            element.nest(NFTA_SET_ELEM_KEY, |key| {
+                match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
+                    Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
+                    None => key.refuse(format!("{number} in {bytes} bytes")),
+                }
             });
         });
-    }
+    };
+    table.message(batch, libc::NFT_MSG_NEWSETELEM, Change::Add, |to| {
+        to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
+        to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+            elements.iter().for_each(|element| add(list, element));
+        });
+    });
 }
 
 /// Deletes a set that no rule uses.
@@ -87,17 +75,18 @@ pub(super) fn delete(batch: &mut Batch, table: TableId, set: &Name) {
     });
 }
 
-/// Numbers up to `max` as the kernel's elements in a set of this shape. Of intervals, these are the beginning and the
-/// end of each and, as nft writes it, an end at 0 if the first interval begins later.
-pub(crate) fn elements(shape: Shape, intervals: &[(u128, u128)], max: u128) -> Vec<Element> {
-    if shape != Shape::Intervals {
+/// A set's numbers as the kernel's elements. Of intervals, these are the beginning and the end of each and, as nft writes
+/// it, an end at 0 if the first interval begins later.
+pub(crate) fn elements(set: &Set) -> Vec<Element> {
+    let (intervals, max) = (set_elements(set), set_field(set).largest());
+    if Shape::of(set) != Shape::Intervals {
         return intervals.iter().map(|&(number, _)| (number, false)).collect();
     }
     let mut elements = Vec::with_capacity(2 * intervals.len() + 1);
     if intervals.first().is_some_and(|&(first, _)| first > 0) {
         elements.push((0, true));
     }
-    for &(first, last) in intervals {
+    for (first, last) in intervals {
         elements.push((first, false));
         if last < max {
             elements.push((last + 1, true));

@@ -128,8 +128,6 @@ pub(crate) const NFTA_NAT_REG_PROTO_MAX: u16 = 6;
 pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
 pub(crate) const NFTA_REDIR_FLAGS: u16 = 3;
-/// In linux/netfilter/nf_nat.h: ports are given.
-pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
 
 pub(crate) const NFT_SET_CONCAT: i32 = 0x80;
 

@@ -112,8 +112,9 @@ mod tests {
     use crate::rules::Family;
 
     use crate::found::Unseen;
+    use crate::rules::NAT;
     use crate::rules::{Action, Chain, Name, Rule, Table, TableFamily};
-    use crate::wanted::{NAT, NATIVE};
+    use crate::wanted::NATIVE;
 
     /// A table with one chain of as many rules.
     fn table(subsystem: Subsystem, family: TableFamily, name: &str, chain: &str, rules: usize) -> Table {

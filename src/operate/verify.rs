@@ -18,9 +18,9 @@ use crate::operate::install::Install;
 use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
-use crate::rules::{Family, Subsystem, TableFamily};
+use crate::rules::{Family, NAT, Subsystem, TableFamily};
 use crate::wanted::tables::expected;
-use crate::wanted::{Choice, Config, Mode, NAT, Ruleset, plan};
+use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]

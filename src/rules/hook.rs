@@ -59,6 +59,19 @@ pub fn nat_priority(hook: Hook) -> i32 {
     }
 }
 
+/// xtables' tables, and where each one's chains are in the order of a hook (`enum nf_ip_hook_priorities` in
+/// linux/netfilter_ipv4.h); nat's are elsewhere where sources are changed ([`nat_priority`]).
+pub const XTABLES: [(&str, i32); 5] = [
+    ("raw", -300),
+    ("mangle", -150),
+    (NAT, NAT_PRIORITY),
+    ("filter", 0),
+    ("security", 50),
+];
+
+/// The table in which nft mode and legacy mode keep a family's rules.
+pub const NAT: &str = "nat";
+
 /// Where in a hook's order destination NAT happens, and where iptables' nat chains are: `NF_IP_PRI_NAT_DST` in
 /// linux/netfilter_ipv4.h.
 pub const NAT_PRIORITY: i32 = -100;

@@ -17,13 +17,13 @@ mod table;
 pub mod xtables;
 
 pub use self::family::Family;
-pub use self::hook::{Hook, NAT_PRIORITY, nat_priority};
+pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::name::Name;
 pub use self::rule::{
     Action, Bits, Condition, Counters, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
     beginning, device, interface, without_verdict,
 };
-pub use self::set::{Set, Shape, set_elements, set_field};
+pub use self::set::{Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, subnet};
 pub use self::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};

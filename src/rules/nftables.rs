@@ -1,13 +1,11 @@
 //! Rules as nft lists them.
 
 use std::fmt::{self, Write as _};
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::rules::family::Family;
 use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
-use crate::rules::set::Set;
-use crate::rules::set::{Shape, set_elements, set_field};
-use crate::rules::subnet::subnet;
+use crate::rules::set::{Set, Shape, set_elements, set_field, set_size};
+use crate::rules::subnet::{ip, subnet};
 use crate::rules::table::{Chain, Kind, Table};
 
 /// The longest comment that nft and libnftnl keep, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is one more, for the NUL).
@@ -34,11 +32,8 @@ impl fmt::Display for NftRule<'_> {
             word(&"counter")?;
         }
         // Without a verdict, the action says them.
-        for effect in rule
-            .effects
-            .iter()
-            .filter(|_| !matches!(rule.action, Action::Continue(_)))
-        {
+        let has_verdict = !matches!(rule.action, Action::Continue(_));
+        for effect in rule.effects.iter().filter(|_| has_verdict) {
             word(&effect.text())?;
         }
         match &rule.action {
@@ -173,8 +168,10 @@ fn number(field: Field, number: u128) -> String {
             Some((_, name)) => name.to_owned(),
             None => number.to_string(),
         },
-        Field::Source(Family::V4) | Field::Destination(Family::V4) => Ipv4Addr::from_bits(number as u32).to_string(),
-        Field::Source(Family::V6) | Field::Destination(Family::V6) => Ipv6Addr::from_bits(number).to_string(),
+        Field::Source(family) | Field::Destination(family) => match ip(family, number) {
+            Some(address) => address.to_string(),
+            None => number.to_string(),
+        },
         _ => number.to_string(),
     }
 }
@@ -203,11 +200,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Redirect(Some((first, last))) if first == last => write!(f, "redirect to :{first}"),
             Action::Redirect(Some((first, last))) => write!(f, "redirect to :{first}-{last}"),
             Action::Untrack => f.write_str("notrack"),
-            Action::Map(field, map) => {
-                let condition = Condition::is(*field, Values::Set(map.clone()));
-                let text = NftCondition(&condition).to_string();
-                f.write_str(&text.replacen(" @", " vmap @", 1))
-            }
+            Action::Map(field, map) => write!(f, "{} vmap @{map}", field_name(*field)),
             Action::Nat(Nat { text, .. }) | Action::Unknown(text) => f.write_str(text),
         }
     }
@@ -216,11 +209,8 @@ impl fmt::Display for NftAction<'_> {
 /// Hands the commands that would make a table's sets and rules to `tell`, one by one.
 pub fn commands(table: &Table, mut tell: impl FnMut(fmt::Arguments<'_>)) {
     for set in &table.sets {
-        tell(format_args!(
-            "nft add element {table} {} {{ {} }}",
-            set.name,
-            listed(set)
-        ));
+        let (name, elements) = (&set.name, listed(set));
+        tell(format_args!("nft add element {table} {name} {{ {elements} }}"));
     }
     for chain in &table.chains {
         for rule in &chain.rules {
@@ -251,10 +241,7 @@ fn set_script(set: &Set) -> String {
     let flags = match Shape::of(set) {
         Shape::Intervals => "\t\tflags interval\n".to_owned(),
         Shape::Numbers => String::new(),
-        Shape::Hashed => format!(
-            "\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n",
-            set_elements(set).len()
-        ),
+        Shape::Hashed => format!("\t\tflags timeout\n\t\tgc-interval 1d\n\t\tsize {}\n", set_size(set)),
     };
     let (name, elements) = (&set.name, listed(set));
     format!("\tset {name} {{\n\t\ttype {datatype}\n{flags}\t\telements = {{ {elements} }}\n\t}}\n")

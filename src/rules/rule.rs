@@ -302,15 +302,12 @@ impl Effect {
 /// What a rule without a verdict does, which is no more than its effects, and those of them that later rules see.
 pub fn without_verdict(effects: Vec<Effect>) -> (Action, Vec<Effect>) {
     let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
-    let text = texts.join(" ");
-    let seen = |effect: &Effect| !matches!(effect, Effect::Other(_));
-    let mut kept: Vec<Effect> = effects.iter().filter(|&effect| seen(effect)).cloned().collect();
-    let action = match kept.contains(&Effect::Untrack) {
+    let action = match effects.contains(&Effect::Untrack) {
         true => Action::Untrack,
-        false => Action::Continue((!effects.is_empty()).then_some(text)),
+        false => Action::Continue((!texts.is_empty()).then(|| texts.join(" "))),
     };
-    kept.retain(|effect| *effect != Effect::Untrack);
-    (action, kept)
+    let is_seen = |effect: &Effect| matches!(effect, Effect::Mark { .. });
+    (action, effects.into_iter().filter(is_seen).collect())
 }
 
 /// A number that is made of a field's: the field under a mask, with these bits turned round. A constant has no mask.

@@ -86,16 +86,20 @@ impl Shape {
         if set_field(set) != Field::DestinationPort {
             return Self::Intervals;
         }
-        let count =
-            |sum: u128, (first, last): &(u128, u128)| sum.saturating_add(last.saturating_sub(*first)).saturating_add(1);
-        let numbers = intervals.iter().fold(0, count);
         // An interval has two elements.
-        match numbers {
-            _ if numbers > 2 * intervals.len() as u128 => Self::Intervals,
+        match set_size(set) {
+            numbers if numbers > 2 * intervals.len() as u128 => Self::Intervals,
             ..=BITMAP => Self::Numbers,
             _ => Self::Hashed,
         }
     }
+}
+
+/// How many numbers a set of native mode's has.
+pub fn set_size(set: &Set) -> u128 {
+    let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
+    let count = |sum: u128, &(first, last): &(u128, u128)| sum.saturating_add(last - first).saturating_add(1);
+    intervals.iter().fold(0, count)
 }
 
 /// The elements that a set of native mode's has in its [`Shape`], each with both of its ends.

@@ -1,8 +1,11 @@
 //! Subnets as intervals of addresses.
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
 
 use crate::rules::family::Family;
+use crate::rules::rule::Field;
 
 /// A subnet's addresses as numbers.
 pub fn addresses(net: IpNet) -> (u128, u128) {
@@ -19,18 +22,16 @@ pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
         return None;
     }
     let host_bits = 128 - hosts.leading_zeros();
-    match family {
-        Family::V4 => {
-            let address = u32::try_from(first).ok()?;
-            let prefix = 32u32.checked_sub(host_bits)?;
-            Ipv4Net::new(address.into(), u8::try_from(prefix).ok()?)
-                .ok()
-                .map(IpNet::V4)
-        }
-        Family::V6 => Ipv6Net::new(first.into(), u8::try_from(128 - host_bits).ok()?)
-            .ok()
-            .map(IpNet::V6),
-    }
+    let length = Field::Source(family).bits().checked_sub(host_bits)?;
+    IpNet::new(ip(family, first)?, u8::try_from(length).ok()?).ok()
+}
+
+/// The address of a family that has this number; the opposite of [`address`](crate::rules::address).
+pub fn ip(family: Family, number: u128) -> Option<IpAddr> {
+    Some(match family {
+        Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).ok()?).into(),
+        Family::V6 => Ipv6Addr::from_bits(number).into(),
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::rules::family::Family;
-use crate::rules::hook::Hook;
+use crate::rules::hook::{Hook, XTABLES};
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Rule, Values};
@@ -155,8 +155,7 @@ impl Table {
     /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that
     /// iptables-nft makes.
     pub fn is_xtables(&self) -> bool {
-        let names = ["nat", "filter", "mangle", "raw", "security"];
-        matches!(self.family, TableFamily::Ip(_)) && names.iter().any(|name| self.name == **name)
+        matches!(self.family, TableFamily::Ip(_)) && XTABLES.iter().any(|(name, _)| self.name == **name)
     }
 }
 

@@ -15,7 +15,7 @@ pub mod warnings;
 pub use self::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
 pub use self::direction::Direction;
 pub(crate) use self::draft::Draft;
-pub use self::mode::{Choice, Mode, NAT, NATIVE};
+pub use self::mode::{Choice, Mode, NATIVE};
 pub use self::plan::plan;
 pub(crate) use self::ruleset::owner;
 pub use self::ruleset::{ChainName, Multiport, Purpose, Ruleset};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::{Family, Subsystem, Table, TableFamily};
+use crate::rules::{Family, NAT, Subsystem, Table, TableFamily};
 use crate::wanted::config::Invalid;
 
 /// A backend, as `--iptables-mode` names it.
@@ -127,9 +127,6 @@ impl FromStr for Choice {
         }
     }
 }
-
-/// The table in which nft mode and legacy mode keep a family's rules.
-pub const NAT: &str = "nat";
 
 /// The table in which native mode keeps the rules of both families.
 pub const NATIVE: &str = "proxy-init";

@@ -5,10 +5,10 @@
 use std::fmt::{self, Write as _};
 
 use crate::rules::{
-    Base, Chain, Condition, Family, Field, Hook, Kind, NAT_PRIORITY, Name, Policy, Rule, Subsystem, Table, TableFamily,
+    Base, Chain, Condition, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem, Table,
+    TableFamily,
 };
 use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
-use crate::wanted::mode::NAT;
 
 /// One family's rules in the nat table, chain by chain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,20 +12,21 @@ use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, 
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
 use crate::rules::flags::constant;
 use crate::rules::{
-    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, Name, Policy, Rule, Subsystem, Table,
-    TableFamily, interface, nat_priority, subnet, without_verdict,
+    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
+    TableFamily, XTABLES, interface, nat_priority, subnet, without_verdict,
 };
-use crate::wanted::{Mode, NAT};
+use crate::wanted::Mode;
 use crate::xt;
-
-/// All names of legacy tables (net/ipv4/netfilter/iptable_*.c).
-const NAMES: [&str; 5] = ["raw", "mangle", NAT, "filter", "security"];
 
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
     let mut found = Found::default();
     let lists = Family::ALL.map(names);
-    for ((family, inferred), list) in Family::ALL.into_iter().zip(inferred(&lists, &NAMES)).zip(lists) {
+    for ((family, inferred), list) in Family::ALL
+        .into_iter()
+        .zip(inferred(&lists, &XTABLES.map(|(name, _)| name)))
+        .zip(lists)
+    {
         match list.or_else(|error| inferred.ok_or(error)) {
             Ok(names) => {
                 for name in names {
@@ -390,7 +391,7 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
         let hook = *Hook::INET.get(hook).ok_or(Malformed)?;
         let end = all.get(from(policy)).ok_or(Malformed)?;
         let base = Base {
-            kind: if name == "nat" { Kind::Nat } else { Kind::Filter },
+            kind: if name == NAT { Kind::Nat } else { Kind::Filter },
             hook,
             priority: priority(name, hook),
             policy: match rule(end)?.action {
@@ -399,7 +400,9 @@ pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Tab
             },
         };
         let rules = between(first, policy).iter().map(rule).collect::<Result<_, _>>()?;
-        chains.push(Chain::new(Name::from(base_name(hook)), Some(base), rules));
+        // Base chains are named after their hooks.
+        let name = hook.to_string().to_uppercase();
+        chains.push(Chain::new(Name::from(&name), Some(base), rules));
     }
     for (index, &(first, chain)) in heads.iter().enumerate() {
         // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
@@ -588,27 +591,14 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     Ok(conditions)
 }
 
-/// A base chain's name.
-fn base_name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::Prerouting => "PREROUTING",
-        Hook::Input => "INPUT",
-        Hook::Forward => "FORWARD",
-        Hook::Output => "OUTPUT",
-        Hook::Postrouting => "POSTROUTING",
-        Hook::Ingress => "INGRESS",
-        Hook::Egress => "EGRESS",
-    }
-}
-
-/// Where a table's chains are in the order of a hook: `enum nf_ip_hook_priorities` in linux/netfilter_ipv4.h.
+/// Where a table's chains are in the order of a hook.
 fn priority(table: &str, hook: Hook) -> i32 {
     match table {
-        "raw" => -300,
-        "mangle" => -150,
-        "nat" => nat_priority(hook),
-        "security" => 50,
-        _ => 0,
+        NAT => nat_priority(hook),
+        _ => XTABLES
+            .into_iter()
+            .find(|(name, _)| *name == table)
+            .map_or(0, |(_, priority)| priority),
     }
 }
 

@@ -6,8 +6,7 @@ use std::path::Path;
 use crate::backend::kernel;
 use crate::netlink::Socket;
 use crate::nf_tables::hooks;
-use crate::rules::Family;
-use crate::wanted::NAT;
+use crate::rules::{Family, NAT};
 
 /// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes
 /// no table.

@@ -17,9 +17,9 @@ use crate::nf_tables::commit::transact;
 use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::rule::NewRule;
-use crate::nf_tables::set::{NewSet, elements};
-use crate::rules::nftables::{self, datatype};
-use crate::rules::{Chain, Condition, Rule, Set, Shape, Table, TableFamily, Values, set_elements, set_field};
+use crate::nf_tables::set::elements;
+use crate::rules::nftables;
+use crate::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values};
 use crate::wanted::tables;
 use crate::wanted::{ChainName, Mode, NATIVE, Ruleset};
 
@@ -66,25 +66,23 @@ pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, Error> {
 /// The edits that turn what the namespace holds into exactly this table; none if it holds it already.
 pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, Error> {
     let mut edits = Vec::new();
-    if let Some(held) = held(tables) {
-        if held.dormant && holds_others(held) {
+    match held(tables) {
+        Some(held) if held.dormant && holds_others(held) => {
             return Err(Error::Dormant {
                 mode: Mode::Native,
                 table: TABLE.to_string(),
             });
         }
-        let can_change = can_change(held, wanted);
-        if can_change && differences_of(wanted, held).is_empty() {
-            return Ok(edits);
+        Some(held) if can_change(held, wanted) => {
+            if !differences_of(wanted, held).is_empty() {
+                change_table(held, wanted, &mut edits);
+            }
         }
-        if can_change {
-            change_table(held, wanted, &mut edits);
-            refuse_unmapped(&edits)?;
-            return Ok(edits);
+        held => {
+            edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
+            add(wanted, &mut edits);
         }
-        edits.push(Edit::DeleteTable(TABLE));
     }
-    add(wanted, &mut edits);
     refuse_unmapped(&edits)?;
     Ok(edits)
 }
@@ -194,25 +192,11 @@ fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
 }
 
 /// Adds the edits that make a set, which has this number in the batch.
-fn add_set(set: &Set, id: u32, edits: &mut Vec<Edit<'_>>) {
-    let field = set_field(set);
-    let (_, datatype) = datatype(field);
-    let shape = Shape::of(set);
-    let elements = elements(shape, &set_elements(set), field.largest());
-    let new = || NewSet {
-        table: TABLE,
-        name: set.name.to_string(),
-        datatype,
-        bytes: (set.bits / 8) as usize,
-        shape,
-        size: elements.len() as u32,
-    };
-    edits.push(Edit::AddSet(new(), id));
-    edits.extend(
-        elements
-            .chunks(ELEMENTS)
-            .map(|chunk| Edit::AddElements(new(), chunk.to_vec())),
-    );
+fn add_set<'a>(set: &'a Set, id: u32, edits: &mut Vec<Edit<'a>>) {
+    edits.push(Edit::AddSet(TABLE, set, id));
+    let elements = elements(set);
+    let chunks = elements.chunks(ELEMENTS);
+    edits.extend(chunks.map(|chunk| Edit::AddElements(TABLE, set, chunk.to_vec())));
 }
 
 /// Writes a rule as a message, and reads it back as if the kernel had dumped it from a table with these sets.

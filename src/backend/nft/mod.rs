@@ -18,8 +18,8 @@ use crate::nf_tables::edit::{self, Edit};
 use crate::nf_tables::refusal::unwritten;
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::table::MARK;
-use crate::rules::{Base, Chain, Family, Name, Policy, Rule, Table, TableFamily};
-use crate::wanted::{ChainName, Mode, NAT, Ruleset};
+use crate::rules::{Base, Chain, Family, NAT, Name, Policy, Rule, Table, TableFamily};
+use crate::wanted::{ChainName, Mode, Ruleset};
 
 /// Removes the mode's rules, as [`all::remove`](super::all::remove).
 pub(super) fn remove() -> Result<Removed, Error> {
