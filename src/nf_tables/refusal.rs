@@ -92,6 +92,7 @@ fn message(mode: Mode, socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -
     };
     let (errno, what) = (failure.errno, edit.to_string());
     let kept = error::Errno::of(errno);
+    let refused = || refused(mode, &what, errno, &failure.text);
     let table = edit.table();
     let (family, families) = match table.family {
         TableFamily::Ip(family) => (Some(family), family.to_string()),
@@ -133,26 +134,23 @@ fn message(mode: Mode, socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -
             chain: new.chain.counterpart().to_string(),
             errno: kept,
         },
-        (Edit::AddRule(new), _, _) => match (owner(new.rule), errno) {
-            (Some(_), Errno::EINVAL) => unmapped(mode, new.rule, edit)
-                .or_else(|| foreign(mode, new.rule, edit))
-                .unwrap_or_else(|| refused(mode, &what, errno, &failure.text)),
-            (_, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
-                Some((name, module, option)) => {
-                    let rule = what;
-                    let lack = Lack::Extension {
-                        name,
-                        rule,
-                        module,
-                        option,
-                    };
-                    lacks(mode, lack, errno)
-                }
-                None => refused(mode, &what, errno, &failure.text),
-            },
-            _ => refused(mode, &what, errno, &failure.text),
+        (Edit::AddRule(new), _, Errno::EINVAL) => unmapped(mode, new.rule, edit)
+            .or_else(|| foreign(mode, new.rule, edit))
+            .unwrap_or_else(refused),
+        (Edit::AddRule(new), _, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
+            Some((name, module, option)) => {
+                let rule = what;
+                let lack = Lack::Extension {
+                    name,
+                    rule,
+                    module,
+                    option,
+                };
+                lacks(mode, lack, errno)
+            }
+            None => refused(),
         },
-        _ => refused(mode, &what, errno, &failure.text),
+        _ => refused(),
     }
 }
 

@@ -158,7 +158,10 @@ impl Elements {
             return (None, Vec::new());
         }
         let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
-        if intervals {
+        if !intervals {
+            let list = self.list.into_iter();
+            all.extend(list.map(|(number, _, verdict)| ((number, number), verdict)));
+        } else {
             self.list.sort_by_key(|&(number, end, _)| (number, !end));
             let mut begun: Option<(u128, Option<Action>)> = None;
             for (number, end, verdict) in self.list {
@@ -172,12 +175,6 @@ impl Elements {
                 }
             }
             all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
-        } else {
-            all.extend(
-                self.list
-                    .into_iter()
-                    .map(|(number, _, verdict)| ((number, number), verdict)),
-            );
         }
         let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
         let mut verdicts: Vec<_> = all

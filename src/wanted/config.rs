@@ -172,10 +172,7 @@ impl Subnet {
 
     /// The family whose packets it can match.
     pub fn family(&self) -> Family {
-        match self.net {
-            IpNet::V4(_) => Family::V4,
-            IpNet::V6(_) => Family::V6,
-        }
+        Family::of(self.net.addr())
     }
 }
 

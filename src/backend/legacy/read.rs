@@ -459,31 +459,24 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.matches;
     while place < end {
-        let XtEntry {
-            size,
-            name,
-            revision,
-            info,
-        } = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        match xt::read_match(name, revision.into(), info)? {
+        let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        match xt::read_match(found.name, found.revision.into(), found.info)? {
             xt::Read::Comment(text) => comment = Some(text),
-            xt::Read::Conditions(found) => conditions.extend(found),
+            xt::Read::Conditions(read) => conditions.extend(read),
         }
-        if size == 0 {
+        if found.size == 0 {
             return Err(Malformed);
         }
-        place += size;
+        place += found.size;
     }
-    let XtEntry {
-        name, revision, info, ..
-    } = entry.target;
-    let (action, effects) = match name {
+    let target = &entry.target;
+    let (action, effects) = match target.name {
         // The standard target, whose verdict is a place in the table, or below 0.
         b"" => {
             let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
-            (verdict(u32_at(info, 0)? as i32, goto, entry, heads), Vec::new())
+            (verdict(u32_at(target.info, 0)? as i32, goto, entry, heads), Vec::new())
         }
-        _ => match xt::read_target(name, revision.into(), info, family)? {
+        name => match xt::read_target(name, target.revision.into(), target.info, family)? {
             xt::Target::Action(action) => (action, Vec::new()),
             xt::Target::Effect(effect) => without_verdict(vec![effect]),
         },

@@ -147,30 +147,25 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
         return;
     };
     let id = nat(family);
-    let ours: Vec<ChainName> = ChainName::ALL
-        .into_iter()
-        .filter(|name| name.is_ours() && table.chains.iter().any(|chain| chain.name == *name.as_str()))
-        .collect();
+    let is_there = |name: &ChainName| name.is_ours() && table.chains.iter().any(|chain| chain.name == *name.as_str());
+    let ours: Vec<ChainName> = ChainName::ALL.into_iter().filter(is_there).collect();
     if ours.is_empty() {
         return;
     }
+    let is_marked = |comment: &Option<Name>| comment.as_ref().is_some_and(|comment| *comment == *MARK);
     let mut emptied = Vec::new();
-    for chain in table
+    let others = table
         .chains
         .iter()
-        .filter(|chain| ChainName::own(&chain.name).is_none())
-    {
+        .filter(|chain| ChainName::own(&chain.name).is_none());
+    for chain in others {
         let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| rule.leads_to(table).is_some());
-        edits.extend(
-            jumps
-                .iter()
-                .map(|rule| Edit::DeleteRule(id, chain.name.clone(), rule.handle)),
-        );
-        let is_marked = chain.comment.as_ref().is_some_and(|comment| *comment == *MARK);
+        let delete = |rule: &Rule| Edit::DeleteRule(id, chain.name.clone(), rule.handle);
+        edits.extend(jumps.into_iter().map(delete));
         let accepts = chain.base.is_some_and(|base| base.policy == Policy::Accept);
         if let Some(name) = ChainName::from_name(chain.name.as_bytes())
             && others.is_empty()
-            && is_marked
+            && is_marked(&chain.comment)
             && accepts
         {
             emptied.push(name);
@@ -178,8 +173,7 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
     }
     edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain)));
     edits.extend(ours.iter().chain(&emptied).map(|&chain| Edit::DeleteChain(id, chain)));
-    let is_marked = table.comment.as_ref().is_some_and(|comment| *comment == *MARK);
-    if is_marked && table.objects as usize == ours.len() + emptied.len() {
+    if is_marked(&table.comment) && table.objects as usize == ours.len() + emptied.len() {
         edits.push(Edit::DeleteTable(id));
     }
 }
