@@ -124,45 +124,21 @@ impl Connections {
 
     /// Which of them meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
+        meeting(condition.field().and_then(|field| self.get(field)), table, condition)
+    }
+
+    /// Whether it is plain that none of them meets a condition.
+    pub(super) fn miss(&self, condition: &Condition) -> bool {
         match condition {
-            Condition::Unknown(_) => Meeting::NotUnderstood,
-            Condition::Flags { field, numbers, .. } => match self.get(*field) {
-                Some(known) => split(known, &Intervals::new(numbers.iter().copied()), false),
-                None => Meeting::None,
-            },
-            Condition::Masked {
+            Condition::In {
                 field,
-                mask,
-                number,
-                negated,
-                ..
-            } => match self.get(*field).map(few_numbers) {
-                Some(Some(known)) => {
-                    let held = |known: &u128| (known & mask == *number) != *negated;
-                    let (held, others): (Vec<u128>, Vec<u128>) = known.into_iter().partition(held);
-                    match (held.is_empty(), others.is_empty()) {
-                        (true, _) => Meeting::None,
-                        (false, true) => Meeting::All,
-                        (false, false) => Meeting::Some(Intervals::each(held)),
-                    }
-                }
-                Some(None) => Meeting::NotUnderstood,
-                None => Meeting::None,
+                values,
+                negated: false,
+            } => match (self.get(*field), values.listed()) {
+                (Some(known), Some(list)) => !known.meets(list),
+                (known, _) => known.is_none(),
             },
-            Condition::In { field, values, negated } => {
-                let Some(known) = self.get(*field) else {
-                    return Meeting::None;
-                };
-                match values.listed() {
-                    // Most rules are for other connections: that is found out without making a set.
-                    Some(list) if !negated && !known.meets(list) => Meeting::None,
-                    Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
-                    None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
-                        Some(elements) => split(known, elements, *negated),
-                        None => Meeting::NotUnderstood,
-                    },
-                }
-            }
+            _ => false,
         }
     }
 
@@ -271,7 +247,49 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
 }
 
+/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks at; none
+/// if the field doesn't exist.
+pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
+    match (condition, known) {
+        (Condition::Unknown(_), _) => Meeting::NotUnderstood,
+        (_, None) => Meeting::None,
+        (Condition::Flags { numbers, .. }, Some(known)) => {
+            split(known, &Intervals::new(numbers.iter().copied()), false)
+        }
+        (
+            Condition::Masked {
+                mask, number, negated, ..
+            },
+            Some(known),
+        ) => {
+            let Some(known) = few_numbers(known) else {
+                return Meeting::NotUnderstood;
+            };
+            let held = |known: &u128| (known & mask == *number) != *negated;
+            let (held, others): (Vec<u128>, Vec<u128>) = known.into_iter().partition(held);
+            match (held.is_empty(), others.is_empty()) {
+                (true, _) => Meeting::None,
+                (false, true) => Meeting::All,
+                (false, false) => Meeting::Some(Intervals::each(held)),
+            }
+        }
+        (Condition::In { values, negated, .. }, Some(known)) => match values.listed() {
+            // Most rules are for other connections: that is found out without making a set.
+            Some(list) if !negated && !known.meets(list) => Meeting::None,
+            Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
+            None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
+                Some(elements) => split(known, elements, *negated),
+                None => Meeting::NotUnderstood,
+            },
+        },
+    }
+}
+
 fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
+    // Found out without making a set.
+    if !negated && !known.is_empty() && numbers.includes(known) {
+        return Meeting::All;
+    }
     let held = match negated {
         false => known.and(numbers),
         true => known.without(numbers),
@@ -341,7 +359,7 @@ impl fmt::Display for Connections {
 mod tests {
     use super::*;
     use crate::rules::examples::table;
-    use crate::rules::interface;
+    use crate::rules::{Name, Values, interface};
 
     #[test]
     fn connections_say_what_sets_them_apart() {
@@ -419,6 +437,37 @@ mod tests {
         let v6 = Connections::all(Family::V6, Direction::Inbound);
         let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
         assert_eq!(from.to_string(), "from ::1");
+    }
+
+    #[test]
+    fn what_plainly_misses_a_condition_doesnt_meet_it() {
+        let table = table("ip nat", vec![]);
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let to_80 = all.with(Field::DestinationPort, &Intervals::one(80));
+        let port = |values: Values, negated| Condition::In {
+            field: Field::DestinationPort,
+            values,
+            negated,
+        };
+        for (condition, misses) in [
+            (port(80.into(), false), false),
+            (port((79, 81).into(), false), false),
+            (port(81.into(), false), true),
+            (port(Values::Listed(vec![(1, 2), (80, 90)]), false), false),
+            (port(Values::Listed(vec![]), false), true),
+            // That takes a closer look.
+            (port(80.into(), true), false),
+            (port(Values::Set(Name::from("gone")), false), false),
+            (Condition::Unknown("-m recent".to_owned()), false),
+            // Nobody of this namespace sends them.
+            (Condition::is(Field::Uid, 0), true),
+        ] {
+            assert_eq!(to_80.miss(&condition), misses, "{condition:?}");
+            assert!(
+                !misses || to_80.meeting(&table, &condition) == Meeting::None,
+                "{condition:?}"
+            );
+        }
     }
 
     #[test]

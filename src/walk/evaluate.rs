@@ -1,7 +1,7 @@
 //! One rule against one set of connections.
 
-use crate::rules::{Rule, Table};
-use crate::walk::connections::{Connections, Meeting, is_few};
+use crate::rules::{Field, Intervals, Rule, Table};
+use crate::walk::connections::{Meeting, is_few, meeting};
 use crate::walk::state::State;
 use crate::walk::step::Reason;
 
@@ -21,18 +21,17 @@ pub(super) struct Split<'a> {
 pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Split<'a> {
     let mut reason = None;
     let mut is_told = true;
-    // Those that meet all conditions so far; none as long as those are all.
-    let mut matching: Option<Connections> = None;
-    // What of a field the last condition has left.
-    let mut last_held = None;
+    // What conditions have left of fields, in their order. No connections are made of it until all conditions are met: most
+    // rules are for others.
+    let mut left: Vec<(Field, Intervals)> = Vec::new();
     let mut setting_apart = 0;
     for condition in &rule.conditions {
-        let known = matching.as_ref().unwrap_or(&state.connections);
-        let looked_at = || {
-            let numbers = condition.field().and_then(|field| state.connections.get(field));
-            Reason::Condition(condition, numbers.cloned())
-        };
-        let meeting = known.meeting(table, condition);
+        let field = condition.field();
+        let numbers = field.and_then(|field| state.connections.get(field));
+        let is_its = |(known, numbers): &&(Field, Intervals)| Some(*known) == field && is_few(numbers);
+        let narrowed = left.iter().rev().find(is_its).map(|(_, numbers)| numbers);
+        let meeting = meeting(narrowed.or(numbers), table, condition);
+        let looked_at = || Reason::Condition(condition, numbers.cloned());
         if meeting == Meeting::All {
             continue;
         }
@@ -47,34 +46,28 @@ pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Spli
         }
         reason = reason.or_else(|| Some(looked_at()));
         setting_apart += 1;
-        match (condition.field(), meeting) {
+        match (field, meeting) {
             (Some(field), Meeting::Some(held)) => {
                 is_told &= is_few(&held) && state.tells(field);
-                if is_few(&held) {
-                    let matching = matching.get_or_insert_with(|| state.connections.clone());
-                    matching.set(field, held.clone());
-                }
-                last_held = Some((field, held));
+                left.push((field, held));
             }
             _ => is_told = false,
         }
     }
-    let with = |connections: Option<Connections>| State {
-        connections: connections.unwrap_or_else(|| state.connections.clone()),
-        ..state.clone()
-    };
-    let rest = match setting_apart {
-        0 => None,
-        1 => Some(with(
-            last_held.map(|(field, held)| state.connections.but_for(field, &held)),
-        )),
+    let rest = match (setting_apart, left.as_slice()) {
+        (0, _) => None,
+        (1, [(field, held)]) => Some(State {
+            connections: state.connections.but_for(*field, held),
+            ..state.clone()
+        }),
         _ => Some(state.clone()),
     };
+    let mut matching = state;
+    for (field, numbers) in left.into_iter().filter(|(_, numbers)| is_few(numbers)) {
+        matching.set(field, numbers);
+    }
     Split {
-        matching: Some(match matching {
-            Some(connections) => with(Some(connections)),
-            None => state,
-        }),
+        matching: Some(matching),
         rest,
         reason,
         is_told,

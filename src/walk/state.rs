@@ -456,6 +456,9 @@ impl<'a> State<'a> {
                 }
             }
         }
+        if !are_same {
+            return None;
+        }
         let only_in = |these: &[Assumption], those: &[Assumption]| -> Vec<Assumption> {
             let only = these.iter().filter(|assumption| !those.contains(assumption));
             only.copied().collect()
@@ -463,7 +466,7 @@ impl<'a> State<'a> {
         let (one, two) = (&self.assumptions, &other.assumptions);
         match (only_in(one, two).as_slice(), only_in(two, one).as_slice()) {
             // Whatever the answer is, they get here.
-            ([here], [there]) if are_same && here.is_opposite(*there) => {
+            ([here], [there]) if here.is_opposite(*there) => {
                 let common = one.iter().filter(|assumption| two.contains(assumption));
                 Some((self.connections.clone(), common.copied().collect()))
             }

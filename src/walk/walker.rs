@@ -353,6 +353,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = None;
             }
         }
+        let mut are_merged = now.len() < 2;
         for line in Line::all(table, chain) {
             if now.is_empty() {
                 break;
@@ -362,12 +363,19 @@ impl<'a, 'g> Walker<'a, 'g> {
                 continue;
             }
             self.asked += now.len();
+            // Most rules are for other connections, which is found out without moving these.
+            let conditions = &line.rule.conditions;
+            let are_missed = |state: &State<'a>| conditions.iter().any(|condition| state.connections.miss(condition));
+            if are_merged && self.steps.is_none() && now.iter().all(are_missed) {
+                continue;
+            }
             let first = self.steps.as_ref().map_or(0, Vec::len);
             for state in now.drain(..) {
                 self.rule(line, state, depth, first, &mut next, &mut out);
             }
             std::mem::swap(&mut now, &mut next);
             now = merged(now);
+            are_merged = true;
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not settled in
             // the watched chain are told by the rule that let them.
             if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(State::is_told) {
