@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::{mem, thread};
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
@@ -18,6 +20,10 @@ use super::user_namespace::UserNamespace;
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
 /// net/netlink/af_netlink.c).
 const ANSWER: usize = 32 * 1024;
+
+/// An answer of more datagrams than this is received by a thread of its own, so that the kernel makes a datagram while another
+/// one is read.
+const FEW: usize = 8;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub(crate) struct Socket {
@@ -230,30 +236,85 @@ impl Socket {
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
         self.send(&request.finish().map_err(|_| Errno::EMSGSIZE)?)?;
-        let mut answer = self.answer.borrow_mut();
-        answer.resize(ANSWER, 0);
         let mut interrupted = false;
-        loop {
-            let length = match recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT) {
-                Err(Errno::EINTR) => continue,
-                length => length?,
-            };
-            for message in Messages(answer.get(..length).unwrap_or_default()) {
+        // Reads a datagram; returns whether the answer ends with it.
+        let mut ends = |datagram: &[u8]| -> Result<bool, ReadError> {
+            for message in Messages(datagram) {
                 let message = message?;
                 interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
                 match i32::from(message.kind) {
                     // The rest of an interrupted dump is still received, so that it isn't taken for the next answer.
                     libc::NLMSG_DONE if interrupted => return Err(ReadError::Interrupted),
-                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_DONE => return Ok(true),
                     libc::NLMSG_ERROR => {
                         let (_, errno, _) = verdict(&message)?;
-                        return errno.map_or(Ok(()), |errno| Err(errno.into()));
+                        return errno.map_or(Ok(true), |errno| Err(errno.into()));
                     }
                     _ => read(&message)?,
                 }
             }
+            Ok(false)
+        };
+        let socket = self.socket.as_raw_fd();
+        let mut answer = self.answer.borrow_mut();
+        answer.resize(ANSWER, 0);
+        for _ in 0..FEW {
+            if ends(receive(socket, &mut answer)?)? {
+                return Ok(());
+            }
+        }
+        receive_ahead(socket, &mut answer, &mut ends)
+    }
+}
+
+/// Receives the next datagram of an answer, which the kernel makes now.
+fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
+    loop {
+        match recv(socket, buffer, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EINTR) => {}
+            length => return Ok(buffer.get(..length?).unwrap_or_default()),
         }
     }
+}
+
+/// Receives the rest of a long answer in a thread of its own, so that the kernel makes the next datagrams while one is read.
+/// Without another thread, it receives them one by one.
+fn receive_ahead(
+    socket: RawFd,
+    buffer: &mut [u8],
+    ends: &mut dyn FnMut(&[u8]) -> Result<bool, ReadError>,
+) -> Result<(), ReadError> {
+    let received = Mutex::new(Vec::new());
+    let has_more = Condvar::new();
+    let lock = || received.lock().unwrap_or_else(PoisonError::into_inner);
+    let receiver = || {
+        let mut buffer = vec![0; ANSWER];
+        // It ends where there is nothing left to receive.
+        loop {
+            let datagram = receive(socket, &mut buffer).map(<[u8]>::to_vec);
+            let is_last = datagram.is_err();
+            lock().push(datagram);
+            has_more.notify_one();
+            if is_last {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        if thread::Builder::new().spawn_scoped(scope, receiver).is_err() {
+            while !ends(receive(socket, buffer)?)? {}
+            return Ok(());
+        }
+        loop {
+            let some = has_more.wait_while(lock(), |received| received.is_empty());
+            let some = mem::take(&mut *some.unwrap_or_else(PoisonError::into_inner));
+            for datagram in some {
+                if ends(&datagram?)? {
+                    return Ok(());
+                }
+            }
+        }
+    })
 }
 
 /// Whoever answers requests: the kernel or, in tests, what it once answered.
