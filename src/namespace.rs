@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
+use crate::netlink::signals::hold;
 
 /// A network namespace. It stays alive as long as this value does, even if its name is removed.
 #[derive(Debug)]
@@ -74,6 +75,8 @@ impl Namespace {
                     "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
                 )
             })?;
+            // The process's signals go to the thread that works, which holds back those that may not disturb it.
+            let _held = hold();
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }

@@ -20,7 +20,7 @@ pub fn prepare() {
     signals.add(Signal::SIGPIPE);
     // Output to a file at its limit of size (RLIMIT_FSIZE): the rules are in by then.
     signals.add(Signal::SIGXFSZ);
-    // Blocked rather than ignored, which would need `unsafe`. std::process unblocks it for the processes it starts.
+    // Blocked rather than ignored, which would need `unsafe`. The processes that it starts have them blocked too.
     let _ = signals.thread_block();
     let is_open = |file: BorrowedFd<'_>| fcntl(file, FcntlArg::F_GETFD).is_ok();
     if !(is_open(std::io::stdout().as_fd()) && is_open(std::io::stderr().as_fd())) {

@@ -11,6 +11,7 @@ pub(crate) mod listeners;
 pub(crate) mod message;
 pub(crate) mod privilege;
 pub(crate) mod route;
+pub(crate) mod signals;
 pub(crate) mod socket;
 pub(crate) mod sockopt;
 pub(crate) mod uapi;

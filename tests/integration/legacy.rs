@@ -1,9 +1,12 @@
 //! legacy mode: what it leaves in the kernel, as iptables-legacy sees it, and how it fails.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
 use xtask::lab::Namespace;
 
 use crate::support::{Folder, PORTS, Run, chart_in, install, saved};
@@ -105,9 +108,11 @@ fn the_log_tells_an_installation_from_rules_that_were_there() {
     let all = "--inbound-ports-to-ignore 0-65535 --inbound-subnets-to-ignore 0.0.0.0/0,::/0";
     for flags in [chart(), format!("{} {all}", chart())] {
         let namespace = Namespace::new();
-        let first = install(&namespace, &flags);
+        let folder = Folder::new("again");
+        let install = || Run::new(&flags).lock_in(&folder).output(&namespace).success();
+        let first = install();
         assert!(!first.contains("nothing was changed"), "{first}");
-        let again = install(&namespace, &flags);
+        let again = install();
         assert!(again.contains("were installed already; nothing was changed"), "{again}");
     }
 }
@@ -272,6 +277,40 @@ fn when_the_second_family_fails_the_first_is_rolled_back() {
         .last_line();
     assert!(line.contains("nothing was changed"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
+}
+
+/// SIGTERM comes once IPv4 is committed, and then IPv6 fails.
+#[test]
+fn a_signal_between_the_commits_leaves_no_family_changed() {
+    let folder = Folder::new("terminated");
+    folder.wrap("iptables-legacy-restore", "REAL \"$@\"; kill -TERM $PPID");
+    folder.script("ip6tables-legacy-restore", "cat >/dev/null; exit 1");
+    let namespace = Namespace::new();
+    namespace.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
+    let before = saved(&namespace, "legacy");
+    // By --netns, another thread does the work, and the process's first thread waits for it.
+    for flags in [chart(), format!("{} --netns /proc/self/ns/net", chart())] {
+        let mut child = Run::new(&flags)
+            .commands_of(&folder)
+            .lock_in(&folder)
+            .spawn(&namespace, Stdio::null());
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
+        assert_eq!(saved(&namespace, "legacy"), before);
+    }
+}
+
+/// As a program inherits it from whoever started it.
+#[test]
+fn where_sigchld_is_ignored_it_installs_all_the_same() {
+    let folder = Folder::new("sigchld");
+    let namespace = Namespace::new();
+    Run::new(&chart())
+        .lock_in(&folder)
+        .under(["env", "--ignore-signal=CHLD"])
+        .output(&namespace)
+        .success();
+    assert!(saved(&namespace, "legacy").contains("-j PROXY_INIT_OUTPUT"));
 }
 
 #[test]

@@ -22,6 +22,7 @@ use nix::sys::time::{TimeSpec, TimeValLike as _};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
+use crate::netlink::signals::keep_ended_children;
 use crate::netlink::user_namespace::UserNamespace;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
@@ -93,23 +94,26 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Runs restore commands side by side: each gets its whole input but for the last line, and when all have read that,
-/// all are told to commit. Whenever one fails before, none has changed anything. On an error, tells which command it
-/// was; all have ended then, but what each has changed must be looked at.
+/// Restore commands that have read their whole input but for the last line, and have changed nothing yet.
+pub(super) struct Prepared {
+    started: Vec<Running>,
+    inputs: Vec<Feed>,
+    deadline: Instant,
+}
+
+/// Starts restore commands side by side, and waits until each has read its whole input but for the last line. Whenever
+/// one fails before, none has changed anything. On an error, tells which command it was; all have ended then.
 ///
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
 /// They run in the user namespace `within`, if there is one.
-pub(super) fn restore(
+pub(super) fn prepare(
     within: Option<&UserNamespace>,
     restores: &[Restore<'_>],
     lock: &File,
     limit: Duration,
-) -> Result<(), (usize, Failure)> {
-    if restores.is_empty() {
-        return Ok(());
-    }
+) -> Result<Prepared, (usize, Failure)> {
     let deadline = Instant::now() + limit;
     let first = |error: io::Error| (0, Failure::Failed(error));
     let mut commands = Vec::new();
@@ -133,22 +137,37 @@ pub(super) fn restore(
         commands.push(command);
         inputs.push(Feed::new(reader, writer, input).map_err(first)?);
     }
-    let mut started = spawn(commands).map_err(first)?;
-    prepare(&mut started, &mut inputs, deadline)?;
-    for (index, feed) in inputs.into_iter().enumerate() {
-        feed.commit().map_err(|error| (index, error.into()))?;
-    }
-    for (index, running) in started.iter_mut().enumerate() {
-        let ended = running.end(deadline).map_err(|failure| (index, failure))?;
-        if !ended.status.success() {
-            return Err((index, Failure::Ended(ended)));
+    let mut started = match commands.is_empty() {
+        true => Vec::new(),
+        false => spawn(commands).map_err(first)?,
+    };
+    feed(&mut started, &mut inputs, deadline)?;
+    Ok(Prepared {
+        started,
+        inputs,
+        deadline,
+    })
+}
+
+impl Prepared {
+    /// Tells all commands to commit, and waits for their end. On an error, tells which command it was; all have ended
+    /// then, but what each has changed must be looked at.
+    pub(super) fn commit(mut self) -> Result<(), (usize, Failure)> {
+        for (index, feed) in self.inputs.into_iter().enumerate() {
+            feed.commit().map_err(|error| (index, error.into()))?;
         }
+        for (index, running) in self.started.iter_mut().enumerate() {
+            let ended = running.end(self.deadline).map_err(|failure| (index, failure))?;
+            if !ended.status.success() {
+                return Err((index, Failure::Ended(ended)));
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Waits until every command has read its input.
-fn prepare(started: &mut [Running], inputs: &mut [Feed], deadline: Instant) -> Result<(), (usize, Failure)> {
+fn feed(started: &mut [Running], inputs: &mut [Feed], deadline: Instant) -> Result<(), (usize, Failure)> {
     loop {
         let mut waiting = Vec::new();
         for (index, feed) in inputs.iter_mut().enumerate() {
@@ -326,6 +345,7 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
 /// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a
 /// child starts with those of the thread that started it.
 fn spawn(commands: Vec<Command>) -> io::Result<Vec<Running>> {
+    keep_ended_children()?;
     let start = || {
         confine()?;
         let mut started = Vec::new();

@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use self::child::{Ended, Failure, Restore};
+use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
 use super::change::amiss;
 use crate::error::{self, Error, Lack, Privilege};
+use crate::netlink::signals::hold;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
@@ -166,7 +167,11 @@ impl Legacy {
         if let ([_, _], Some(ruleset)) = (changes.as_slice(), rulesets.first()) {
             load_extensions(ruleset);
         }
-        match run(within, &mut changes, &lock.0, rulesets) {
+        let prepared = prepare(within, &mut changes, &lock.0);
+        // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
+        // family changed and the other not. A signal that asks for it waits.
+        let _held = hold();
+        match prepared.and_then(|prepared| commit(prepared, &changes, rulesets)) {
             Ok(()) => Ok(changes
                 .into_iter()
                 .map(|change| change.before.map(|held| held.table))
@@ -188,19 +193,15 @@ impl Legacy {
     }
 }
 
-/// Runs the commands, and looks at what they did. On an error, tells at which family's change.
-fn run(
-    within: Option<&UserNamespace>,
-    changes: &mut [Change],
-    lock: &File,
-    rulesets: &[Ruleset],
-) -> Result<(), (Family, Error)> {
+/// Starts the commands. On an error, tells at which family's change.
+fn prepare(within: Option<&UserNamespace>, changes: &mut [Change], lock: &File) -> Result<Prepared, (Family, Error)> {
     let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
-    if let Err((index, failure)) = child::restore(within, &restores, lock, LIMIT)
-        && let Some(change) = changes.get(index)
-    {
-        return Err((change.family, failed(&change.program, failure)));
-    }
+    child::prepare(within, &restores, lock, LIMIT).map_err(|failure| of_change(changes, failure))
+}
+
+/// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
+fn commit(prepared: Prepared, changes: &[Change], rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
+    prepared.commit().map_err(|failure| of_change(changes, failure))?;
     changes.iter().try_for_each(|change| {
         let Change { family, program, .. } = change;
         let now = read::held(*family).map_err(|error| (*family, advise(error)))?;
@@ -408,6 +409,15 @@ fn remove_input(table: Option<&Table>) -> Input {
     }
     held.iter().for_each(|&chain| input.delete_chain(chain));
     input
+}
+
+/// Which family's command failed, and what that means; there is a command for each change.
+fn of_change(changes: &[Change], (index, failure): (usize, Failure)) -> (Family, Error) {
+    let change = changes
+        .get(index)
+        .map(|change| (change.family, change.program.as_path()));
+    let (family, program) = change.unwrap_or((Family::V4, Path::new("")));
+    (family, failed(program, failure))
 }
 
 /// What a failed command means.
