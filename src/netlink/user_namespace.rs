@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
@@ -27,6 +28,14 @@ fn owner() -> Result<OwnedFd, Errno> {
     let owner = Errno::result(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) })?;
     // SAFETY: the kernel has just made it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(owner) })
+}
+
+/// Whether this process has opened a network namespace other than its own.
+static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process has opened a network namespace, to enter it.
+pub(crate) fn opened_other() {
+    HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
 }
 
 /// Whether the process is in this user namespace.
@@ -50,6 +59,14 @@ impl UserNamespace {
     pub(crate) fn of_network() -> Option<Self> {
         let owner = owner().ok()?;
         (!is_own(&owner).ok()?).then_some(Self(owner))
+    }
+
+    /// As [`UserNamespace::of_network`], but without asking as long as the process has opened no network namespace.
+    pub(crate) fn of_opened() -> Option<Self> {
+        HAS_OPENED_OTHER
+            .load(Ordering::Relaxed)
+            .then(Self::of_network)
+            .flatten()
     }
 
     /// As [`UserNamespace::of_network`], if the process may enter it. That takes CAP_SYS_ADMIN in there: its owner's

@@ -46,7 +46,7 @@ pub(crate) fn commit(
     generation: Generation,
 ) -> Result<Outcome, Error> {
     let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(mode, &error))?;
-    match send(socket, &batch) {
+    match send(mode, socket, &batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
         Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
@@ -56,8 +56,16 @@ pub(crate) fn commit(
 
 /// Sends a batch. A rule on an owner is refused (EINVAL) unless it comes from the user namespace that the network namespace
 /// belongs to (`owner_check`, net/netfilter/xt_owner.c): where that is another one which may be entered, the batch is sent from
-/// there.
-fn send(socket: &Socket, batch: &FinishedBatch) -> Result<(), CommitError> {
+/// there. Nobody asks for it before the kernel has refused, in milliseconds, but where the process has opened the namespace.
+fn send(mode: Mode, socket: &Socket, batch: &FinishedBatch) -> Result<(), CommitError> {
+    if mode == Mode::Nft
+        && let Some(owner) = UserNamespace::of_opened()
+    {
+        match socket.send_batch_from(&owner, batch) {
+            Err(CommitError::NotSent(_)) => {}
+            result => return result,
+        }
+    }
     let refused = match socket.send_batch(batch) {
         Err(CommitError::Messages(failures)) if failures.iter().any(|failure| failure.errno == Errno::EINVAL) => {
             CommitError::Messages(failures)
@@ -100,7 +108,7 @@ pub(crate) fn check_each<'a>(
     let batch = edit::trial(&edits);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(socket, batch).err(),
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(Mode::Nft, socket, batch).err(),
         _ => None,
     };
     let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {

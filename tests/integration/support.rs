@@ -257,10 +257,20 @@ impl Calls {
 impl Calls {
     /// How many batches were sent to be checked and discarded: they begin without a generation (20 bytes, not 28).
     pub(crate) fn trials(&self) -> usize {
+        self.batches(20)
+    }
+
+    /// How many batches were sent to be committed.
+    pub(crate) fn commits(&self) -> usize {
+        self.batches(28)
+    }
+
+    /// How many batches were sent whose first message is so long.
+    fn batches(&self, length: usize) -> usize {
         // strace names the type once it knows the socket's protocol.
-        let begins = ["0x10 ", "NFNL_MSG_BATCH_BEGIN,"].map(|kind| format!("nlmsg_len=20, nlmsg_type={kind}"));
-        let is_trial = |line: &&str| line.contains(" sendto(") && begins.iter().any(|begin| line.contains(begin));
-        self.0.lines().filter(is_trial).count()
+        let begins = ["0x10 ", "NFNL_MSG_BATCH_BEGIN,"].map(|kind| format!("nlmsg_len={length}, nlmsg_type={kind}"));
+        let is_batch = |line: &&str| line.contains(" sendto(") && begins.iter().any(|begin| line.contains(begin));
+        self.0.lines().filter(is_batch).count()
     }
 }
 

@@ -393,6 +393,17 @@ fn in_a_pod_with_users_of_its_own() {
     }
 }
 
+/// The kernel takes milliseconds to refuse a batch.
+#[test]
+fn no_batch_is_sent_that_the_kernel_refuses_in_a_pod_with_users_of_its_own() {
+    let pod = Namespace::of_user_namespace(OUTSIDE, ROOT);
+    let netns = pod.path();
+    let flags = format!("--iptables-mode nft -u 2102 -p {INBOUND} -o {OUTBOUND}");
+    let calls = Run::new(&format!("{flags} --netns {}", netns.display())).calls(&Namespace::new());
+    assert_eq!(calls.commits(), 1, "{}", calls.0);
+    assert!(saved(&pod, "nft").contains("--uid-owner 2102 "));
+}
+
 /// No chain of proxy-init's, and no rule on the proxy's user.
 fn nothing_is_left(pod: &Namespace) {
     let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
