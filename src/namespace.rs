@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::fcntl::OFlag;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
@@ -114,6 +114,16 @@ fn failed(path: &Path, errno: Errno, advice: &'static str) -> Error {
 
 const NOT_A_NAMESPACE: &str =
     "this is not the file of a network namespace; name one such as /var/run/netns/NAME or /proc/PID/ns/net";
+
+/// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:
+/// there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone on.
+pub(crate) fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|scope| {
+        let work = || unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work());
+        let thread = thread::Builder::new().spawn_scoped(scope, work).ok()?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
 
 /// Runs `work` in the namespace at `path`; without a path, in the namespace of the calling thread, on that thread.
 pub(crate) fn run_in<T: Send>(path: Option<&Path>, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {

@@ -219,6 +219,16 @@ impl Plan<'_> {
     }
 }
 
+/// Whether the kernel commits all of these together, in a namespace in which nothing has ever been committed. Only an
+/// answer that it did is one: which of them it refuses, [`check_each`] tells.
+pub(crate) fn commits(plans: &[Plan<'_>]) -> bool {
+    let edits: Result<Vec<_>, Error> = plans.iter().map(Plan::fresh).collect();
+    edits.is_ok_and(|edits| {
+        let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
+        matches!(commit_fresh(Mode::Nft, &edits), Ok(Outcome::Committed))
+    })
+}
+
 /// Whether the kernel would accept each of these. It checks all of them in one batch as it would before a commit, but
 /// nothing is committed.
 pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {

@@ -10,6 +10,7 @@ use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
 use crate::found::Found;
 use crate::namespace;
+use crate::netlink::user_namespace::owns_network;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{devices, traces, user_namespaces};
 use crate::rules::{Subsystem, Table as FoundTable};
@@ -78,7 +79,8 @@ pub struct Binary {
 }
 
 /// Looks around in the network namespace at `netns`, or in that of the calling thread. Nothing is changed: what the
-/// kernel supports is found by transactions that are never committed, and no table is made by asking.
+/// kernel supports is found by a transaction that is never committed, or is committed to a new network namespace, where
+/// nothing in this one can make a difference. No table is made by asking.
 ///
 /// # Errors
 /// The namespace cannot be entered.
@@ -90,7 +92,7 @@ fn look_around() -> Detected {
     let everything = everything();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let found = all::read();
-    let Trial { features, mut nft } = Trial::all(&everything);
+    let Trial { features, mut nft } = Trial::all(&everything, found.as_ref().is_ok_and(is_like_new));
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
     let auto = match &found {
         Ok(found) => choose(found, |mode| match (mode, nft.take()) {
@@ -130,6 +132,11 @@ fn look_around() -> Detected {
         },
         auto,
     }
+}
+
+/// Whether the kernel takes the same rules here as in a new network namespace of the process's.
+fn is_like_new(found: &Found) -> bool {
+    found.tables.is_empty() && found.not_known.is_empty() && owns_network() == Some(true)
 }
 
 /// What the namespace, the kernel and the node show of other programs.
@@ -204,8 +211,9 @@ struct Trial {
 }
 
 impl Trial {
-    /// Tries all in one batch, for discarding a batch takes milliseconds.
-    fn all(everything: &[Ruleset]) -> Self {
+    /// Tries all in one batch, for discarding a batch takes milliseconds. Committing one doesn't: where a new namespace is
+    /// like this one, that is tried first, there.
+    fn all(everything: &[Ruleset], is_like_new: bool) -> Self {
         let mut names = Vec::new();
         let mut parts = Vec::new();
         for ruleset in everything {
@@ -227,7 +235,10 @@ impl Trial {
         names.push(NATIVE.to_owned());
         let mut plans: Vec<_> = parts.iter().map(|part| in_nft_mode(part)).collect();
         plans.extend([in_native_mode(everything), in_nft_mode(everything)]);
-        let mut results = all::check_each(&plans);
+        let mut results = match is_like_new && namespace::run_in_new(|| all::commits(&plans)) == Some(true) {
+            true => plans.iter().map(|_| Ok(())).collect(),
+            false => all::check_each(&plans),
+        };
         let nft = results.pop();
         let feature = |(name, works)| Feature { name, works };
         Self {
