@@ -22,13 +22,13 @@ pub enum UserNamespaces {
 }
 
 impl UserNamespaces {
-    /// By the sysctl, if it can be read, whether /proc shows namespaces at all, and /proc/self/status.
-    pub fn of(maximum: Option<&str>, shows_namespaces: bool, status: &str) -> Self {
+    /// By the sysctl, if it can be read, whether it is missing from a /proc that shows namespaces, and /proc/self/status.
+    pub fn of(maximum: Option<&str>, is_missing: bool, status: &str) -> Self {
         match maximum.map(|maximum| maximum.trim().parse::<u64>()) {
             Some(Ok(0)) => Self::Forbidden,
             Some(Ok(_)) if has_capability(status, SYS_ADMIN) => Self::Entered,
             Some(Ok(_)) => Self::Closed,
-            None if shows_namespaces => Self::Missing,
+            None if is_missing => Self::Missing,
             None | Some(Err(_)) => Self::NotKnown,
         }
     }
@@ -64,20 +64,16 @@ mod tests {
         let all = "CapEff:\t000001ffffffffff\n";
         // NET_ADMIN and NET_RAW.
         let few = "CapEff:\t0000000000003000\n";
-        for (maximum, shows_namespaces, status, want) in [
-            (Some("63436\n"), true, all, UserNamespaces::Entered),
-            (Some("63436\n"), true, few, UserNamespaces::Closed),
-            (Some("63436\n"), true, "", UserNamespaces::Closed),
-            (Some("0\n"), true, all, UserNamespaces::Forbidden),
+        for (maximum, is_missing, status, want) in [
+            (Some("63436\n"), false, all, UserNamespaces::Entered),
+            (Some("63436\n"), false, few, UserNamespaces::Closed),
+            (Some("63436\n"), false, "", UserNamespaces::Closed),
+            (Some("0\n"), false, all, UserNamespaces::Forbidden),
             (None, true, all, UserNamespaces::Missing),
             (None, false, all, UserNamespaces::NotKnown),
-            (Some(""), true, all, UserNamespaces::NotKnown),
+            (Some(""), false, all, UserNamespaces::NotKnown),
         ] {
-            assert_eq!(
-                UserNamespaces::of(maximum, shows_namespaces, status),
-                want,
-                "{maximum:?}"
-            );
+            assert_eq!(UserNamespaces::of(maximum, is_missing, status), want, "{maximum:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! nothing here fails.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::{NetworkOwner, Traces};
@@ -33,12 +34,13 @@ pub(super) fn traces() -> Traces {
 
 /// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside.
 pub fn user_namespaces() -> UserNamespaces {
-    let read = |path: &str| fs::read_to_string(path).ok();
     let thread = proc_of_thread();
+    let maximum = fs::read_to_string("/proc/sys/user/max_user_namespaces");
+    let is_missing = matches!(&maximum, Err(error) if error.kind() == ErrorKind::NotFound);
     UserNamespaces::of(
-        read("/proc/sys/user/max_user_namespaces").as_deref(),
-        fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
-        &read(&format!("{thread}/status")).unwrap_or_default(),
+        maximum.ok().as_deref(),
+        is_missing && fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
+        &fs::read_to_string(format!("{thread}/status")).unwrap_or_default(),
     )
 }
 

@@ -369,7 +369,8 @@ fn other_programs_are_named() {
     let cilium = "Cilium is here (device cilium_";
     let report = detect(&namespace)["neighbours"].to_string();
     let text = install(&namespace, "detect");
-    let users = "in a pod with hostUsers: false, from outside of it, nft and legacy mode enter its user namespace";
+    let users =
+        "in a pod with hostUsers: false, from outside of it, nft and legacy\n            mode enter its user namespace";
     assert!(text.contains(&format!("users       {users}")), "{text}");
     for words in [istio, cilium, "kube-proxy is in nftables mode"] {
         assert!(report.contains(words), "{report}");

@@ -524,6 +524,17 @@ fn a_long_list_is_the_same_with_a_thread_and_without() {
 }
 
 #[test]
+fn a_sysctl_that_cannot_be_opened_is_not_a_missing_one() {
+    let text = Run::new("detect")
+        .under(["strace", "--output=/dev/null", "--trace=?open,openat"])
+        .under(["--trace-path=/proc/sys/user/max_user_namespaces"])
+        .under(["--inject=?open,openat:error=EMFILE"])
+        .output(&Namespace::new())
+        .success();
+    assert!(text.contains("users       it is not known whether"), "{text}");
+}
+
+#[test]
 fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));

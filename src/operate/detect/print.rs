@@ -5,7 +5,9 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{Detected, Tables};
+use crate::error::reason;
 use crate::log::escaped;
+use crate::operate::words::folded;
 
 /// kube-proxy's detection, and that of others who copied it, prefers a backend with more rules than this.
 const THRESHOLD: usize = 10;
@@ -28,7 +30,7 @@ impl Detected {
         };
         let features = self.features.iter().map(|feature| match &feature.works {
             Ok(()) => json!({"name": feature.name, "works": true}),
-            Err(lack) => json!({"name": feature.name, "works": false, "reason": lack.to_string()}),
+            Err(lack) => json!({"name": feature.name, "works": false, "reason": reason(lack)}),
         });
         let binaries = self
             .binaries
@@ -71,12 +73,12 @@ impl Detected {
                 f,
                 "nf_tables   has all that nft and native mode need, for IPv4 and IPv6"
             ),
-            [(_, lack), ..] if lacking.len() == self.features.len() => writeln!(f, "nf_tables   {lack}"),
+            [(_, lack), ..] if lacking.len() == self.features.len() => writeln!(f, "nf_tables   {}", reason(lack)),
             lacking => {
                 writeln!(f, "nf_tables   lacks:")?;
                 lacking
                     .iter()
-                    .try_for_each(|(name, lack)| writeln!(f, "            {name}: {lack}"))
+                    .try_for_each(|(name, lack)| writeln!(f, "            {name}: {}", reason(lack)))
             }
         }
     }
@@ -116,7 +118,7 @@ impl fmt::Display for Detected {
         for neighbour in &self.neighbours {
             writeln!(f, "neighbour   {}", escaped(neighbour))?;
         }
-        writeln!(f, "users       {}", self.user_namespaces)?;
+        writeln!(f, "{}", folded(&format!("users       {}", self.user_namespaces), 12))?;
         for binary in &self.binaries {
             writeln!(
                 f,
@@ -197,7 +199,8 @@ legacy      no tables
 installed   proxy-init's rules, in nft mode
 hint        a hint
 neighbour   a sign
-users       no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0
+users       no pod with hostUsers: false can run here: the sysctl
+            user.max_user_namespaces is 0
 binary      iptables: nf_tables (/usr/sbin/xtables-nft-multi)
 auto        would choose nft, because it holds proxy-init's rules already
 pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode: nft in Linkerd's chart
@@ -207,7 +210,8 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
 
     #[test]
     fn what_the_kernel_lacks_is_listed_or_said_once_if_it_is_everything() {
-        let lack = refused(Privilege::Change);
+        let lack = reason(&refused(Privilege::Change));
+        assert!(!lack.contains("nothing was changed"), "{lack}");
         let mut report = report();
         report.features = vec![feature("one", true), feature("two", false), feature("three", false)];
         let want = format!("nf_tables   lacks:\n            two: {lack}\n            three: {lack}\n");
@@ -270,7 +274,7 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
             "features": [
                 {"name": "IPv4: nat chains", "works": true},
                 {"name": "native mode", "works": true},
-                {"name": "lacking", "works": false, "reason": refused(Privilege::Change).to_string()},
+                {"name": "lacking", "works": false, "reason": reason(&refused(Privilege::Change))},
             ],
             "legacy": {"tables": []},
             "both_backends_in_use": false,
