@@ -547,6 +547,27 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
     install(&namespace, &format!("verify {}", chart_in("nft")));
 }
 
+/// The first socket that explain opens asks for the route, or for the device.
+#[test]
+fn explain_says_where_routing_cannot_be_asked() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    for connection in [
+        "outbound --to 127.0.0.1:80",
+        "inbound --to 127.0.0.1:80 --in eth7",
+        "inbound --to 192.0.2.1:80",
+    ] {
+        let said = Run::new(&format!("explain {connection}"))
+            .inject("socket", "error=EMFILE:when=1")
+            .output(&namespace)
+            .success();
+        assert!(
+            said.contains("not known: the kernel's routing cannot be asked (EMFILE"),
+            "{connection}: {said}"
+        );
+    }
+}
+
 #[test]
 fn an_unprivileged_user_is_told_what_is_not_known() {
     let namespace = Namespace::new();

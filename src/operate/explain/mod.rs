@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use self::routing::Routing;
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
@@ -123,13 +124,14 @@ pub fn explain<T: Send>(
 ) -> Result<T, Error> {
     namespace::run_in(netns, || {
         let mut connection = connection.clone();
-        let destination = routing::complete(&mut connection)?;
+        let routing = Routing::default();
+        let destination = routing::complete(&routing, &mut connection)?;
         let found = all::read()?;
         must_see(&found, Mode::Nft)?;
-        let routes = routing::of_others(&found, &connection, destination);
+        let routes = routing::of_others(&routing, &found, &connection, destination);
         let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
-        routing::deliver(&connection, destination, &mut answer);
-        let answer = explain::as_far_as_seen(&found, answer);
+        routing::deliver(&routing, &connection, destination, &mut answer);
+        let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
         explained.warnings = proxy::of_found(&found);
         Ok(report(&explained))

@@ -1,5 +1,6 @@
 //! What the kernel's routing adds to a connection, and what it does with one that the rules let through.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::errno::Errno;
@@ -8,10 +9,56 @@ use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::found::{Device, Found};
 use crate::netlink::ReadError;
-use crate::netlink::route::{Kind, Packet, Route, device, devices_with_addresses_like, route};
+use crate::netlink::route::{self, Kind, Packet, Route};
 use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
 use crate::walk::{self, Matched, Step};
 use crate::wanted::Direction;
+
+/// The kernel's routing in the thread's network namespace.
+#[derive(Debug, Default)]
+pub(super) struct Routing {
+    /// Why it did not answer, if it once didn't.
+    silent: Cell<Option<Errno>>,
+}
+
+impl Routing {
+    fn route(&self, packet: Packet) -> Result<Route, ReadError> {
+        self.answer(route::route(packet))
+    }
+
+    fn device(&self, name: &[u8]) -> Result<Device, ReadError> {
+        self.answer(route::device(name))
+    }
+
+    fn devices_with_addresses_like(&self, address: IpAddr) -> Result<Vec<u32>, ReadError> {
+        self.answer(route::devices_with_addresses_like(address))
+    }
+
+    fn answer<T>(&self, result: Result<T, ReadError>) -> Result<T, ReadError> {
+        if let Err(error) = &result
+            && !is_refusal(error)
+            && !matches!(error, ReadError::Socket(Errno::ENODEV))
+        {
+            self.silent.set(Some(errno(error)));
+        }
+        result
+    }
+
+    /// An answer by routing and rules or, if routing did not answer, that it isn't known: that may decide otherwise.
+    pub(super) fn as_far_as_asked<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
+        match self.silent.get() {
+            Some(errno) => Answer {
+                verdict: Verdict::NotKnown(format!(
+                    "the kernel's routing cannot be asked ({}); by the rules alone it {}",
+                    error::Errno::of(errno),
+                    answer.verdict.clause()
+                )),
+                ..answer
+            },
+            None => answer,
+        }
+    }
+}
 
 /// Whose the destination of a connection is, as long as no rule changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,15 +75,15 @@ pub(super) enum Destination {
 
 /// Asks for the device and the source address of an outbound connection, and for whose the destination of an inbound
 /// one is.
-pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error> {
+pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result<Destination, Error> {
     let to = connection.to.ip();
     let no_connection = |reason| Err(Error::NoConnection { to, reason });
     if to.is_multicast() || to == Ipv4Addr::BROADCAST {
         return no_connection(NOT_UNICAST);
     }
-    check_device(connection)?;
+    check_device(routing, connection)?;
     match connection.direction {
-        Direction::Outbound => add_route(connection),
+        Direction::Outbound => add_route(routing, connection),
         Direction::Inbound if to.is_unspecified() => {
             no_connection("name an address of this network namespace with --to")
         }
@@ -46,14 +93,14 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
                 no_connection("the kernel drops what comes in to it from another host: use `explain outbound`")
             }
             IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
-            _ => match route(packet(connection.to, connection)) {
+            _ => match routing.route(packet(connection.to, connection)) {
                 Ok(found) => match found.kind {
                     Kind::Local => Ok(Destination::Usual),
                     Kind::Unicast => Ok(Destination::NotHere),
                     Kind::NotUnicast => no_connection(NOT_UNICAST),
                 },
                 Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
-                // Where routing can't be asked, the address is taken on trust.
+                // Where routing can't be asked, the answer says so.
                 Err(_) => Ok(Destination::Usual),
             },
         },
@@ -63,11 +110,11 @@ pub(super) fn complete(connection: &mut Connection) -> Result<Destination, Error
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
 
 /// The device that is named has to exist. Rules see it by its own name, also if another name was given.
-fn check_device(connection: &mut Connection) -> Result<(), Error> {
+fn check_device(routing: &Routing, connection: &mut Connection) -> Result<(), Error> {
     let Some(named) = &connection.device else {
         return Ok(());
     };
-    match device(named.as_bytes()) {
+    match routing.device(named.as_bytes()) {
         Ok(device) => connection.device = Some(device.name),
         Err(ReadError::Socket(Errno::ENODEV)) => {
             return Err(Error::NoDevice {
@@ -78,13 +125,13 @@ fn check_device(connection: &mut Connection) -> Result<(), Error> {
                 },
             });
         }
-        // Where that can't be asked, the name is taken on trust.
+        // Where that can't be asked, the answer says so.
         Err(_) => (),
     }
     Ok(())
 }
 
-fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
+fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destination, Error> {
     // connect() to no address is one to this host (`ip_route_output_key_hash`, `tcp_v6_connect`).
     if connection.to.ip().is_unspecified() {
         connection.to.set_ip(match connection.to {
@@ -98,10 +145,11 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     let no_route = |error| Error::NoRoute {
         to,
         from: connection.from,
-        errno: errno(error),
+        errno: error::Errno::of(errno(&error)),
     };
     if let Some(named) = &connection.device {
-        return match device(named.as_bytes()).and_then(|device| route_by(&device, connection.to, connection)) {
+        let device = routing.device(named.as_bytes());
+        return match device.and_then(|device| route_by(routing, &device, connection.to, connection)) {
             // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
             Ok(found) if is_link_local && found.kind == Kind::Local => {
                 connection.device = Some(Name::from(LOOPBACK));
@@ -115,7 +163,12 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
     if is_link_local {
         return no_connection("it is a link-local address: name the device by which it is reached with --out");
     }
-    let found = route(leaving(connection.to, connection)).map_err(no_route)?;
+    let found = match routing.route(leaving(connection.to, connection)) {
+        Ok(found) => found,
+        Err(error) if is_refusal(&error) => return Err(no_route(error)),
+        // Where routing can't be asked, the answer says so.
+        Err(_) => return Ok(Destination::Usual),
+    };
     if found.kind == Kind::NotUnicast {
         return no_connection(NOT_UNICAST);
     }
@@ -127,6 +180,7 @@ fn add_route(connection: &mut Connection) -> Result<Destination, Error> {
 /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
 /// namespace; by none, if routing refuses them.
 pub(super) fn of_others(
+    routing: &Routing,
     found: &Found,
     connection: &Connection,
     destination: Destination,
@@ -145,10 +199,11 @@ pub(super) fn of_others(
     let ask = |&to: &IpAddr| {
         let target = SocketAddr::new(to, connection.to.port());
         let found = match (connection.direction, bound) {
-            (Direction::Inbound, _) => route(packet(target, connection)),
-            (Direction::Outbound, None) => route(leaving(target, connection)),
+            (Direction::Inbound, _) => routing.route(packet(target, connection)),
+            (Direction::Outbound, None) => routing.route(leaving(target, connection)),
             (Direction::Outbound, Some(named)) => {
-                device(named.as_bytes()).and_then(|device| route_by(&device, target, connection))
+                let device = routing.device(named.as_bytes());
+                device.and_then(|device| route_by(routing, &device, target, connection))
             }
         };
         match found {
@@ -162,14 +217,15 @@ pub(super) fn of_others(
 }
 
 /// The route of a packet to this address from a socket that is bound to a device.
-fn route_by(device: &Device, to: SocketAddr, connection: &Connection) -> Result<Route, ReadError> {
+fn route_by(routing: &Routing, device: &Device, to: SocketAddr, connection: &Connection) -> Result<Route, ReadError> {
     let bound = |packet| Packet {
         device: Some(device.index),
         ..packet
     };
     // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
     // wish.
-    route(bound(packet(to, connection))).or_else(|refused| match route(bound(leaving(to, connection))) {
+    let freely = routing.route(bound(packet(to, connection)));
+    freely.or_else(|refused| match routing.route(bound(leaving(to, connection))) {
         Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
         _ => Err(refused),
     })
@@ -202,15 +258,15 @@ fn is_refusal(error: &ReadError) -> bool {
     matches!(error, ReadError::Socket(EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))
 }
 
-fn errno(error: ReadError) -> error::Errno {
-    error::Errno::of(match error {
-        ReadError::Socket(errno) => errno,
+fn errno(error: &ReadError) -> Errno {
+    match error {
+        ReadError::Socket(errno) => *errno,
         ReadError::Malformed(_) | ReadError::Interrupted => Errno::EBADMSG,
-    })
+    }
 }
 
 /// What routing does with a connection that the rules let through.
-pub(super) fn deliver(connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
+pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
     let is_redirection = |action: &Action| matches!(action, Action::Redirect(_));
     let rule = answer.at.and_then(|at| at.rule());
     let is_redirected = match answer.verdict {
@@ -221,8 +277,8 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
     if is_redirected {
         let lost = match connection.direction {
             Direction::Outbound if destination == Destination::Bound => Some(bound(connection)),
-            Direction::Outbound => lost_on_lo(connection, &answer.verdict),
-            Direction::Inbound => lost_on_device(connection),
+            Direction::Outbound => lost_on_lo(routing, connection, &answer.verdict),
+            Direction::Inbound => lost_on_device(routing, connection),
         };
         if let Some(why) = lost {
             lose(connection.direction, answer, why);
@@ -234,7 +290,7 @@ pub(super) fn deliver(connection: &Connection, destination: Destination, answer:
             .device
             .as_ref()
             .is_some_and(|device| device.as_bytes() == LOOPBACK);
-    if answer.verdict == Verdict::Bypass && leaves_by_lo && device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
+    if answer.verdict == Verdict::Bypass && leaves_by_lo && routing.device(LOOPBACK).is_ok_and(|lo| !lo.is_up) {
         lose(connection.direction, answer, "lo is down".to_owned());
     }
     let to = connection.to.ip();
@@ -293,32 +349,32 @@ fn bound(connection: &Connection) -> String {
 
 /// Why a connection that is redirected on its way out is lost: it goes to 127.0.0.1 or ::1, by lo
 /// (`nf_nat_redirect_ipv4`, `nf_nat_redirect_ipv6`).
-fn lost_on_lo(connection: &Connection, verdict: &Verdict) -> Option<String> {
+fn lost_on_lo(routing: &Routing, connection: &Connection, verdict: &Verdict) -> Option<String> {
     let localhost = Family::of(connection.to.ip()).localhost();
     let port = match verdict {
         Verdict::Proxy(port) => *port,
         _ => connection.to.port(),
     };
-    let is_delivered = match route(packet(SocketAddr::new(localhost, port), connection)) {
+    let is_delivered = match routing.route(packet(SocketAddr::new(localhost, port), connection)) {
         Ok(found) => found.kind == Kind::Local && found.device.is_up,
         Err(error) => !is_refusal(&error),
     };
     if is_delivered {
         return None;
     }
-    Some(match device(LOOPBACK) {
+    Some(match routing.device(LOOPBACK) {
         Ok(lo) if !lo.is_up => format!("it is redirected to {localhost}, and lo is down"),
         _ => format!("it is redirected to {localhost}, to which this network namespace has no local route"),
     })
 }
 
 /// Why a connection that is redirected on its way in is lost: it goes to an address of the device by which it comes in.
-fn lost_on_device(connection: &Connection) -> Option<String> {
+fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> {
     let to = connection.to.ip();
     let family = Family::of(to);
-    let having = devices_with_addresses_like(to).ok()?;
+    let having = routing.devices_with_addresses_like(to).ok()?;
     let why = match &connection.device {
-        Some(name) if having.contains(&device(name.as_bytes()).ok()?.index) => return None,
+        Some(name) if having.contains(&routing.device(name.as_bytes()).ok()?.index) => return None,
         None if having.iter().any(|&index| index != LOOPBACK_INDEX) => return None,
         Some(name) => format!("of {name}, which has none"),
         None => "of the device by which it comes in, and no device but lo has one".to_owned(),
