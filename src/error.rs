@@ -11,7 +11,7 @@ use thiserror::Error;
 
 pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
-use self::cause::{UNCHANGED, advice};
+use self::cause::{UNCHANGED, advice, netlink_advice};
 use crate::rules::Family;
 use crate::wanted::{IdRange, Mode};
 
@@ -184,8 +184,8 @@ pub enum Error {
 
     /// A system call on the netlink socket failed.
     #[error(
-        "{mode} mode: nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: if a seccomp \
-         profile or sandbox is in force, allow AF_NETLINK sockets"
+        "{mode} mode: nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: {}",
+        netlink_advice(*errno)
     )]
     Netlink {
         /// The mode in use.

@@ -53,6 +53,14 @@ pub(super) fn advice(errno: Errno) -> &'static str {
     }
 }
 
+/// What to do about a system call on a netlink socket that failed with this number.
+pub(super) fn netlink_advice(errno: Errno) -> &'static str {
+    match errno.raw() {
+        libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE => advice(errno),
+        _ => "if a seccomp profile or sandbox is in force, allow AF_NETLINK sockets",
+    }
+}
+
 /// Who may read and change rules.
 pub(crate) const PRIVILEGE: &str =
     "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";

@@ -543,6 +543,16 @@ fn a_sandbox_without_netlink_is_not_a_kernel_without_nf_tables() {
         let said = sandboxed(&line).last_line();
         assert!(said.contains("EAFNOSUPPORT"), "{line}: {said}");
     }
+    // Nor is one with too many files.
+    for (error, is_limit) in [("EMFILE", true), ("ENFILE", true), ("EPERM", false)] {
+        let said = Run::new(&chart_in("nft"))
+            .failing("socket", error)
+            .output(&namespace)
+            .last_line();
+        assert!(said.contains(&format!("failed: {error}")), "{said}");
+        assert_eq!(said.contains("raise the limit on open files"), is_limit, "{said}");
+        assert_eq!(said.contains("seccomp"), !is_limit, "{said}");
+    }
     assert!(!namespace.sh("iptables-legacy-save -t nat").contains("PROXY_INIT"));
     install(&namespace, &format!("verify {}", chart_in("nft")));
 }
