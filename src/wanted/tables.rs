@@ -2,6 +2,8 @@
 //! they are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do
 //! rules on subnets; a rule that both families have becomes one rule for both.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 
 use crate::rules::nftables::{LONGEST_COMMENT, is_of};
@@ -51,26 +53,33 @@ pub fn native(rulesets: &[Ruleset]) -> Table {
 /// The rules of a chain, of which one stands for several planned ones; sets get the numbers that differ.
 fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
+    // Which of them does what. Those on users are as many as the users that are listed, and not compared one by one.
+    let mut places: HashMap<(Vec<Condition>, &Action), usize> = HashMap::new();
     for ruleset in rulesets {
         for rule in ruleset.rules_of(name) {
             let conditions = conditions(sets, name, ruleset.family, rule);
-            let same = merged
-                .iter_mut()
-                .find(|known| known.conditions == conditions && *known.action == rule.action);
-            match same {
-                // What the second family has too needs to be named only once, and more than this don't fit into a
-                // comment.
-                Some(known)
-                    if known.family != ruleset.family
-                        || known.comments.len() > LONGEST_COMMENT
-                        || known.comments.contains(&&rule.comment) => {}
-                Some(known) => known.comments.push(&rule.comment),
-                None => merged.push(Merged {
-                    family: ruleset.family,
-                    conditions,
-                    action: &rule.action,
-                    comments: vec![&rule.comment],
-                }),
+            match places.entry((conditions, &rule.action)) {
+                Entry::Occupied(place) => match merged.get_mut(*place.get()) {
+                    // What the second family has too needs to be named only once, and more than this don't fit into a
+                    // comment.
+                    Some(known)
+                        if known.family == ruleset.family
+                            && known.comments.len() <= LONGEST_COMMENT
+                            && !known.comments.contains(&&rule.comment) =>
+                    {
+                        known.comments.push(&rule.comment);
+                    }
+                    _ => {}
+                },
+                Entry::Vacant(place) => {
+                    merged.push(Merged {
+                        family: ruleset.family,
+                        conditions: place.key().0.clone(),
+                        action: &rule.action,
+                        comments: vec![&rule.comment],
+                    });
+                    place.insert(merged.len() - 1);
+                }
             }
         }
     }
@@ -300,9 +309,11 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::rules::TCP;
-    use crate::wanted::config::Config;
+    use crate::wanted::config::{Config, IdRange};
     use crate::wanted::plan::plan;
 
     fn config() -> Config {
@@ -318,6 +329,20 @@ mod tests {
         assert_eq!(output.rules.len(), 3);
         assert_eq!(output.rules[2].conditions, [Condition::is(Field::Protocol, TCP)]);
         assert_eq!(table.sets, []);
+    }
+
+    /// Two by two, they would be compared for minutes: an annotation can list as many.
+    #[test]
+    fn many_users_are_no_work_of_minutes() {
+        const USERS: u32 = 60_000;
+        let start = Instant::now();
+        let mut config = config();
+        let ranges = (0..USERS).filter_map(|number| IdRange::new(2 * number, 2 * number));
+        config.ignored_uids = ranges.collect();
+        let table = native(&plan(&config));
+        let output = table.chain(&Name::from("PROXY_INIT_OUTPUT")).unwrap();
+        assert!(output.rules.len() > USERS as usize);
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
 
     #[test]
