@@ -243,9 +243,15 @@ fn explain_unknown_subcommand(word: &str) -> String {
     }
 }
 
-/// The name that was probably meant, if any is similar enough.
+/// The name that was probably meant: the only one that has this word, as `iptables-mode` has `mode`, or else the most
+/// similar one, if any is similar enough.
 fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let likeness = |name| (strsim::jaro(typed, name), name);
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut having = names.iter().filter(|name| name.split('-').any(|word| word == typed));
+    if let (Some(name), None) = (having.next(), having.next()) {
+        return Some(name);
+    }
+    let likeness = |name: &'a str| (strsim::jaro(typed, name), name);
     let candidates = names.into_iter().map(likeness).filter(|(likeness, _)| *likeness > 0.7);
     let best = candidates.max_by(|(one, _), (other, _)| one.total_cmp(other));
     best.map(|(_, name)| name)
@@ -333,6 +339,7 @@ mod tests {
             ("-wfalse", "unknown flag -f"),
             ("-", "unknown subcommand \"-\": there are"),
             ("--helq", "unknown flag --helq, did you mean --help?"),
+            ("--mode nft", "unknown flag --mode, did you mean --iptables-mode?"),
         ] {
             let refused = read(line).unwrap_err();
             assert!(refused.starts_with(want), "{line}: {refused}");
