@@ -227,8 +227,8 @@ pub(super) fn completions(shell: &str) -> String {
     String::from_utf8_lossy(&script).replace(&format!(" {BASH_NAME}\n"), " proxy-init\n")
 }
 
-/// What clap_complete 4.6 leaves out of the script for fish: the words of a flag before any subcommand, where the flag that
-/// still lacks its value is an error to argparse, and the words of positional arguments.
+/// What clap_complete 4.6 leaves out of the script for fish: the words of a flag before any subcommand, where the flag
+/// that still lacks its value is an error to argparse, and the words of positional arguments.
 fn complete_fish(script: &str, program: &Command) -> String {
     let parse = "    argparse -s (__fish_proxy_init_global_optspecs) -- $cmd 2>/dev/null\n";
     let parse_rest = parse

@@ -166,7 +166,8 @@ fn is_json(name: &str, subcommand: Subcommand, arguments: &[OsString]) -> Option
     })
 }
 
-/// What a variable of the environment says that stands for a flag, read as the flag is; none where it is not set, or empty.
+/// What a variable of the environment says that stands for a flag, read as the flag is; none where it is not set, or
+/// empty.
 fn from_environment<T>(
     name: &str,
     environment: Environment<'_>,
@@ -325,8 +326,8 @@ fn iptables_dir(path: &str) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else linkerd-init's
-/// default.
+/// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else
+/// linkerd-init's default.
 fn choice(settings: &Settings, environment: Environment<'_>) -> Result<Choice, String> {
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);

@@ -41,15 +41,15 @@ pub struct Install {
     pub wait_for_lock: bool,
     /// Remove proxy-init's rules from other backends. Otherwise, finding any is an error.
     pub replace_other_backend: bool,
-    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The calling
-    /// thread stays where it is.
+    /// The network namespace to work in, such as `/var/run/netns/NAME`; none for that of the calling thread. The
+    /// calling thread stays where it is.
     pub netns: Option<PathBuf>,
     /// What to set the namespace's nf_conntrack_tcp_timeout_close_wait to, in seconds; none leaves it as it is.
     pub close_wait_timeout: Option<u32>,
     /// What to do if the namespace is the machine's own.
     pub host_network: HostNetwork,
-    /// Fail where a mode can't be used here, instead of going on in the next that may: nft mode needs no iptables, native
-    /// mode no xtables.
+    /// Fail where a mode can't be used here, instead of going on in the next that may: nft mode needs no iptables,
+    /// native mode no xtables.
     pub no_fallback: bool,
 }
 
@@ -109,7 +109,8 @@ impl Installed {
     }
 }
 
-/// How long nft and native mode wait for legacy mode to give way. It looks at nf_tables as soon as its commands have ended.
+/// How long nft and native mode wait for legacy mode to give way. It looks at nf_tables as soon as its commands have
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long to sleep between two looks at whether it has.
@@ -153,8 +154,8 @@ impl Install {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
-    /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for `nft -f`.
-    /// Changes nothing and needs no privilege.
+    /// The rules as text, for `iptables-restore` or, in native mode, which has one table for both families, for
+    /// `nft -f`. Changes nothing and needs no privilege.
     pub fn simulate(&self, simulate: Simulate) -> String {
         let mut rulesets = plan(&self.config);
         match self.mode {
@@ -256,8 +257,8 @@ impl Install {
         tried.err().filter(Error::is_mended_by_another_mode)
     }
 
-    /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here nor
-    /// any that comes before the other.
+    /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here
+    /// nor any that comes before the other.
     pub(super) fn falls_back(&self, from: Mode, to: Mode, rulesets: &[Ruleset]) -> bool {
         let before: Vec<Mode> = successors(Some(from), |mode| mode.fallback())
             .take_while(|&mode| mode != to)
@@ -309,8 +310,8 @@ impl Work<'_, '_> {
         self.install_or_fall_back(mode, reason)
     }
 
-    /// Installs in a mode, or, if what it needs is missing here, in the one that does without, as linkerd-init goes on with
-    /// whatever iptables it finds.
+    /// Installs in a mode, or, if what it needs is missing here, in the one that does without, as linkerd-init goes on
+    /// with whatever iptables it finds.
     fn install_or_fall_back(&mut self, mode: Mode, reason: Reason) -> Result<(Mode, Reason), Error> {
         let installed = match planner(mode) {
             Some(planner) => self.install_over_netlink(mode, planner),
@@ -356,9 +357,9 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe. Probing
-    /// first, in a transaction that is aborted, takes ten times as long, because the kernel waits there. Returns what was
-    /// chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
+    /// Auto's fast path: in an untouched namespace, where no backend holds a rule, installing is itself the probe.
+    /// Probing first, in a transaction that is aborted, takes ten times as long, because the kernel waits there.
+    /// Returns what was chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
     ///
     /// # Errors
     /// [`Error::Unanswered`]
@@ -462,13 +463,13 @@ impl Work<'_, '_> {
         self.settle(mode, |_| all::nf_tables_modes(), install)
     }
 
-    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no generation
-    /// guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports success has
-    /// rules.
+    /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
+    /// generation guards both nf_tables and legacy tables. In the end one of the two is left, and whoever reports
+    /// success has rules.
     ///
     /// Those of the others are replaced, if that was asked for. As the other run may have replaced this one's
-    /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits for
-    /// that. If the other run was done before this one committed, it has nothing to give way to, so then this one
+    /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits
+    /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
     /// does.
     fn settle(
         &mut self,
@@ -521,8 +522,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Removes this mode's rules again, as another mode has some. Those that were there before stay: the run that installed
-    /// them may have succeeded, and whoever brought the other mode's finds them as it looks again.
+    /// Removes this mode's rules again, as another mode has some. Those that were there before stay: the run that
+    /// installed them may have succeeded, and whoever brought the other mode's finds them as it looks again.
     fn give_way(&mut self, mode: Mode, other: Mode) -> Error {
         if !self.changed {
             return Error::OtherBackend { mode, other };

@@ -11,7 +11,8 @@ use crate::walk::walker::{Walk, Walker, Watched};
 use crate::wanted::Direction;
 
 impl Direction {
-    /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in order.
+    /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in
+    /// order.
     pub(crate) fn hooks(self) -> &'static [Hook] {
         match self {
             Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
@@ -20,8 +21,8 @@ impl Direction {
     }
 }
 
-/// What is known of the namespace beside its rules: the proxy, as far as they name it, what listens, and where packets are
-/// routed.
+/// What is known of the namespace beside its rules: the proxy, as far as they name it, what listens, and where packets
+/// are routed.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings<'p> {
     /// The ports of the proxy, to which connections are redirected.
@@ -113,9 +114,10 @@ impl Way {
     }
 }
 
-/// Takes connections through all hooks that their first packet passes, the answer to it through those of its way, and then the
-/// client's answer to that, which makes the connection. If a chain is watched, decisions about those that should get there are
-/// recorded, and what becomes of those that it redirects; what arrives has got past it. Otherwise each step is recorded.
+/// Takes connections through all hooks that their first packet passes, the answer to it through those of its way, and
+/// then the client's answer to that, which makes the connection. If a chain is watched, decisions about those that
+/// should get there are recorded, and what becomes of those that it redirects; what arrives has got past it. Otherwise
+/// each step is recorded.
 pub fn there_and_back<'a>(
     found: &'a Found,
     family: Family,
@@ -241,7 +243,8 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
         (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
             state.set(Field::OutInterface, state.flow.via.clone());
         }
-        // What lo brings back comes in without its socket. Its translation is settled, and connection tracking knows it.
+        // What lo brings back comes in without its socket. Its translation is settled, and connection tracking knows
+        // it.
         (Way::Within, Hook::Ingress) => {
             state.leave_socket();
             state.is_settled = true;
@@ -830,8 +833,8 @@ mod tests {
         assert_eq!(outbound(vec![raw, redirecting]), ["at last Ack Accepted"]);
     }
 
-    /// A chain that some connections get to as others than the rest: each rule is one step all the same, and isn't known to
-    /// match if only some of them do.
+    /// A chain that some connections get to as others than the rest: each rule is one step all the same, and isn't
+    /// known to match if only some of them do.
     #[test]
     fn a_rule_that_is_asked_several_times_is_one_step() {
         let marked = |mark: u128| Condition::is(Field::Mark, mark);

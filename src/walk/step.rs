@@ -193,8 +193,8 @@ pub enum Matched<'a> {
 /// Why a connection doesn't match a rule, or what that depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason<'a> {
-    /// This condition decides. The field that it looks at may have these numbers; none: it doesn't exist, or the condition
-    /// looks at something else.
+    /// This condition decides. The field that it looks at may have these numbers; none: it doesn't exist, or the
+    /// condition looks at something else.
     Condition(&'a Condition, Option<Intervals>),
     /// A verdict map decides, by this field, which may have these numbers.
     Map(Field, &'a Name, Option<Intervals>),
