@@ -64,7 +64,7 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
     if is_position_independent(name) && !has_no_address(&fs::read(&built)?) {
         return Err(format!("{} is linked to a fixed address", built.display()).into());
     }
-    Ok(built)
+    stripped(&built, architecture)
 }
 
 /// Whether a program's file says that it can be loaded anywhere: `e_type` is `ET_DYN` (elf(5)).
@@ -75,15 +75,32 @@ fn has_no_address(program: &[u8]) -> bool {
 /// Builds the program of a package of this name with its functions' names.
 pub(crate) fn with_symbols(name: &str, architecture: Architecture) -> Result<PathBuf> {
     let (mut build, built) = compile(name, name, targets::of(architecture)?)?;
-    build.env("CARGO_PROFILE_RELEASE_STRIP", "none").run()?;
+    build.run()?;
     Ok(built)
+}
+
+/// A program without its functions' names, in a folder beside it.
+fn stripped(built: &Path, architecture: Architecture) -> Result<PathBuf> {
+    let folder = built.with_file_name("stripped");
+    fs::create_dir_all(&folder)?;
+    let stripped = folder.join(built.file_name().unwrap_or_default());
+    let new = stripped.with_extension("new");
+    let mut strip = Command::new(c_libraries::strip(architecture));
+    strip.arg("--strip-all").arg("-o").args([&new, built]).run()?;
+    // What carries it is built again when it has changed.
+    if fs::read(&stripped).ok() == Some(fs::read(&new)?) {
+        fs::remove_file(new)?;
+    } else {
+        fs::rename(new, &stripped)?;
+    }
+    Ok(stripped)
 }
 
 /// Builds a program of xtask's for where there are no libraries, guests and containers, and returns where it is.
 pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
     let (mut build, built) = compile("xtask", program, targets::of(architecture)?)?;
     build.run()?;
-    Ok(built)
+    stripped(&built, architecture)
 }
 
 /// The command that compiles a package's program in release mode, and where it will be.
@@ -92,6 +109,9 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     build.args(["--package", package, "--bin", program]);
     let folder = folder(package, target.architecture);
     build.env("CARGO_TARGET_DIR", &folder);
+    // With functions' names, which `cargo xtask order` needs, and which are taken off afterwards. Were they left out here, cargo
+    // would give crates other names, and LLVM would inline other functions than in the program that the order is made of.
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "none");
     let triple = target.triple();
     let name = triple.replace('-', "_");
     let (libraries, flags) = match &target.libc {

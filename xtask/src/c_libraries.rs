@@ -66,6 +66,14 @@ pub(crate) fn compiler(architecture: Architecture) -> String {
     format!("{}-linux-gnu-gcc", architecture.machine())
 }
 
+/// The program that takes functions' names off programs, which comes with the compiler.
+pub(crate) fn strip(architecture: Architecture) -> String {
+    if architecture.is_here() {
+        return "strip".to_owned();
+    }
+    format!("{}-linux-gnu-strip", architecture.machine())
+}
+
 /// Whether musl was unpacked before.
 pub(crate) fn has_musl(architecture: Architecture) -> bool {
     apt::is_unpacked(RELEASE, &architecture.package(MUSL))

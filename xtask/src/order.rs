@@ -19,9 +19,8 @@ use xtask::shell::{Result, Run as _, need_root, root, target};
 use crate::architecture::Architecture;
 use crate::build::{self, ORDER};
 
-/// What runs before `main`, what musl has of the assembler, for which callgrind knows no names of sections, and what looks up the
-/// kernel's clock, which valgrind hides.
-const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text)
+/// What runs before `main`, and what has no sections by its functions' names.
+const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libnftnl.a:batch.o(.text)
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
 *libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
@@ -79,9 +78,10 @@ pub(crate) fn run() -> Result<()> {
         }
         for function in executed(&profile)? {
             if seen.insert(function.clone()) {
-                // Functions have a section each. musl's may be called by another name than that.
+                // Functions have a section each: `.text.NAME`, or `.text.unlikely.NAME` for those that are marked as cold. musl's
+                // may be called by another name than that.
                 if function.starts_with("_R") {
-                    writeln!(script, "*(.text.{function})")?;
+                    writeln!(script, "*(.text.*{function})")?;
                 } else {
                     writeln!(script, "*(.text.{function} .text.__{function})")?;
                 }
