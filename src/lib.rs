@@ -120,7 +120,6 @@ mod operate;
 #[doc(hidden)]
 pub mod report;
 mod rules;
-#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod start_up;
 mod walk;

@@ -1,61 +1,33 @@
 //! Parse, run, exit code.
 
-// Rust's own start-up takes 85 µs, of the 900 µs of a whole run: it reads /proc/self/maps to tell a stack overflow from
-// other crashes. Without it, `main` is C's.
-#![no_main]
+#![no_main] // see process/mod.rs
 #![allow(unsafe_code)] // for C's main to be found by its name
 
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use nix::fcntl::OFlag;
 use proxy_init::cli::{self, Command, Exit, Output, UsageError};
 use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Format, Level, Log};
-use proxy_init::{Explained, Shown, detect, explain, recognize, report, show, start_up};
+use proxy_init::{Explained, Shown, detect, explain, recognize, report, show};
 use serde_json::json;
 
-#[cfg(target_env = "musl")]
-mod allocator;
-
-#[cfg(target_env = "musl")]
-static FIRST: allocator::First = allocator::First::new();
-
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: allocator::Allocator = allocator::Allocator::new(&FIRST);
+mod process;
 
 // SAFETY: no other function of the program has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    start_up::prepare();
     // SAFETY: these are what C's start-up passes to main.
-    let arguments = unsafe { arguments_of(count, arguments) };
+    let arguments = unsafe { process::start(count, arguments) };
     let exit = match cli::parse(arguments, |name| std::env::var_os(name)) {
         Ok(command) => run(command),
         Err(error) => refuse(&error),
     };
     exit.code()
-}
-
-/// The arguments that `main` got. Without Rust's own start-up, std::env::args_os knows them with glibc only, which
-/// passes them to a program's constructors too.
-///
-/// # Safety
-/// `arguments` points to `count` strings that live as long as the process.
-unsafe fn arguments_of(count: c_int, arguments: *const *const c_char) -> impl Iterator<Item = OsString> {
-    let count = usize::try_from(count).unwrap_or_default();
-    // SAFETY: there are `count` of them, and they stay where they are.
-    let arguments = unsafe { std::slice::from_raw_parts(arguments, count) };
-    arguments.iter().map(|&argument| {
-        // SAFETY: each is a string that lives as long as the process.
-        let argument = unsafe { CStr::from_ptr(argument) };
-        OsStr::from_bytes(argument.to_bytes()).to_owned()
-    })
 }
 
 fn run(command: Command) -> Exit {

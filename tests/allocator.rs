@@ -1,10 +1,13 @@
-//! The allocator of the programs with musl, which this test links with whatever libc is here.
+//! The allocator of the programs with musl, and the functions of C beside it, which this test links with whatever libc is
+//! here.
 
 // It calls what a program's allocations call.
 #![allow(unsafe_code)]
 
-#[path = "../src/allocator.rs"]
+#[path = "../src/process/allocator.rs"]
 mod allocator;
+#[path = "../src/process/c.rs"]
+mod c;
 
 use std::alloc::{GlobalAlloc as _, Layout};
 use std::hash::{BuildHasher as _, RandomState};
@@ -151,4 +154,68 @@ fn the_last_block_grows_where_it_is() {
         assert_eq!(unsafe { ALLOCATOR.realloc(block, layout, size) }, block, "{size} bytes");
         layout = Layout::from_size_align(size, 8).unwrap();
     }
+}
+
+/// Allocates, resizes and frees as C does, and sees that blocks keep their bytes.
+#[test]
+fn c_gets_what_it_asks_for() {
+    let seed = RandomState::new().hash_one(2) | 1;
+    let state = &mut seed.clone();
+    let mut blocks: Vec<(&mut [u8], u8)> = Vec::new();
+    for round in 0..20_000 {
+        let size = next(state, 3000);
+        let byte = round as u8;
+        let old = (next(state, 2) == 0 && !blocks.is_empty()).then(|| blocks.swap_remove(next(state, blocks.len())));
+        let (kept, start) = match old {
+            Some((bytes, old)) => {
+                assert!(bytes.iter().all(|byte| *byte == old), "seed {seed}");
+                if next(state, 2) == 0 {
+                    // SAFETY: it is of these functions, and no longer used.
+                    unsafe { c::free(bytes.as_mut_ptr().cast()) };
+                    continue;
+                }
+                // SAFETY: likewise.
+                let new = unsafe { c::realloc(bytes.as_mut_ptr().cast(), size) };
+                (bytes.len().min(size), (new, old))
+            }
+            // SAFETY: it takes any size.
+            None if next(state, 2) == 0 => (0, (unsafe { c::malloc(size) }, 0)),
+            // SAFETY: it takes any size.
+            None => (size, (unsafe { c::calloc(size, 1) }, 0)),
+        };
+        assert!(!start.0.is_null() && start.0.addr().is_multiple_of(16), "seed {seed}");
+        // SAFETY: a block has room for as many bytes, and only this test knows it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start.0.cast::<u8>(), size) };
+        assert!(bytes.iter().take(kept).all(|byte| *byte == start.1), "seed {seed}");
+        bytes.fill(byte);
+        blocks.push((bytes, byte));
+    }
+    // SAFETY: there is no such block.
+    unsafe { c::free(std::ptr::null_mut()) };
+    // SAFETY: none of them can be had.
+    let none = unsafe {
+        [
+            c::malloc(usize::MAX),
+            c::calloc(usize::MAX / 2, 3),
+            c::realloc(c::malloc(1), usize::MAX),
+        ]
+    };
+    assert!(none.iter().all(|block| block.is_null()));
+}
+
+#[test]
+fn c_is_told_the_time() {
+    let read = |clock| {
+        let mut time = nix::libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: there is room for it.
+        let result = unsafe { c::clock_gettime(clock, &raw mut time) };
+        (result, time)
+    };
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let before = now();
+    let (result, time) = read(nix::libc::CLOCK_REALTIME);
+    assert_eq!(result, 0);
+    assert!((before..=now()).contains(&u64::try_from(time.tv_sec).unwrap()));
+    assert_eq!(read(12345).0, -1);
+    assert_eq!(nix::errno::Errno::last(), nix::errno::Errno::EINVAL);
 }

@@ -1,16 +1,16 @@
 //! Read, run, print, exit code.
 
-use std::fs::{self, File};
+#![no_main] // see process/mod.rs
+#![allow(unsafe_code)] // for C's main to be found by its name
+
+use std::ffi::{c_char, c_int};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::process::ExitCode;
 
 use linkerd_cni::configuration::LogLevel;
 use linkerd_cni::log::Log;
 use linkerd_cni::plugin::{self, Outcome};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
 const LONGEST: u64 = 16 << 20;
@@ -45,22 +45,16 @@ Exit codes:
 docs/cni.md lists the configuration's keys, the annotations that count, and the
 errors.";
 
-#[cfg(target_env = "musl")]
-#[path = "../../src/allocator.rs"]
-mod allocator;
+#[path = "../../src/process/mod.rs"]
+mod process;
 
-#[cfg(target_env = "musl")]
-static FIRST: allocator::First = allocator::First::new();
-
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: allocator::Allocator = allocator::Allocator::new(&FIRST);
-
-fn main() -> ExitCode {
+// SAFETY: no other function of the program has this name.
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
+    // SAFETY: these are what C's start-up passes to main.
+    let mut arguments = unsafe { process::start(count, arguments) };
     // For people: a runtime gives no arguments.
-    let argument = std::env::args_os()
-        .nth(1)
-        .and_then(|argument| argument.into_string().ok());
+    let argument = arguments.nth(1).and_then(|argument| argument.into_string().ok());
     let said = |stdout| Outcome { stdout, code: 0 };
     let outcome = match argument.as_deref() {
         Some("--version" | "-V") => said(format!("linkerd-cni {}", proxy_init::BUILD)),
@@ -75,27 +69,16 @@ fn main() -> ExitCode {
             LogLevel::Error,
             format_args!("the answer cannot be written to stdout: {error} (code 5)"),
         );
-        return ExitCode::FAILURE;
+        return 1;
     }
-    ExitCode::from(outcome.code)
+    outcome.code.into()
 }
 
 /// Writes a line to standard output. If that is closed, it is an error.
 fn print(line: &str) -> io::Result<()> {
     // Not through std's handle, to which writing to a closed file is no error.
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    if was_closed(&stdout)? {
-        return Err(Errno::EBADF.into());
-    }
     stdout.write_all(format!("{line}\n").as_bytes())
-}
-
-/// Whether a standard stream was closed when the program started: Rust's start-up then opens /dev/null in its place, for
-/// reading and writing (library/std/src/sys/pal/unix/mod.rs, `sanitize_standard_fds`). Whoever wants no answer opens it
-/// for writing only, as shells and Go's os/exec do.
-fn was_closed(stream: &File) -> io::Result<bool> {
-    let mode = OFlag::from_bits_truncate(fcntl(stream, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
-    Ok(mode == OFlag::O_RDWR && stream.metadata()?.rdev() == fs::metadata("/dev/null")?.rdev())
 }
 
 fn stdin() -> io::Result<Vec<u8>> {

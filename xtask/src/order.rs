@@ -24,9 +24,9 @@ const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
 *libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
-/// What the allocator cuts up first (src/allocator.rs), after all other data: the pages that hold those are the first that it
+/// What the allocator cuts up first (src/process/allocator.rs), after all other data: the pages that hold those are the first that it
 /// uses.
-const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNvCs*5FIRST) } }\nINSERT AFTER .bss;\n";
+const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNv*7process5FIRST) } }\nINSERT AFTER .bss;\n";
 
 /// Runs each mode and the plugin's ADD under callgrind, and lists what they execute.
 pub(crate) fn run() -> Result<()> {
