@@ -14,10 +14,10 @@ use crate::netlink::message::{self, Attributes, Malformed, be64};
 use crate::rules::flags::{State, ct_state, of_states, tracked};
 use crate::rules::nftables::{field_name, is_of, masked, nfproto};
 use crate::rules::{
-    Action, Bits, Condition, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule, Set,
-    TableFamily, Values, interface, without_verdict,
+    Action, Bits, Condition, Counters, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule,
+    Set, TableFamily, Values, interface, without_verdict,
 };
-use crate::xt;
+use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED};
 
 /// Tells the name of the device that has a number, if it is known.
 pub(crate) type Devices<'a> = &'a dyn Fn(u32) -> Option<Vec<u8>>;
@@ -143,7 +143,9 @@ impl<'a> Reader<'a> {
 
     fn next(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         match expression {
-            Expression::Counter(counters) => self.rule.counters = self.rule.counters.or(Some(counters)),
+            Expression::Counter { packets, bytes } => {
+                self.rule.counters = self.rule.counters.or(Some(Counters { packets, bytes }));
+            }
             Expression::Meta { key, register } => {
                 let known = META_FIELDS.into_iter().find(|(_, known)| *known == key);
                 let loaded = match known {
@@ -155,8 +157,13 @@ impl<'a> Reader<'a> {
                 };
                 self.load(register, loaded);
             }
-            Expression::Payload { place, register } => {
-                let loaded = self.payload(place);
+            Expression::Payload {
+                register,
+                base,
+                offset,
+                length,
+            } => {
+                let loaded = self.payload((base, offset, length));
                 self.load(register, loaded);
             }
             Expression::Conntrack { key, register, .. } => {
@@ -169,17 +176,30 @@ impl<'a> Reader<'a> {
                 };
                 self.load(register, loaded);
             }
-            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may
-            // not be translated back.
-            Expression::SetZone { direction, .. } => match direction {
-                Some(IP_CT_DIR_ORIGINAL) => self.effect("[ct zone]"),
-                _ => self.decide(Action::Unknown("[ct zone]".to_owned())),
+            Expression::SetConntrack {
+                key,
+                register,
+                direction,
+            } => match (key, direction) {
+                (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, register),
+                (libc::NFT_CT_ZONE, Some(IP_CT_DIR_ORIGINAL)) => self.effect("[ct zone]"),
+                // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they
+                // may not be translated back.
+                (libc::NFT_CT_ZONE, _) => self.decide(Action::Unknown("[ct zone]".to_owned())),
+                _ => self.other(b"ct"),
             },
-            Expression::Mask { from, to, mask, xor } => {
-                let loaded = self.mask(from, mask, xor);
+            Expression::Mask {
+                from, to, mask, xor, ..
+            } => {
+                let loaded = self.mask(from, mask.0, xor.0);
                 self.load(to, loaded);
             }
-            Expression::ToNetworkOrder { from, to } => {
+            Expression::ByteOrder {
+                from,
+                to,
+                operation: libc::NFT_BYTEORDER_HTON,
+                ..
+            } => {
                 let mut loaded = self
                     .registers
                     .get(from)
@@ -190,50 +210,64 @@ impl<'a> Reader<'a> {
                 }
                 self.load(to, loaded);
             }
-            Expression::Value { register, value } => self.load(register, Loaded::Value(value.to_vec())),
+            Expression::ByteOrder { .. } => self.other(b"byteorder"),
+            Expression::Value { register, value } => self.load(register, Loaded::Value(value.0.to_vec())),
             Expression::Compare {
                 operation,
                 register,
                 value,
             } => {
-                let condition = self.compare(operation, register, value);
+                let condition = self.compare(operation, register, value.0);
                 self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[cmp]")));
             }
             Expression::Range {
                 register,
-                negated,
+                operation,
                 first,
                 last,
             } => {
-                let condition = self.range(register, negated, first, last);
+                let negated = operation == libc::NFT_RANGE_NEQ;
+                let condition = self.range(register, negated, first.0, last.0);
                 self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[range]")));
             }
             Expression::Lookup {
                 register,
                 set,
                 to,
-                negated,
-            } => self.look_up(register, set, to, negated),
-            Expression::Match(extension) => match xt::read_match(extension.name, extension.revision, extension.info)? {
+                flags,
+            } => {
+                let negated = flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
+                self.look_up(register, set.0, to, negated);
+            }
+            Expression::Match { name, revision, info } => match xt::read_match(name.0, revision, info.0)? {
                 xt::Read::Comment(comment) => self.rule.comment = Some(comment),
                 xt::Read::Conditions(conditions) => match &self.changes {
                     Some(change) => self.unknown(change.clone()),
                     None => self.rule.conditions.extend(conditions),
                 },
             },
-            Expression::Target(extension) => {
+            Expression::Target { name, revision, info } => {
                 let family = self.family.unwrap_or(Family::V4);
-                match xt::read_target(extension.name, extension.revision, extension.info, family)? {
+                match xt::read_target(name.0, revision, info.0, family)? {
                     xt::Target::Effect(effect) => self.rule.effects.push(effect),
                     xt::Target::Action(action) => self.decide(action),
                 }
             }
-            Expression::SetOption => self.effect("[exthdr]"),
-            Expression::SetCounter => self.effect("[objref]"),
-            Expression::SetPayload(place) => match header::is_harmless(self.family, place) {
-                true => self.effect("[payload]"),
-                false => self.changes = Some("[payload]".to_owned()),
-            },
+            Expression::SetOption {
+                operation: NFT_EXTHDR_OP_TCPOPT,
+                ..
+            } => self.effect("[exthdr]"),
+            Expression::SetOption { .. } => self.other(b"exthdr"),
+            Expression::SetObject {
+                kind: NFT_OBJECT_COUNTER,
+            } => self.effect("[objref]"),
+            Expression::SetObject { .. } => self.other(b"objref"),
+            Expression::SetPayload { base, offset, length } => {
+                match header::is_harmless(self.family, (base, offset, length)) {
+                    true => self.effect("[payload]"),
+                    false => self.changes = Some("[payload]".to_owned()),
+                }
+            }
             // It decides whom the packet is for.
             Expression::SetMeta {
                 key: libc::NFT_META_PKTTYPE,
@@ -244,24 +278,35 @@ impl<'a> Reader<'a> {
                 register,
             } => self.set_mark(Field::Mark, register),
             Expression::SetMeta { .. } => self.effect("[meta]"),
-            Expression::SetConnectionMark { register } => self.set_mark(Field::ConnectionMark, register),
-            Expression::Verdict(verdict) => self.verdict(verdict),
-            Expression::Redirect { first, last } => {
+            Expression::Decide { verdict, .. } => self.verdict(verdict),
+            // Flags beside that of the ports (random, persistent) don't change which port it may be.
+            Expression::Redirect {
+                first: Some(_), flags, ..
+            } if flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 => {
+                self.other(b"redir");
+            }
+            Expression::Redirect { first, last, .. } => {
                 let action = self.redirect(first, last);
                 self.decide(action);
             }
             Expression::Nat {
-                is_destination,
+                kind,
                 family,
-                address,
-                port,
+                first_address,
+                last_address,
+                first_port,
+                last_port,
             } => {
                 // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
                 let of = Family::ALL.into_iter().find(|&of| nfproto(of) == family as u128);
                 if let (None, Some(of)) = (self.family, of) {
                     self.condition(is_of(of));
                 }
-                let nat = self.nat(is_destination, address, port);
+                let nat = self.nat(
+                    kind == libc::NFT_NAT_DNAT,
+                    (first_address, last_address),
+                    (first_port, last_port),
+                );
                 self.decide(Action::Nat(nat));
             }
             Expression::Other(name) => self.other(name),
@@ -646,6 +691,7 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
 mod tests {
     use super::*;
     use crate::netlink::message::recorded;
+    use crate::nf_tables::expression::Data;
     use crate::rules::examples;
     use crate::rules::nftables::NftRule;
     use crate::rules::xtables::IptablesRule;
@@ -705,7 +751,7 @@ mod tests {
     fn no_register_overflows() {
         let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
-            let (value, key) = (&[1; 64], libc::NFT_META_IIFNAME);
+            let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
             reader.expression(Expression::Value { register, value }).unwrap();
             reader.expression(Expression::Meta { key, register }).unwrap();
             reader

@@ -11,7 +11,7 @@ use crate::netlink::message::Writer;
 use crate::netlink::{Batch, Change, Socket};
 use crate::rules::nftables::{NftAction, NftCondition, NftRule};
 use crate::rules::xtables::IptablesRule;
-use crate::rules::{Action, Condition, Field, Rule, Set, TCP, TableFamily};
+use crate::rules::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
 use crate::wanted::ChainName;
 
 /// A rule, to be added to a chain.
@@ -95,12 +95,12 @@ pub(crate) fn write_rule(
             list.refuse(NftCondition(one).to_string());
         }
     }
-    if let Some(counters) = rule.counters {
-        Expression::Counter(counters).write(list);
+    if let Some(Counters { packets, bytes }) = rule.counters {
+        Expression::Counter { packets, bytes }.write(list);
     }
     match &rule.action {
-        Action::Return => Expression::Verdict(Verdict::Return).write(list),
-        Action::Jump(chain) => Expression::Verdict(Verdict::Jump(chain.as_bytes())).write(list),
+        Action::Return => Expression::decide(Verdict::Return).write(list),
+        Action::Jump(chain) => Expression::decide(Verdict::Jump(chain.as_bytes())).write(list),
         Action::Redirect(ports) if redirect(list, *ports).is_some() => {}
         other => list.refuse(NftAction(other).to_string()),
     }

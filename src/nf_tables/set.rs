@@ -117,12 +117,7 @@ impl Elements {
         for element in Attributes(list) {
             let element = Attributes(element?.1);
             let flags = element.find(NFTA_SET_ELEM_FLAGS)?.map_or(Ok(0), be32)?;
-            let verdict = match element.find(NFTA_SET_ELEM_DATA)? {
-                Some(data) if Attributes(data).find(NFTA_DATA_VERDICT)?.is_some() => {
-                    Some(action(Verdict::read(Attributes(data))?))
-                }
-                _ => None,
-            };
+            let verdict = Verdict::of_element(element)?.map(action);
             if flags & NFT_SET_ELEM_CATCHALL != 0 {
                 self.everything_else = Some(verdict);
                 continue;

@@ -2,10 +2,11 @@
 
 use crate::netlink::Socket;
 use crate::netlink::message::Writer;
-use crate::nf_tables::expression::{Expression, REGISTER};
+use crate::nf_tables::expression::{Data, Expression, REGISTER, Text};
 use crate::nf_tables::header::last_bytes;
 use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::rules::{Action, Condition, Field, Rule, Set, TableFamily, Values, device};
+use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
 
 /// How native mode writes rules.
 pub(super) struct Nftables;
@@ -18,12 +19,13 @@ impl Dialect for Nftables {
             let (register, value) = (REGISTER, port.to_be_bytes());
             Expression::Value {
                 register,
-                value: &value,
+                value: Data(&value),
             }
             .write(list);
             Expression::Redirect {
                 first: Some(register),
                 last: None,
+                flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
             }
             .write(list);
             Some(())
@@ -54,9 +56,9 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
                 .find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
             Expression::Lookup {
                 register,
-                set: name.as_bytes(),
+                set: Text(name.as_bytes()),
                 to: None,
-                negated: *negated,
+                flags: negated.then_some(libc::NFT_LOOKUP_F_INV as u32),
             }
             .write(list);
         }
@@ -73,26 +75,28 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
                 true => libc::NFT_CMP_NEQ,
                 false => libc::NFT_CMP_EQ,
             };
-            Expression::Compare {
-                operation,
-                register,
-                value: &bytes,
-            }
-            .write(list);
+            Expression::compare(operation, &bytes).write(list);
         }
         &Values::Interval((first, last)) if first < last && matches!(field, Field::Uid | Field::Gid) => {
             if host_order {
-                Expression::ToNetworkOrder {
+                Expression::ByteOrder {
                     from: register,
                     to: register,
+                    operation: libc::NFT_BYTEORDER_HTON,
+                    length: length as u32,
+                    size: length as u32,
                 }
                 .write(list);
             }
             Expression::Range {
                 register,
-                negated: *negated,
-                first: last_bytes(&first.to_be_bytes(), length)?,
-                last: last_bytes(&last.to_be_bytes(), length)?,
+                operation: if *negated {
+                    libc::NFT_RANGE_NEQ
+                } else {
+                    libc::NFT_RANGE_EQ
+                },
+                first: Data(last_bytes(&first.to_be_bytes(), length)?),
+                last: Data(last_bytes(&last.to_be_bytes(), length)?),
             }
             .write(list);
         }

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::nf_tables::expression::{Expression, REGISTER, XtData};
+use crate::nf_tables::expression::{Bytes, Data, Expression, REGISTER, Text};
 use crate::nf_tables::header::{self, last_bytes};
 use crate::nf_tables::rule::{Dialect, Missing, NewRule, write_rule};
 use crate::nf_tables::uapi::*;
@@ -24,7 +24,7 @@ impl Dialect for Xtables {
         let condition = |list: &mut Writer, condition: &_| write_condition(list, family, condition);
         write_rule(list, new.rule, condition, |list, ports| {
             let info = xt::redirect(family, ports);
-            Expression::Target(written(Extension::Redirect, &info)).write(list);
+            write_extension(list, Extension::Redirect, &info);
             Some(())
         });
     }
@@ -34,12 +34,14 @@ impl Dialect for Xtables {
     }
 }
 
-fn written(extension: Extension, info: &[u8]) -> XtData<'_> {
-    XtData {
-        name: extension.name().as_bytes(),
-        revision: extension.revision().into(),
-        info,
+fn write_extension(list: &mut Writer, extension: Extension, info: &[u8]) {
+    let (name, revision) = (Text(extension.name().as_bytes()), extension.revision().into());
+    let info = Bytes(info);
+    match extension.is_target() {
+        true => Expression::Target { name, revision, info },
+        false => Expression::Match { name, revision, info },
     }
+    .write(list);
 }
 
 /// Writes a condition; none if iptables has no such match, or this writes none.
@@ -51,7 +53,7 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
         // For a single port, iptables-nft since 1.8.9 writes a payload load and a comparison instead of the match, but
         // 1.8.7 reads that back without the port.
         let info = xt::write_match(extension, *field, values, *negated)?;
-        Expression::Match(written(extension, &info)).write(list);
+        write_extension(list, extension, &info);
         return Some(());
     }
     let &Values::Interval((first, last)) = values else {
@@ -83,12 +85,13 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
         Expression::Mask {
             from: REGISTER,
             to: REGISTER,
-            mask: last_bytes(&mask.to_be_bytes(), length)?,
-            xor: last_bytes(&[0; 16], length)?,
+            length: length as u32,
+            mask: Data(last_bytes(&mask.to_be_bytes(), length)?),
+            xor: Data(last_bytes(&[0; 16], length)?),
         }
         .write(list);
     }
-    Expression::equals(&value).write(list);
+    Expression::compare(libc::NFT_CMP_EQ, &value).write(list);
     Some(())
 }
 
