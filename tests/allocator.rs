@@ -1,5 +1,5 @@
-//! The allocator of the programs with musl, and the functions of C beside it, which this test links with whatever libc is
-//! here.
+//! The allocator of the programs with musl, and the functions of C beside it, which this test links with whatever libc
+//! is here.
 
 // It calls what a program's allocations call.
 #![allow(unsafe_code)]

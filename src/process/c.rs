@@ -3,8 +3,9 @@
 //! libmnl allocates a few bytes for a socket. For them, musl's malloc made five system calls and touched two new pages,
 //! 17 µs in a virtual machine. Now they come from the allocator that the rest of the program has.
 //!
-//! To tell the time without a system call, musl looks for the kernel's function in the memory that the kernel shares with the
-//! process (vdso(7)), and two more pages are touched. The few times that a run asks, a system call is quicker.
+//! To tell the time without a system call, musl looks for the kernel's function in the memory that the kernel shares
+//! with the process (vdso(7)), and two more pages are touched: 10 µs. The twenty times that a run asks, system calls
+//! take 4.
 
 // C calls them, by their names.
 #![allow(unsafe_code)]

@@ -109,8 +109,9 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
     build.args(["--package", package, "--bin", program]);
     let folder = folder(package, target.architecture);
     build.env("CARGO_TARGET_DIR", &folder);
-    // With functions' names, which `cargo xtask order` needs, and which are taken off afterwards. Were they left out here, cargo
-    // would give crates other names, and LLVM would inline other functions than in the program that the order is made of.
+    // With functions' names, which `cargo xtask order` needs, and which are taken off afterwards. Were they left out
+    // here, cargo would give crates other names, and LLVM would inline other functions than in the program that the
+    // order is made of.
     build.env("CARGO_PROFILE_RELEASE_STRIP", "none");
     let triple = target.triple();
     let name = triple.replace('-', "_");

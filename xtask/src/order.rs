@@ -20,12 +20,12 @@ use crate::architecture::Architecture;
 use crate::build::{self, ORDER};
 
 /// What runs before `main`, and what has no sections by its functions' names.
-const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libnftnl.a:batch.o(.text)
+const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libnftnl.a:common.o(.text)
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
 *libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
-/// What the allocator cuts up first (src/process/allocator.rs), after all other data: the pages that hold those are the first that it
-/// uses.
+/// What the allocator cuts up first (src/process/allocator.rs), after all other data: the pages that hold those are the
+/// first that it uses.
 const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNv*7process5FIRST) } }\nINSERT AFTER .bss;\n";
 
 /// Runs each mode and the plugin's ADD under callgrind, and lists what they execute.
@@ -78,8 +78,8 @@ pub(crate) fn run() -> Result<()> {
         }
         for function in executed(&profile)? {
             if seen.insert(function.clone()) {
-                // Functions have a section each: `.text.NAME`, or `.text.unlikely.NAME` for those that are marked as cold. musl's
-                // may be called by another name than that.
+                // Functions have a section each: `.text.NAME`, or `.text.unlikely.NAME` for those that are marked as
+                // cold. musl's may be called by another name than that.
                 if function.starts_with("_R") {
                     writeln!(script, "*(.text.*{function})")?;
                 } else {
