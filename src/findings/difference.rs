@@ -267,33 +267,26 @@ fn xtables(subsystem: Subsystem, family: Family, expected: &[Table], found: &Fou
         return vec![finding(expected, &format!("table {expected}"), problem)];
     }
     let mut findings = Vec::new();
-    let mut add = |chain: &Chain, problem| findings.push(finding(expected, &chain.name, problem));
     for chain in &expected.chains {
         let held_chain = held.and_then(|table| table.chain(&chain.name));
-        match (chain.base, held.zip(held_chain)) {
-            (None, None) => add(chain, Problem::NoChain),
-            (None, Some((table, held))) => {
-                for problem in compare(&lines(expected, chain), &lines(table, held)) {
-                    add(chain, problem);
-                }
-            }
+        let problems = match (chain.base, held.zip(held_chain)) {
+            (None, None) => vec![Problem::NoChain],
+            (None, Some((table, held))) => compare(&lines(expected, chain), &lines(table, held)),
             (Some(_), None) => {
-                for line in lines(expected, chain) {
-                    add(chain, Problem::Missing(line.text));
-                }
+                let lines = lines(expected, chain).into_iter();
+                lines.map(|line| Problem::Missing(line.text)).collect()
             }
-            (Some(base), Some((table, held))) => {
-                for problem in compare_jumps(expected, chain, table, held) {
-                    add(chain, problem);
-                }
-                if held
-                    .base
-                    .is_none_or(|found| (found.kind, found.hook) != (base.kind, base.hook))
-                {
-                    add(chain, Problem::NotHooked);
-                }
+            (Some(_), Some((table, held))) => {
+                let mut problems = compare_jumps(expected, chain, table, held);
+                problems.extend(is_hooked_elsewhere(chain, held).then_some(Problem::NotHooked));
+                problems
             }
-        }
+        };
+        findings.extend(
+            problems
+                .into_iter()
+                .map(|problem| finding(expected, &chain.name, problem)),
+        );
     }
     if held.is_some_and(|table| table.dormant) {
         findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
@@ -335,17 +328,18 @@ pub fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
         let name = &chain.name;
         let held = found.chain(name);
         let found_lines = held.map(|held| lines(found, held)).unwrap_or_default();
-        let problems = compare(&lines(expected, chain), &found_lines);
+        let mut problems = compare(&lines(expected, chain), &found_lines);
+        let is_elsewhere = held.is_some_and(|held| is_hooked_elsewhere(chain, held));
+        problems.extend(is_elsewhere.then_some(Problem::NotHooked));
         findings.extend(problems.into_iter().map(|problem| finding(expected, name, problem)));
-        let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
-        if let Some(held) = held
-            && hook(held) != hook(chain)
-        {
-            findings.push(finding(expected, name, Problem::NotHooked));
-        }
     }
     findings.extend(compare_sets(expected, found));
     findings
+}
+
+fn is_hooked_elsewhere(expected: &Chain, held: &Chain) -> bool {
+    let hook = |chain: &Chain| chain.base.map(|base| (base.kind, base.hook));
+    hook(held) != hook(expected)
 }
 
 fn compare_sets(expected: &Table, held: &Table) -> Vec<Finding> {
