@@ -71,21 +71,18 @@ impl Connections {
     /// The connections of this set whose field is one of these numbers.
     #[must_use]
     pub fn with(&self, field: Field, numbers: &Intervals) -> Self {
-        self.changed(field, |known| known.and(numbers))
+        match self.get(field).map(|known| known.and(numbers)) {
+            Some(numbers) => self.replaced(field, numbers),
+            None => self.clone(),
+        }
     }
 
     /// The same connections, whose field has these numbers now. One that doesn't exist still doesn't.
     #[must_use]
     pub fn replaced(&self, field: Field, numbers: Intervals) -> Self {
-        self.changed(field, |_| numbers)
-    }
-
-    fn changed(&self, field: Field, change: impl FnOnce(&Intervals) -> Intervals) -> Self {
-        let mut changed = self.clone();
-        if let Some(numbers) = self.get(field).map(change) {
-            changed.set(field, numbers);
-        }
-        changed
+        let mut replaced = self.clone();
+        replaced.set(field, numbers);
+        replaced
     }
 
     /// Gives a field these numbers. One that doesn't exist still doesn't.
@@ -151,12 +148,6 @@ impl Connections {
                 .map(|(field, numbers)| (field.turned(), numbers.clone()))
                 .collect(),
         }
-    }
-
-    /// Those with a socket of this namespace: its users and groups.
-    #[must_use]
-    pub fn of_socket(&self, (uids, gids): (Intervals, Intervals)) -> Self {
-        self.having(Field::Uid, uids).having(Field::Gid, gids)
     }
 
     /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many pieces,
@@ -262,16 +253,11 @@ pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Cond
             },
             Some(known),
         ) => {
-            let Some(known) = few_numbers(known) else {
+            let Some(few) = few_numbers(known) else {
                 return Meeting::NotUnderstood;
             };
-            let held = |known: &u128| (known & mask == *number) != *negated;
-            let (held, others): (Vec<u128>, Vec<u128>) = known.into_iter().partition(held);
-            match (held.is_empty(), others.is_empty()) {
-                (true, _) => Meeting::None,
-                (false, true) => Meeting::All,
-                (false, false) => Meeting::Some(Intervals::each(held)),
-            }
+            let held = few.into_iter().filter(|few| few & mask == *number);
+            split(known, &Intervals::each(held), *negated)
         }
         (Condition::In { values, negated, .. }, Some(known)) => match values.listed() {
             // Most rules are for other connections: that is found out without making a set.

@@ -230,8 +230,9 @@ impl<'a> State<'a> {
             true => &self.flow.server,
             false => &self.flow.client,
         };
-        if let Some(owner) = owner.clone() {
-            self.connections = self.connections.of_socket(owner);
+        if let Some((uids, gids)) = owner.clone() {
+            let connections = self.connections.having(Field::Uid, uids);
+            self.connections = connections.having(Field::Gid, gids);
             self.is_servers = is_servers;
         }
     }

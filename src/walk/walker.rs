@@ -49,9 +49,15 @@ pub struct Walk<'a> {
 /// What comes of base chains in one of the orders in which they may run: what they decide, and what they let through.
 type Way<'a> = (Vec<Outcome<'a>>, Vec<State<'a>>);
 
-/// What comes out of a chain.
+/// A visit to a chain, and what comes of it.
 #[derive(Default)]
-struct Out<'a> {
+struct Visit<'a> {
+    /// How many jumps and gotos lead there from the base chain.
+    depth: usize,
+    /// How many steps were recorded before the rule that is asked now.
+    steps_before: usize,
+    /// Goes on to the next rule.
+    next: Vec<State<'a>>,
     /// Returns to the chain that jumped here.
     returned: Vec<State<'a>>,
     /// Has left the base chain.
@@ -223,10 +229,13 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in one
-    /// visit to that chain, of which the steps from `first` on are: then it is one step, and if the answers differ, it isn't
-    /// known.
-    fn record_or_join(&mut self, first: usize, depth: usize, at: Place<'a>, matched: Matched<'a>) {
-        let steps = self.steps.as_mut().and_then(|steps| steps.get_mut(first..));
+    /// visit to that chain: then it is one step, and if the answers differ, it isn't known.
+    fn record_or_join(&mut self, visit: &Visit<'a>, at: Place<'a>, matched: Matched<'a>) {
+        let depth = visit.depth;
+        let steps = self
+            .steps
+            .as_mut()
+            .and_then(|steps| steps.get_mut(visit.steps_before..));
         let mut same = steps.into_iter().flatten().rev();
         let Some(step) = same.find(|step| step.depth == depth && step.at == at) else {
             return self.record(depth, at, matched);
@@ -343,9 +352,12 @@ impl<'a, 'g> Walker<'a, 'g> {
         vec![state, other]
     }
 
-    fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Out<'a> {
-        let mut out = Out::default();
-        let (mut now, mut next) = (entering, Vec::new());
+    fn chain(&mut self, table: &'a Table, chain: &'a Chain, entering: Vec<State<'a>>, depth: usize) -> Visit<'a> {
+        let mut visit = Visit {
+            depth,
+            ..Visit::default()
+        };
+        let mut now = entering;
         let is_watched = self.watched.is_some_and(|watched| watched.is(table, chain));
         if is_watched {
             for state in &mut now {
@@ -369,42 +381,35 @@ impl<'a, 'g> Walker<'a, 'g> {
             if are_merged && self.steps.is_none() && now.iter().all(are_missed) {
                 continue;
             }
-            let first = self.steps.as_ref().map_or(0, Vec::len);
+            visit.steps_before = self.steps.as_ref().map_or(0, Vec::len);
             for state in now.drain(..) {
-                self.rule(line, state, depth, first, &mut next, &mut out);
+                self.rule(line, state, &mut visit);
             }
-            std::mem::swap(&mut now, &mut next);
+            std::mem::swap(&mut now, &mut visit.next);
             now = merged(now);
             are_merged = true;
             // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not settled in
             // the watched chain are told by the rule that let them.
-            if out.left_chain.len() > MOST_LEFT && !out.left_chain.iter().any(State::is_told) {
-                out.left_chain = merged(out.left_chain);
+            if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_told) {
+                visit.left_chain = merged(visit.left_chain);
             }
         }
-        out.returned.extend(now);
+        visit.returned.extend(now);
         if is_watched {
             // Those that a rule of the watched chain lets bypass the proxy.
-            let ended = out
+            let ended = visit
                 .returned
                 .iter()
-                .chain(&out.left_chain)
+                .chain(&visit.left_chain)
                 .filter(|state| !state.is_settled);
             let bypassing = ended.filter_map(|state| Some(state.outcome(Fate::Accepted, Some(state.left?))));
             self.decisions.extend(bypassing);
         }
-        out
+        visit
     }
 
-    fn rule(
-        &mut self,
-        line: Line<'a>,
-        state: State<'a>,
-        depth: usize,
-        first: usize,
-        next: &mut Vec<State<'a>>,
-        out: &mut Out<'a>,
-    ) {
+    /// Asks a rule about connections.
+    fn rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         let before = self.steps.is_some().then(|| state.connections.clone());
         let Split {
@@ -433,23 +438,23 @@ impl<'a, 'g> Walker<'a, 'g> {
             if let Matched::Perhaps(reason @ Reason::Map(..)) = &matched {
                 self.ask(Open::Match(at, reason.clone(), self.packet, self.hook));
             }
-            self.record_or_join(first, depth, at, matched);
+            self.record_or_join(visit, at, matched);
         }
-        next.extend(rest);
+        visit.next.extend(rest);
         let Some(mut matching) = matching else {
             return;
         };
         for effect in &line.rule.effects {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
-                Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return next.push(matching),
+                Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return visit.next.push(matching),
                 Effect::Mark { .. } | Effect::Other(_) => true,
             };
             if !goes_on {
                 return;
             }
         }
-        self.act(line, matching, &line.rule.action, depth, next, out);
+        self.act(line, matching, &line.rule.action, visit);
     }
 
     /// Has connection tracking leave a packet alone, unless it has an entry for it already (`nft_notrack_eval` in
@@ -475,29 +480,21 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     /// What a rule does with connections that match it.
-    fn act(
-        &mut self,
-        line: Line<'a>,
-        mut state: State<'a>,
-        action: &'a Action,
-        depth: usize,
-        next: &mut Vec<State<'a>>,
-        out: &mut Out<'a>,
-    ) {
+    fn act(&mut self, line: Line<'a>, mut state: State<'a>, action: &'a Action, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
         match action {
-            Action::Continue(_) => next.push(state),
+            Action::Continue(_) => visit.next.push(state),
             Action::Accept => {
                 state.left = Some(at);
-                out.left_chain.push(state);
+                visit.left_chain.push(state);
             }
             Action::Drop => self.decide(&state, at, Fate::Dropped),
             Action::Return => {
                 state.left = Some(at);
-                out.returned.push(state);
+                visit.returned.push(state);
             }
             Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => match state.is_settled {
-                true => out.left_chain.push(state),
+                true => visit.left_chain.push(state),
                 // It is of a connection that isn't tracked, and is taken from it.
                 false => self.decide(&state, at, Fate::Dropped),
             },
@@ -506,44 +503,44 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.is_settled = true;
                 translate(&mut state, self.hook, at, action);
                 match self.watched {
-                    None => out.left_chain.push(state),
+                    None => visit.left_chain.push(state),
                     // What later rules say of source ports is about clients.
-                    Some(_) if state.after_watched => out.left_chain.push(state.of_client()),
+                    Some(_) if state.after_watched => visit.left_chain.push(state.of_client()),
                     // Where another rule has sent them doesn't matter to who watches.
                     Some(_) => {}
                 }
             }
             Action::Untrack => {
                 if self.untrack(at, &mut state) {
-                    next.push(state);
+                    visit.next.push(state);
                 }
             }
             Action::Unknown(_) => {
                 self.decide(&state, at, Fate::NotUnderstood);
                 let question = self.ask(Open::Action(at));
                 state.assumptions.push(Assumption::no(question));
-                next.push(state);
+                visit.next.push(state);
             }
             Action::Jump(name) | Action::Goto(name) => {
-                let may_follow = depth < DEEPEST && self.asked < MOST_ASKED;
+                let may_follow = visit.depth < DEEPEST && self.asked < MOST_ASKED;
                 let Some(target) = line.table.chain(name).filter(|_| may_follow) else {
                     self.decide(&state, at, Fate::NotUnderstood);
-                    return next.push(state);
+                    return visit.next.push(state);
                 };
-                let through = self.chain(line.table, target, vec![state], depth + 1);
-                out.left_chain.extend(through.left_chain);
+                let through = self.chain(line.table, target, vec![state], visit.depth + 1);
+                visit.left_chain.extend(through.left_chain);
                 if matches!(action, Action::Jump(_)) {
-                    next.extend(through.returned);
+                    visit.next.extend(through.returned);
                 } else {
                     let left = Some(at);
                     let returned = through.returned.into_iter();
-                    out.returned.extend(returned.map(|state| State { left, ..state }));
+                    visit.returned.extend(returned.map(|state| State { left, ..state }));
                 }
             }
             Action::Map(field, name) => {
                 let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
                     self.decide(&state, at, Fate::NotUnderstood);
-                    return next.push(state);
+                    return visit.next.push(state);
                 };
                 let mut rest = Some(state.connections.clone());
                 for (numbers, action) in &verdicts {
@@ -554,10 +551,12 @@ impl<'a, 'g> Walker<'a, 'g> {
                         connections,
                         ..state.clone()
                     };
-                    self.act(line, taken, action, depth, next, out);
+                    self.act(line, taken, action, visit);
                     rest = rest.and_then(|rest| rest.split(*field, numbers).1);
                 }
-                next.extend(rest.map(|connections| State { connections, ..state }));
+                visit
+                    .next
+                    .extend(rest.map(|connections| State { connections, ..state }));
             }
         }
     }
