@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
@@ -11,6 +11,7 @@ use crate::findings::difference::differences;
 use crate::findings::recognize::{NoConfig, config};
 use crate::found::Found;
 use crate::namespace;
+use crate::operate::json::{object, strings};
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::rules::Subsystem;
@@ -45,23 +46,22 @@ impl Recognized {
 
     /// For machines; docs/verify.md has the schema.
     pub fn json(&self) -> String {
-        let mut value = match &self.compared {
-            Ok((verdict, _)) => verdict.value(),
-            Err(reason) => json!({
-                "schema": 1,
-                "in_place": false,
-                "mode": self.mode.map(|mode| mode.to_string()),
-                "findings": [],
-                "other_backends": [],
-                "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "warnings": [],
-                "reason": reason.to_string(),
-            }),
+        let nothing = || Value::Array(Vec::new());
+        let mut pairs = match &self.compared {
+            Ok((verdict, _)) => verdict.pairs(),
+            Err(reason) => vec![
+                ("schema", 1.into()),
+                ("in_place", false.into()),
+                ("mode", self.mode.map(|mode| mode.to_string()).into()),
+                ("findings", nothing()),
+                ("other_backends", nothing()),
+                ("not_known", strings(&self.not_known)),
+                ("warnings", nothing()),
+                ("reason", reason.to_string().into()),
+            ],
         };
-        if let Value::Object(value) = &mut value {
-            value.insert("flags".to_owned(), json!(self.flags()));
-        }
-        value.to_string()
+        pairs.push(("flags", self.flags().map(<[String]>::to_vec).into()));
+        object(pairs).to_string()
     }
 }
 

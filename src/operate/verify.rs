@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
@@ -15,6 +15,7 @@ use crate::namespace;
 use crate::operate;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
+use crate::operate::json::{object, strings};
 use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
@@ -51,43 +52,40 @@ impl Verification {
 
     /// For machines; docs/verify.md has the schema.
     pub fn json(&self) -> String {
-        self.value().to_string()
+        object(self.pairs()).to_string()
     }
 
-    pub(super) fn value(&self) -> Value {
+    pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
         let finding = |finding: &Finding| {
             let (expected, found) = finding.problem.sides();
-            let mut value = json!({
-                "family": finding.family,
-                "chain": finding.chain,
-                "kind": finding.problem.kind(),
-                "wanted": expected,
-                "found": found,
-            });
-            if let (
-                Problem::Shadowed {
-                    connections, certain, ..
-                }
-                | Problem::Dropped {
-                    connections, certain, ..
-                },
-                Value::Object(value),
-            ) = (&finding.problem, &mut value)
-            {
-                value.insert("connections".to_owned(), json!(connections));
-                value.insert("certain".to_owned(), json!(certain));
+            let mut pairs = vec![
+                ("family", finding.family.as_str().into()),
+                ("chain", finding.chain.as_str().into()),
+                ("kind", finding.problem.kind().into()),
+                ("wanted", expected.into()),
+                ("found", found.into()),
+            ];
+            if let Problem::Shadowed {
+                connections, certain, ..
             }
-            value
+            | Problem::Dropped {
+                connections, certain, ..
+            } = &finding.problem
+            {
+                pairs.push(("connections", connections.as_str().into()));
+                pairs.push(("certain", (*certain).into()));
+            }
+            object(pairs)
         };
-        json!({
-            "schema": 1,
-            "in_place": self.is_in_place(),
-            "mode": self.mode.to_string(),
-            "findings": self.findings.iter().map(finding).collect::<Vec<_>>(),
-            "other_backends": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "not_known": self.not_known.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "warnings": self.all_warnings(),
-        })
+        vec![
+            ("schema", 1.into()),
+            ("in_place", self.is_in_place().into()),
+            ("mode", self.mode.to_string().into()),
+            ("findings", self.findings.iter().map(finding).collect()),
+            ("other_backends", strings(&self.others)),
+            ("not_known", strings(&self.not_known)),
+            ("warnings", self.all_warnings().into()),
+        ]
     }
 
     fn all_warnings(&self) -> Vec<String> {
