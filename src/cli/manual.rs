@@ -148,6 +148,10 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += ".SH ENVIRONMENT\n";
         page += &entry("IPTABLES_MODE", "The mode, where --iptables-mode does not name one.");
         page += &entry(
+            "PROXY_INIT_NO_FALLBACK",
+            "Whether to fail where the mode cannot be used, where --no-fallback does not say so.",
+        );
+        page += &entry(
             "PATH",
             "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than the user \
              who started it. They look in /usr/sbin, /usr/bin, /sbin and /bin then.",
