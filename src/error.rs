@@ -1,6 +1,7 @@
 //! What can go wrong: each error says what failed, on which rule, why, and what to do about it.
 
 mod cause;
+mod mode;
 
 use std::fmt;
 use std::io;
@@ -11,9 +12,10 @@ use thiserror::Error;
 
 pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
-use self::cause::{UNCHANGED, advice, netlink_advice};
+use self::cause::{UNCHANGED, advice};
+pub use self::mode::ModeError;
 use crate::rules::Family;
-use crate::wanted::{IdRange, Mode};
+use crate::wanted::Mode;
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has
 /// changed.
@@ -23,220 +25,9 @@ use crate::wanted::{IdRange, Mode};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process lacks a privilege.
-    #[error("{mode} mode: {lacking}")]
-    NotPermitted {
-        /// The mode in use.
-        mode: Mode,
-        /// Which one.
-        lacking: Privilege,
-    },
-
-    /// The kernel lacks something that the mode needs. Another mode may do without.
-    #[error("{mode} mode: nothing was changed: this kernel{lack} ({errno}): {}", lack.remedy(*mode))]
-    Lacks {
-        /// The mode in use.
-        mode: Mode,
-        /// What the kernel lacks.
-        lack: Lack,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// Another program made a base chain of this name that is hooked elsewhere.
-    #[error(
-        "nft mode: nothing was changed: the {family} nat table has a chain {chain} that is not hooked where \
-         iptables-nft hooks it ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
-        family.nft_name()
-    )]
-    OtherBaseChain {
-        /// The family of the table.
-        family: Family,
-        /// The chain.
-        chain: String,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// Another program made a base chain with the name of one of proxy-init's chains, which rules cannot jump to.
-    #[error(
-        "nft mode: nothing was changed: the {family} nat table has a base chain {chain}, so no rule can jump to a \
-         chain of that name ({errno}): look at it with `nft list chain {} nat {chain}`, and remove or rename it",
-        family.nft_name()
-    )]
-    ChainNameTaken {
-        /// The family of the table.
-        family: Family,
-        /// The chain.
-        chain: String,
-        /// What the kernel said.
-        errno: Errno,
-    },
-
-    /// The table belongs to another program, and the kernel lets no one else change it.
-    #[error(
-        "{mode} mode: nothing was changed: the kernel refused `{what}` (EPERM), because the table {table} belongs to \
-         another program (flags owner): find it with `nft list table {table}`, and stop that program or have it use a table \
-         of another name"
-    )]
-    TableOwned {
-        /// The mode in use.
-        mode: Mode,
-        /// The change that was refused.
-        what: String,
-        /// The table, with its family, as nft writes it.
-        table: String,
-    },
-
-    /// A chain of proxy-init's cannot be deleted, because something else leads to it.
-    #[error(
-        "{mode} mode: nothing was changed: the kernel refused `{what}` (EBUSY), because a rule or a verdict map in the \
-         table {table} still leads to that chain: find it with `nft list table {table}`, delete it, and run proxy-init again"
-    )]
-    ChainInUse {
-        /// The mode in use.
-        mode: Mode,
-        /// The change that was refused.
-        what: String,
-        /// The table, with its family, as nft writes it.
-        table: String,
-    },
-
-    /// The proxy's user or group does not exist in this user namespace.
-    #[error(
-        "{mode} mode: nothing was changed: id {ids} is not mapped in this user namespace, so no rule can be about it \
-         (`{rule}`): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
-         mapped id with --proxy-uid or --proxy-gid (--skip-uid, --skip-gid)"
-    )]
-    UnmappedOwner {
-        /// The mode in use.
-        mode: Mode,
-        /// The rule, as an iptables command.
-        rule: String,
-        /// The id, or the range, which one line of the map has to have.
-        ids: IdRange,
-    },
-
-    /// The network namespace belongs to another user namespace, which can't be entered.
-    #[error(
-        "{mode} mode: nothing was changed: the kernel refuses `{rule}` (EINVAL): the network namespace belongs to \
-         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from there, \
-         which takes CAP_SYS_ADMIN: use native mode, whose rules compare with the pod's own ids"
-    )]
-    ForeignOwner {
-        /// The mode in use.
-        mode: Mode,
-        /// The rule, as an iptables command.
-        rule: String,
-    },
-
-    /// The rules do not fit into the socket's send buffer.
-    #[error(
-        "{mode} mode: nothing was changed: the rules are {bytes} bytes, more than the socket may send at once \
-         (EMSGSIZE): raise the sysctl net.core.wmem_max on the node above half of that, or ignore ranges instead of \
-         single ports"
-    )]
-    BatchTooLarge {
-        /// The mode in use.
-        mode: Mode,
-        /// The size of the batch.
-        bytes: usize,
-    },
-
-    /// A rule has a part that the mode has no way to write.
-    #[error("{mode} mode: nothing was changed: `{rule}` cannot be written: {what}")]
-    Unwritable {
-        /// The mode in use.
-        mode: Mode,
-        /// The rule, as the command that would add it.
-        rule: String,
-        /// The part.
-        what: String,
-    },
-
-    /// Another program kept changing the rules.
-    #[error(
-        "{mode} mode: nothing was changed: another program changed this namespace's rules during each of {tries} tries \
-         (ERESTART): find it with `nft monitor`, and run proxy-init again"
-    )]
-    Contended {
-        /// The mode in use.
-        mode: Mode,
-        /// How often it was tried.
-        tries: u32,
-    },
-
-    /// The kernel refused something for a reason that has no error of its own here.
-    #[error(
-        "{mode} mode: nothing was changed: the kernel refused `{what}`: {errno}{text}: please report this line with \
-         the kernel's version (uname -r)"
-    )]
-    Refused {
-        /// The mode in use.
-        mode: Mode,
-        /// The rule, as an iptables command, or another change.
-        what: String,
-        /// What the kernel said.
-        errno: Errno,
-        /// The kernel's explanation in quotes; often empty.
-        text: String,
-    },
-
-    /// A system call on the netlink socket failed.
-    #[error(
-        "{mode} mode: nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: {}",
-        netlink_advice(*errno)
-    )]
-    Netlink {
-        /// The mode in use.
-        mode: Mode,
-        /// The call.
-        call: &'static str,
-        /// How it failed.
-        errno: Errno,
-    },
-
-    /// The kernel's answer makes no sense.
-    #[error(
-        "{mode} mode: the kernel's answer is cut off or garbled, so it is not known whether the rules are installed: \
-         check with `proxy-init verify`, and report this line with the kernel's version (uname -r)"
-    )]
-    Garbled {
-        /// The mode in use.
-        mode: Mode,
-    },
-
-    /// The kernel took the change, but its answer was lost.
-    #[error(
-        "{mode} mode: the kernel took the rules, but its answer could not be received ({errno}), so it is not known \
-         whether the rules are installed: check with `proxy-init verify`"
-    )]
-    Unanswered {
-        /// The mode in use.
-        mode: Mode,
-        /// How receiving failed.
-        errno: Errno,
-    },
-
-    /// The kernel's answer to a question about the rules makes no sense.
-    #[error(
-        "{mode} mode: cannot read this network namespace's rules: the kernel's answer is cut off or garbled: please \
-         report this line with the kernel's version (uname -r)"
-    )]
-    GarbledDump {
-        /// The mode in use.
-        mode: Mode,
-    },
-
-    /// The rules change faster than they can be read.
-    #[error(
-        "{mode} mode: cannot read this network namespace's rules: another program changed them during each try, for two \
-         seconds: find it with `nft monitor`, and run proxy-init again"
-    )]
-    KeepsChanging {
-        /// The mode in use.
-        mode: Mode,
-    },
+    /// A mode could not do its work, and why.
+    #[error("{0} mode: {1}")]
+    InMode(Mode, ModeError),
 
     /// A connection that is to be explained has no route.
     #[error(
@@ -270,33 +61,11 @@ pub enum Error {
         flag: &'static str,
     },
 
-    /// The rules could not be seen.
-    #[error("{mode} mode: cannot read this network namespace's rules: {reason}")]
-    Unseen {
-        /// The mode in use.
-        mode: Mode,
-        /// Why not.
-        reason: String,
-    },
-
     /// The rules by which `auto` chooses a mode could not be seen.
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
     CannotChoose {
         /// Why not.
         reason: String,
-    },
-
-    /// The table is dormant, and rules in it do nothing.
-    #[error(
-        "{mode} mode: nothing was changed: the table {table} is dormant, so rules in it would do nothing, and waking it up \
-         would wake up everything in it: look at it with `nft list table {table}`, and wake it up with `nft add table \
-         {table}`, or delete it"
-    )]
-    Dormant {
-        /// The mode in use.
-        mode: Mode,
-        /// The table, with its family, as nft writes it.
-        table: String,
     },
 
     /// A pod is about to install its rules in the node's own network namespace.
@@ -329,19 +98,6 @@ pub enum Error {
         errno: Errno,
         /// What to do about that.
         advice: &'static str,
-    },
-
-    /// Another backend holds proxy-init's rules already, and connections would be redirected twice.
-    #[error(
-        "{mode} mode: nothing was changed: {other} mode holds proxy-init's rules already, and both together would \
-         redirect connections twice: remove those with `proxy-init uninstall`, or in the same run with \
-         --replace-other-backend"
-    )]
-    OtherBackend {
-        /// The mode that was asked for.
-        mode: Mode,
-        /// The one that holds the rules.
-        other: Mode,
     },
 
     /// Another backend was given rules of proxy-init's while this one installed them.
@@ -586,21 +342,25 @@ impl Error {
     /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
     /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
-        matches!(self, Error::Lacks { .. } | Error::ForeignOwner { .. })
+        let lack = |error: &ModeError| matches!(error, ModeError::Lacks { .. } | ModeError::ForeignOwner(_));
+        matches!(self, Error::InMode(_, error) if lack(error))
     }
 
     /// Whether it says that this host lacks something which another mode does without.
     pub(crate) fn is_mended_by_another_mode(&self) -> bool {
-        matches!(
-            self,
-            Error::NoCommand { .. }
-                | Error::NoLegacyTables { .. }
-                | Error::ForeignOwner { .. }
-                | Error::Lacks {
-                    lack: Lack::Extension { .. },
-                    ..
-                }
-        )
+        match self {
+            Error::NoCommand { .. } | Error::NoLegacyTables { .. } => true,
+            Error::InMode(_, ModeError::Lacks { lack, .. }) => matches!(lack, Lack::Extension { .. }),
+            Error::InMode(_, ModeError::ForeignOwner(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl ModeError {
+    /// As an error of this mode.
+    pub(crate) fn in_mode(self, mode: Mode) -> Error {
+        Error::InMode(mode, self)
     }
 }
 
@@ -648,32 +408,35 @@ mod tests {
     }
 
     fn refused() -> Box<Error> {
-        Box::new(Error::NotPermitted {
-            mode: Mode::Nft,
-            lacking: Privilege::Change,
-        })
+        Box::new(ModeError::NotPermitted(Privilege::Change).in_mode(Mode::Nft))
     }
 
     /// Which errors there are; the compiler says so if one is left out.
     macro_rules! named {
-        ($($name:ident)*) => {
-            const NAMES: &[&str] = &[$(stringify!($name)),*];
+        ($type:ident $name:ident $names:ident: $($variant:ident)*) => {
+            const $names: &[&str] = &[$(stringify!($variant)),*];
 
-            fn name(error: &Error) -> &'static str {
+            fn $name(error: &$type) -> &'static str {
                 match error {
-                    $(Error::$name { .. } => stringify!($name),)*
+                    $($type::$variant { .. } => stringify!($variant),)*
                 }
             }
         };
     }
 
     named! {
-        NotPermitted Lacks OtherBaseChain ChainNameTaken TableOwned ChainInUse UnmappedOwner ForeignOwner
-        BatchTooLarge Unwritable Contended Refused Netlink Garbled Unanswered GarbledDump KeepsChanging NoRoute
-        NoConnection NoDevice Unseen CannotChoose Dormant HostNetwork Netns Sysctl OtherBackend
+        Error name NAMES:
+        InMode NoRoute NoConnection NoDevice CannotChoose HostNetwork Netns Sysctl
         InstalledMeanwhile InstalledUnchecked PartlyUninstalled ReplacedEachOther NotReplaced Fallback NoCommand
         CommandFailed CommandHung CommandRefused NoEffect LockHeld LockFile NoLegacyTables RolledBack
         NotRolledBack CountersLost LegacyUnreadable LegacyUnwritable
+    }
+
+    named! {
+        ModeError mode_name MODE_NAMES:
+        NotPermitted Lacks OtherBaseChain ChainNameTaken TableOwned ChainInUse UnmappedOwner ForeignOwner
+        BatchTooLarge Unwritable Contended Refused Netlink Garbled Unanswered GarbledDump KeepsChanging
+        Unseen Dormant OtherBackend
     }
 
     /// One of each.
@@ -683,9 +446,9 @@ mod tests {
         let (family, chain) = (Family::V4, "PROXY_INIT_OUTPUT".to_owned());
         let (table, stderr) = ("ip nat".to_owned(), "words".to_owned());
         let (path, command) = (PathBuf::from("/path"), PathBuf::from("/sbin/iptables-legacy-restore"));
-        let permitted = |lacking| Error::NotPermitted { mode, lacking };
-        let lacks = |lack| Error::Lacks { mode, lack, errno };
-        vec![
+        let permitted = ModeError::NotPermitted;
+        let lacks = |lack| ModeError::Lacks { lack, errno };
+        let in_mode = [
             permitted(Privilege::Change),
             permitted(Privilege::Read),
             permitted(Privilege::Capability("CAP_NET_RAW".to_owned())),
@@ -697,30 +460,48 @@ mod tests {
                 rule: rule.clone(),
                 module: "xt_owner",
                 option: "CONFIG",
+                instead: mode,
             }),
-            Error::OtherBaseChain {
+            ModeError::OtherBaseChain {
                 family,
                 chain: chain.clone(),
                 errno,
             },
-            Error::ChainNameTaken { family, chain, errno },
-            Error::TableOwned {
-                mode,
+            ModeError::ChainNameTaken { family, chain, errno },
+            ModeError::TableOwned {
                 what: what.clone(),
                 table: table.clone(),
             },
-            Error::ChainInUse {
-                mode,
+            ModeError::ChainInUse {
                 what: what.clone(),
                 table,
             },
-            Error::Unanswered { mode, errno },
-            Error::GarbledDump { mode },
-            Error::KeepsChanging { mode },
-            Error::Unseen {
-                mode,
-                reason: "reason".to_owned(),
+            ModeError::Unanswered(errno),
+            ModeError::GarbledDump,
+            ModeError::KeepsChanging,
+            ModeError::Unseen("reason".to_owned()),
+            ModeError::Dormant("ip nat".to_owned()),
+            ModeError::UnmappedOwner {
+                rule: rule.clone(),
+                ids: "2102".parse().unwrap(),
             },
+            ModeError::Unwritable {
+                rule: rule.clone(),
+                what: what.clone(),
+            },
+            ModeError::ForeignOwner(rule),
+            ModeError::BatchTooLarge(1),
+            ModeError::Contended(2),
+            ModeError::Refused {
+                what,
+                errno,
+                text: String::new(),
+            },
+            ModeError::Netlink { call: "socket", errno },
+            ModeError::Garbled,
+            ModeError::OtherBackend(Mode::Legacy),
+        ];
+        let mut all = vec![
             Error::NoRoute {
                 to: [192, 0, 2, 1].into(),
                 from: Some([192, 0, 2, 2].into()),
@@ -734,10 +515,6 @@ mod tests {
                 device: "eth1".to_owned(),
                 flag: "--in",
             },
-            Error::Dormant {
-                mode,
-                table: "ip nat".to_owned(),
-            },
             Error::InstalledMeanwhile {
                 mode,
                 other: Mode::Legacy,
@@ -748,31 +525,6 @@ mod tests {
                 other: Mode::Legacy,
                 not_removed: Some(refused()),
             },
-            Error::UnmappedOwner {
-                mode,
-                rule: rule.clone(),
-                ids: "2102".parse().unwrap(),
-            },
-            Error::Unwritable {
-                mode,
-                rule: rule.clone(),
-                what: what.clone(),
-            },
-            Error::ForeignOwner { mode, rule },
-            Error::BatchTooLarge { mode, bytes: 1 },
-            Error::Contended { mode, tries: 2 },
-            Error::Refused {
-                mode,
-                what,
-                errno,
-                text: String::new(),
-            },
-            Error::Netlink {
-                mode,
-                call: "socket",
-                errno,
-            },
-            Error::Garbled { mode },
             Error::CannotChoose { reason: String::new() },
             Error::HostNetwork,
             Error::Netns {
@@ -785,10 +537,6 @@ mod tests {
                 path: "/proc",
                 errno,
                 advice: "advice",
-            },
-            Error::OtherBackend {
-                mode,
-                other: Mode::Legacy,
             },
             Error::NotReplaced {
                 mode,
@@ -851,7 +599,11 @@ mod tests {
             },
             Error::LegacyUnwritable { family, errno },
             Error::LegacyUnreadable { family, errno },
-        ]
+        ];
+        let kinds: HashSet<_> = in_mode.iter().map(mode_name).collect();
+        assert_eq!(kinds, MODE_NAMES.iter().copied().collect(), "one of each");
+        all.extend(in_mode.map(|error| error.in_mode(mode)));
+        all
     }
 
     /// Whether the text has these words, each `…` between them standing for anything.

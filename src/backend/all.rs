@@ -6,7 +6,7 @@ use super::Removed;
 use super::legacy::{self, Commands, Legacy};
 use super::native;
 use super::nft;
-use crate::error::{Error, PRIVILEGE};
+use crate::error::{Error, ModeError, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
 use crate::nf_tables::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
@@ -38,10 +38,10 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
     let found = nf_tables()?;
     match found.unseen(Subsystem::NfTables) {
         // A process that may not read nf_tables may not change legacy tables either; that attempt explains it better.
-        Some(unseen) if !unseen.not_permitted => Err(Error::Unseen {
-            mode: Mode::Legacy,
-            reason: format!("nf_tables: {}", unseen.reason),
-        }),
+        Some(unseen) if !unseen.not_permitted => {
+            let reason = format!("nf_tables: {}", unseen.reason);
+            Err(ModeError::Unseen(reason).in_mode(Mode::Legacy))
+        }
         _ => Ok([Mode::Nft, Mode::Native]
             .into_iter()
             .filter(|&mode| found.holds(mode))
@@ -55,10 +55,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
 /// Why it couldn't.
 pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
     match found.unseen(mode.subsystem()) {
-        Some(unseen) => Err(Error::Unseen {
-            mode,
-            reason: unseen.reason.clone(),
-        }),
+        Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
         None => Ok(()),
     }
 }
@@ -105,7 +102,7 @@ fn nf_tables() -> Result<Found, Error> {
         // The kernel has nfnetlink, but no nf_tables (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
         Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Ok(Found::default()),
         Err(ReadError::Socket(errno)) => Ok(not_known(errno)),
-        Err(error) => Err(refusal::unreadable(Mode::Nft, error)),
+        Err(error) => Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     }
 }
 
@@ -172,14 +169,14 @@ impl Plan<'_> {
         }
     }
 
-    fn fresh(&self) -> Result<Vec<Edit<'_>>, Error> {
+    fn fresh(&self) -> Result<Vec<Edit<'_>>, ModeError> {
         match self {
             Self::Nft(rulesets) => Ok(nft::fresh(rulesets)),
             Self::Native(table) => native::fresh(table),
         }
     }
 
-    fn install_edits(&self, tables: &[Table]) -> Result<Vec<Edit<'_>>, Error> {
+    fn install_edits(&self, tables: &[Table]) -> Result<Vec<Edit<'_>>, ModeError> {
         match self {
             Self::Nft(rulesets) => nft::install_edits(tables, rulesets),
             Self::Native(table) => native::install_edits(tables, table),
@@ -189,13 +186,14 @@ impl Plan<'_> {
     /// Installs the rules if nothing has been committed to this namespace's nf_tables yet, so that the other mode can't
     /// have rules there either. Returns whether it did.
     pub(crate) fn install_if_fresh(&self) -> Result<bool, Error> {
-        let mode = self.mode();
-        match commit_fresh(mode, &self.fresh()?)? {
+        let in_mode = |error: ModeError| error.in_mode(self.mode());
+        let outcome = self.fresh().and_then(|edits| commit_fresh(&edits));
+        match outcome.map_err(in_mode)? {
             Outcome::Committed => Ok(true),
             Outcome::OtherGeneration => Ok(false),
             // The caller then reads what the namespace holds, which shows what became of the batch.
-            Outcome::Unanswered(_) if can_be_read(mode) => Ok(false),
-            Outcome::Unanswered(errno) => Err(not_known(mode, errno)),
+            Outcome::Unanswered(_) if can_be_read() => Ok(false),
+            Outcome::Unanswered(errno) => Err(in_mode(not_known(errno))),
         }
     }
 
@@ -203,18 +201,19 @@ impl Plan<'_> {
     /// proxy-init has rules in the other mode, the same transaction removes them if `replace` is set; otherwise that is an
     /// error. Unless `try_fresh` is set, the namespace is known not to be fresh.
     pub(crate) fn install(&self, replace: bool, try_fresh: bool) -> Result<Done, Error> {
-        let mode = self.mode();
+        let in_mode = |error: ModeError| error.in_mode(self.mode());
         let mut replaced = None;
-        let fresh = try_fresh.then(|| self.fresh()).transpose()?;
-        let changed = transact(mode, fresh.as_deref(), |tables| {
+        let fresh = try_fresh.then(|| self.fresh()).transpose().map_err(in_mode)?;
+        let changed = transact(fresh.as_deref(), |tables| {
             let (other, mut edits) = self.remove_other(tables);
             if !edits.is_empty() && !replace {
-                return Err(Error::OtherBackend { mode, other });
+                return Err(ModeError::OtherBackend(other));
             }
             replaced = replaced.or((!edits.is_empty()).then_some(other));
             edits.extend(self.install_edits(tables)?);
             Ok(edits)
-        })?;
+        });
+        let changed = changed.map_err(in_mode)?;
         Ok(Done { changed, replaced })
     }
 }
@@ -222,15 +221,18 @@ impl Plan<'_> {
 /// Whether the kernel commits all of these together, in a namespace in which nothing has ever been committed. Only an
 /// answer that it did is one: which of them it refuses, [`check_each`] tells.
 pub(crate) fn commits(plans: &[Plan<'_>]) -> bool {
-    let edits: Result<Vec<_>, Error> = plans.iter().map(Plan::fresh).collect();
+    let edits: Result<Vec<_>, ModeError> = plans.iter().map(Plan::fresh).collect();
     edits.is_ok_and(|edits| {
         let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
-        matches!(commit_fresh(Mode::Nft, &edits), Ok(Outcome::Committed))
+        matches!(commit_fresh(&edits), Ok(Outcome::Committed))
     })
 }
 
 /// Whether the kernel would accept each of these. It checks all of them in one batch as it would before a commit, but
 /// nothing is committed.
 pub(crate) fn check_each(plans: &[Plan<'_>]) -> Vec<Result<(), Error>> {
-    commit::check_each(plans.iter().map(|plan| (plan.mode(), plan.fresh())))
+    let results = commit::check_each(plans.iter().map(Plan::fresh)).into_iter().zip(plans);
+    results
+        .map(|(result, plan)| result.map_err(|error| error.in_mode(plan.mode())))
+        .collect()
 }

@@ -114,11 +114,13 @@ pub enum Lack {
         module: &'static str,
         /// The kernel option that builds the module.
         option: &'static str,
+        /// A mode that does without it.
+        instead: Mode,
     },
 }
 
 impl Lack {
-    pub(super) fn remedy(&self, mode: Mode) -> String {
+    pub(super) fn remedy(&self) -> String {
         const LEGACY: &str = "use --iptables-mode legacy";
         let (modules, options, instead) = match self {
             Self::NfTables => ("the module nf_tables", "CONFIG_NF_TABLES", LEGACY),
@@ -128,10 +130,15 @@ impl Lack {
                 "without IPv6, pass --ipv6=false",
             ),
             Self::NatChains(_) => ("the module nft_chain_nat", "CONFIG_NFT_NAT", LEGACY),
-            Self::Extension { module, option, .. } => {
-                let instead = match mode {
-                    Mode::Native => LEGACY,
-                    Mode::Nft | Mode::Legacy => "use --iptables-mode native, which needs no xt module",
+            Self::Extension {
+                module,
+                option,
+                instead,
+                ..
+            } => {
+                let instead = match instead {
+                    Mode::Native => "use --iptables-mode native, which needs no xt module",
+                    Mode::Nft | Mode::Legacy => LEGACY,
                 };
                 return format!("load the module {module} on the node ({option}), or {instead}");
             }

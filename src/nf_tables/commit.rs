@@ -7,11 +7,10 @@ use nix::errno::Errno;
 use super::edit::{self, Edit};
 use super::read::{self, Snapshot, back_off};
 use super::refusal;
-use crate::error::{self, Error};
+use crate::error::{self, ModeError};
 use crate::netlink::user_namespace::UserNamespace;
 use crate::netlink::{CommitError, FinishedBatch, Generation, Socket};
 use crate::rules::Table;
-use crate::wanted::Mode;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.
@@ -29,36 +28,32 @@ pub(crate) enum Outcome {
 }
 
 /// Opens a socket to nf_tables in the thread's network namespace.
-pub(crate) fn open(mode: Mode) -> Result<Socket, Error> {
-    Socket::open().map_err(|errno| refusal::no_socket(mode, errno))
+pub(crate) fn open() -> Result<Socket, ModeError> {
+    Socket::open().map_err(refusal::no_socket)
 }
 
 /// Reads what nf_tables holds.
-pub(crate) fn snapshot(mode: Mode, socket: &Socket) -> Result<Snapshot, Error> {
-    read::snapshot(socket).map_err(|error| refusal::unreadable(mode, error))
+pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
+    read::snapshot(socket).map_err(refusal::unreadable)
 }
 
 /// Commits the edits if the ruleset is at this generation.
-pub(crate) fn commit(
-    mode: Mode,
-    socket: &Socket,
-    edits: &[Edit<'_>],
-    generation: Generation,
-) -> Result<Outcome, Error> {
-    let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(mode, &error))?;
-    match send(mode, socket, &batch) {
+pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<Outcome, ModeError> {
+    let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(&error))?;
+    match send(socket, edits, &batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
         Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
-        Err(error) => Err(refusal::explain(mode, socket, edits, &batch, error)),
+        Err(error) => Err(refusal::explain(socket, edits, &batch, error)),
     }
 }
 
 /// Sends a batch. A rule on an owner is refused (EINVAL) unless it comes from the user namespace that the network namespace
 /// belongs to (`owner_check`, net/netfilter/xt_owner.c): where that is another one which may be entered, the batch is sent from
 /// there. Nobody asks for it before the kernel has refused, in milliseconds, but where the process has opened the namespace.
-fn send(mode: Mode, socket: &Socket, batch: &FinishedBatch) -> Result<(), CommitError> {
-    if mode == Mode::Nft
+fn send(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch) -> Result<(), CommitError> {
+    let is_of_xtables = |edit: &Edit<'_>| matches!(edit, Edit::AddRule(new) if new.is_of_xtables());
+    if edits.iter().any(is_of_xtables)
         && let Some(owner) = UserNamespace::of_opened()
     {
         match socket.send_batch_from(&owner, batch) {
@@ -80,8 +75,8 @@ fn send(mode: Mode, socket: &Socket, batch: &FinishedBatch) -> Result<(), Commit
 
 /// Commits the edits if nothing has ever been committed in this namespace; otherwise the outcome is
 /// [`Outcome::OtherGeneration`].
-pub(crate) fn commit_fresh(mode: Mode, edits: &[Edit<'_>]) -> Result<Outcome, Error> {
-    commit(mode, &open(mode)?, edits, Generation::FRESH)
+pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<Outcome, ModeError> {
+    commit(&open()?, edits, Generation::FRESH)
 }
 
 /// Whether the kernel would accept each of these lists of edits. It checks all of them in one batch as it would before
@@ -89,34 +84,33 @@ pub(crate) fn commit_fresh(mode: Mode, edits: &[Edit<'_>]) -> Result<Outcome, Er
 /// error of its own; discarding the batch takes milliseconds, however many messages there are. A list that is an
 /// error already is that error.
 pub(crate) fn check_each<'a>(
-    lists: impl IntoIterator<Item = (Mode, Result<Vec<Edit<'a>>, Error>)>,
-) -> Vec<Result<(), Error>> {
+    lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
+) -> Vec<Result<(), ModeError>> {
     let mut edits = Vec::new();
     let parts: Vec<_> = lists
         .into_iter()
-        .map(|(mode, list)| {
+        .map(|list| {
             let first = edits.len();
             // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
-            let known = list.and_then(|list| {
-                edit::trial(&list).map_err(|error| refusal::unwritten(mode, &error))?;
+            list.and_then(|list| {
+                edit::trial(&list).map_err(|error| refusal::unwritten(&error))?;
                 edits.extend(list);
-                Ok(())
-            });
-            (mode, first..edits.len(), known)
+                Ok(first..edits.len())
+            })
         })
         .collect();
     let batch = edit::trial(&edits);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(Mode::Nft, socket, batch).err(),
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(socket, &edits, batch).err(),
         _ => None,
     };
-    let outcome = |(mode, range, known): (_, Range<usize>, Result<(), Error>)| {
-        known?;
-        let batch = batch.as_ref().map_err(|error| refusal::unwritten(mode, error))?;
-        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(mode, errno))?;
+    let outcome = |range: Result<Range<usize>, ModeError>| {
+        let range = range?;
+        let batch = batch.as_ref().map_err(refusal::unwritten)?;
+        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
         match refused.as_ref().and_then(|error| error.among(range)) {
-            Some(error) => Err(refusal::explain(mode, socket, &edits, batch, error)),
+            Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
             None => Ok(()),
         }
     };
@@ -127,14 +121,13 @@ pub(crate) fn check_each<'a>(
 /// which nothing has ever been committed, and are tried first, without reading anything. Otherwise `plan` is given the tables
 /// and returns the edits, or none if nothing needs to change. Returns whether anything was changed.
 pub(crate) fn transact<'a>(
-    mode: Mode,
     fresh: Option<&[Edit<'_>]>,
-    mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, Error>,
-) -> Result<bool, Error> {
+    mut plan: impl FnMut(&[Table]) -> Result<Vec<Edit<'a>>, ModeError>,
+) -> Result<bool, ModeError> {
     // A batch of which it isn't known whether it was committed, and the generation that it was for.
     let mut unanswered = None;
     if let Some(edits) = fresh {
-        match commit_fresh(mode, edits)? {
+        match commit_fresh(edits)? {
             Outcome::Committed => return Ok(true),
             Outcome::OtherGeneration => {}
             Outcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
@@ -143,44 +136,37 @@ pub(crate) fn transact<'a>(
     for attempt in 0..TRIES {
         back_off(attempt);
         // A new socket for each attempt: answers that an earlier one has not received are gone with it.
-        let read = open(mode).and_then(|socket| Ok((snapshot(mode, &socket)?, socket)));
+        let read = open().and_then(|socket| Ok((snapshot(&socket)?, socket)));
         let (snapshot, socket) = match (read, unanswered) {
             (Ok(read), _) => read,
             (Err(error), None) => return Err(error),
-            (Err(_), Some((_, errno))) => return Err(not_known(mode, errno)),
+            (Err(_), Some((_, errno))) => return Err(not_known(errno)),
         };
         let edits = plan(&snapshot.tables)?;
         match unanswered {
             // Whatever became of the earlier batch, the ruleset is now as it should be.
             _ if edits.is_empty() => return Ok(unanswered.is_some()),
             Some((generation, errno)) if generation == snapshot.generation => {
-                return Err(Error::Netlink {
-                    mode,
-                    call: "recv",
-                    errno: error::Errno::of(errno),
-                });
+                return Err(refusal::failed("recv", errno));
             }
-            Some((_, errno)) => return Err(not_known(mode, errno)),
+            Some((_, errno)) => return Err(not_known(errno)),
             None => {}
         }
-        match commit(mode, &socket, &edits, snapshot.generation)? {
+        match commit(&socket, &edits, snapshot.generation)? {
             Outcome::Committed => return Ok(true),
             Outcome::OtherGeneration => {}
             Outcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
         }
     }
-    Err(Error::Contended { mode, tries: TRIES })
+    Err(ModeError::Contended(TRIES))
 }
 
 /// Whether what nf_tables holds can be read.
-pub(crate) fn can_be_read(mode: Mode) -> bool {
-    open(mode).and_then(|socket| snapshot(mode, &socket)).is_ok()
+pub(crate) fn can_be_read() -> bool {
+    open().and_then(|socket| snapshot(&socket)).is_ok()
 }
 
 /// The error about a batch of which it isn't known whether it was committed.
-pub(crate) fn not_known(mode: Mode, errno: Errno) -> Error {
-    Error::Unanswered {
-        mode,
-        errno: error::Errno::of(errno),
-    }
+pub(crate) fn not_known(errno: Errno) -> ModeError {
+    ModeError::Unanswered(error::Errno::of(errno))
 }

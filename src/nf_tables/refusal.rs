@@ -7,146 +7,114 @@ use std::io::Read as _;
 use nix::errno::Errno;
 
 use super::edit::{Edit, Unwritten};
-use crate::error::{self, Error, Lack, Privilege};
+use crate::error::{self, Lack, ModeError, Privilege};
 use crate::netlink::user_namespace::{UserNamespace, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::{Rule, TableFamily};
 use crate::wanted::{IdRange, Mode, owner};
 
 /// The socket could not be opened.
-pub(crate) fn no_socket(mode: Mode, errno: Errno) -> Error {
+pub(crate) fn no_socket(errno: Errno) -> ModeError {
     match errno {
-        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lacks(mode, Lack::NfTables, errno),
-        _ => Error::Netlink {
-            mode,
-            call: "socket",
-            errno: error::Errno::of(errno),
-        },
+        Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lacks(Lack::NfTables, errno),
+        _ => failed("socket", errno),
     }
 }
 
 /// The namespace's rules could not be read.
-pub(crate) fn unreadable(mode: Mode, error: ReadError) -> Error {
+pub(crate) fn unreadable(error: ReadError) -> ModeError {
     match error {
-        ReadError::Socket(Errno::EPERM) => Error::NotPermitted {
-            mode,
-            lacking: Privilege::Read,
-        },
+        ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
         // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
-        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lacks(mode, Lack::NfTables, errno),
-        ReadError::Socket(errno) => Error::Unseen {
-            mode,
-            reason: error::Errno::of(errno).to_string(),
-        },
-        ReadError::Malformed(_) => Error::GarbledDump { mode },
-        ReadError::Interrupted => Error::KeepsChanging { mode },
+        ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lacks(Lack::NfTables, errno),
+        ReadError::Socket(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
+        ReadError::Malformed(_) => ModeError::GarbledDump,
+        ReadError::Interrupted => ModeError::KeepsChanging,
     }
 }
 
 /// The batch was refused. The kernel reports every bad message. The first one is the cause: later ones may fail only
 /// because the first did not make what they refer to.
-pub(crate) fn explain(
-    mode: Mode,
-    socket: &Socket,
-    edits: &[Edit<'_>],
-    batch: &FinishedBatch,
-    error: CommitError,
-) -> Error {
+pub(crate) fn explain(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch, error: CommitError) -> ModeError {
     match error {
-        CommitError::NotSent(Errno::EMSGSIZE) => Error::BatchTooLarge {
-            mode,
-            bytes: batch.0.len(),
-        },
-        CommitError::NotSent(errno) => Error::Netlink {
-            mode,
-            call: "send",
-            errno: error::Errno::of(errno),
-        },
-        CommitError::Unanswered(errno) => Error::Unanswered {
-            mode,
-            errno: error::Errno::of(errno),
-        },
-        CommitError::Malformed(_) => Error::Garbled { mode },
-        CommitError::OtherGeneration => Error::Contended { mode, tries: 1 },
-        CommitError::Refused(Errno::EPERM, _) => Error::NotPermitted {
-            mode,
-            lacking: Privilege::Change,
-        },
-        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => {
-            lacks(mode, Lack::NfTables, errno)
-        }
-        CommitError::Refused(errno, text) => refused(mode, "the batch", errno, &text),
+        CommitError::NotSent(Errno::EMSGSIZE) => ModeError::BatchTooLarge(batch.0.len()),
+        CommitError::NotSent(errno) => failed("send", errno),
+        CommitError::Unanswered(errno) => ModeError::Unanswered(error::Errno::of(errno)),
+        CommitError::Malformed(_) => ModeError::Garbled,
+        CommitError::OtherGeneration => ModeError::Contended(1),
+        CommitError::Refused(Errno::EPERM, _) => ModeError::NotPermitted(Privilege::Change),
+        CommitError::Refused(errno @ (Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT), _) => lacks(Lack::NfTables, errno),
+        CommitError::Refused(errno, text) => refused("the batch", errno, &text),
         CommitError::Messages(failures) => match failures.first() {
-            Some(failure) => message(mode, socket, edits, failure),
-            None => Error::Garbled { mode },
+            Some(failure) => message(socket, edits, failure),
+            None => ModeError::Garbled,
         },
     }
 }
 
-fn message(mode: Mode, socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> Error {
+fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError {
     let edit = usize::try_from(failure.sequence)
         .ok()
         .and_then(|sequence| edits.get(sequence.checked_sub(1)?));
     let Some(edit) = edit else {
-        return refused(mode, "the batch", failure.errno, &failure.text);
+        return refused("the batch", failure.errno, &failure.text);
     };
     let (errno, what) = (failure.errno, edit.to_string());
     let kept = error::Errno::of(errno);
-    let refused = || refused(mode, &what, errno, &failure.text);
+    let refused = || refused(&what, errno, &failure.text);
     let table = edit.table();
     let (family, families) = match table.family {
         TableFamily::Ip(family) => (Some(family), family.to_string()),
         other => (None, other.to_string()),
     };
-    // Without CAP_NET_ADMIN the whole batch would have been refused (nfnetlink_rcv), so EPERM for a single message
-    // means that another program owns the table (nft_table_lookup).
-    if errno == Errno::EPERM {
-        return Error::TableOwned {
-            mode,
-            what,
-            table: table.to_string(),
-        };
-    }
     match (edit, family, errno) {
+        // Without CAP_NET_ADMIN the whole batch would have been refused (nfnetlink_rcv), so EPERM for a single message
+        // means that another program owns the table (nft_table_lookup).
+        (_, _, Errno::EPERM) => {
+            let table = table.to_string();
+            ModeError::TableOwned { what, table }
+        }
         (Edit::AddTable(_), _, Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => {
-            lacks(mode, Lack::Tables(families), errno)
+            lacks(Lack::Tables(families), errno)
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
         (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
-            Error::OtherBaseChain {
+            ModeError::OtherBaseChain {
                 family,
                 chain: chain.to_string(),
                 errno: kept,
             }
         }
         (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
-            lacks(mode, Lack::NatChains(families), errno)
+            lacks(Lack::NatChains(families), errno)
         }
-        (Edit::DeleteChain(..), _, Errno::EBUSY) => Error::ChainInUse {
-            mode,
-            what,
-            table: table.to_string(),
-        },
+        (Edit::DeleteChain(..), _, Errno::EBUSY) => {
+            let table = table.to_string();
+            ModeError::ChainInUse { what, table }
+        }
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Edit::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => Error::ChainNameTaken {
-            family,
-            chain: new.chain.counterpart().to_string(),
-            errno: kept,
-        },
-        (Edit::AddRule(new), _, Errno::EINVAL) => unmapped(mode, new.rule, edit)
-            .or_else(|| foreign(mode, new.rule, edit))
+        (Edit::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => {
+            ModeError::ChainNameTaken {
+                family,
+                chain: new.chain.counterpart().to_string(),
+                errno: kept,
+            }
+        }
+        (Edit::AddRule(new), _, Errno::EINVAL) => unmapped(new.rule, edit)
+            .or_else(|| foreign(new.rule, edit))
             .unwrap_or_else(refused),
         (Edit::AddRule(new), _, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
             Some((name, module, option)) => {
-                let rule = what;
                 let lack = Lack::Extension {
                     name,
-                    rule,
+                    rule: what,
                     module,
                     option,
+                    // nft mode's rules need xt modules, native mode's don't.
+                    instead: family.map_or(Mode::Legacy, |_| Mode::Native),
                 };
-                lacks(mode, lack, errno)
+                lacks(lack, errno)
             }
             None => refused(),
         },
@@ -154,17 +122,18 @@ fn message(mode: Mode, socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -
     }
 }
 
-fn lacks(mode: Mode, lack: Lack, errno: Errno) -> Error {
-    Error::Lacks {
-        mode,
-        lack,
-        errno: error::Errno::of(errno),
-    }
+fn lacks(lack: Lack, errno: Errno) -> ModeError {
+    let errno = error::Errno::of(errno);
+    ModeError::Lacks { lack, errno }
 }
 
-fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
-    Error::Refused {
-        mode,
+pub(super) fn failed(call: &'static str, errno: Errno) -> ModeError {
+    let errno = error::Errno::of(errno);
+    ModeError::Netlink { call, errno }
+}
+
+fn refused(what: &str, errno: Errno, text: &str) -> ModeError {
+    ModeError::Refused {
         what: what.to_owned(),
         errno: error::Errno::of(errno),
         text: if text.is_empty() {
@@ -177,35 +146,27 @@ fn refused(mode: Mode, what: &str, errno: Errno, text: &str) -> Error {
 
 /// The error about a rule that matches an owner, if the owner isn't mapped in the process's user namespace. `shown` is
 /// the rule for people.
-pub(crate) fn unmapped(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
+pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
     let (ids, map) = owner(rule)?;
-    (!is_mapped(ids, map)).then(|| Error::UnmappedOwner {
-        mode,
-        rule: shown.to_string(),
-        ids,
-    })
+    let rule = || shown.to_string();
+    (!is_mapped(ids, map)).then(|| ModeError::UnmappedOwner { rule: rule(), ids })
 }
 
 /// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own
 /// user namespace. Where that which it belongs to can be entered, the rule came from there too. `shown` is the rule for
 /// people.
-pub(crate) fn foreign(mode: Mode, rule: &Rule, shown: &impl fmt::Display) -> Option<Error> {
+pub(crate) fn foreign(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
     let (ids, _) = owner(rule)?;
     let rule = || shown.to_string();
     if UserNamespace::enterable().is_some() {
-        return Some(Error::UnmappedOwner {
-            mode,
-            rule: rule(),
-            ids,
-        });
+        return Some(ModeError::UnmappedOwner { rule: rule(), ids });
     }
-    (owns_network() != Some(true)).then(|| Error::ForeignOwner { mode, rule: rule() })
+    (owns_network() != Some(true)).then(|| ModeError::ForeignOwner(rule()))
 }
 
 /// The error about an edit that can't be written. Nothing has been sent.
-pub(crate) fn unwritten(mode: Mode, unwritten: &Unwritten) -> Error {
-    Error::Unwritable {
-        mode,
+pub(crate) fn unwritten(unwritten: &Unwritten) -> ModeError {
+    ModeError::Unwritable {
         rule: unwritten.edit.clone(),
         what: unwritten.what.to_string(),
     }
@@ -244,7 +205,9 @@ mod tests {
 
     fn explained(edits: &[Edit<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(Mode::Nft, &socket, edits, &trial(edits).unwrap(), error).to_string()
+        explain(&socket, edits, &trial(edits).unwrap(), error)
+            .in_mode(Mode::Nft)
+            .to_string()
     }
 
     fn failure(sequence: u32, errno: Errno) -> CommitError {

@@ -61,20 +61,24 @@ impl NewRule<'_> {
         });
     }
 
+    /// Whether it is written as iptables-nft would write it.
+    pub(super) fn is_of_xtables(&self) -> bool {
+        matches!(self.table.family, TableFamily::Ip(_))
+    }
+
     /// Whether it is a rule of xtables' for TCP: then it declares the protocol to the xt extensions in it. The multiport
     /// match refuses a rule without that declaration, even if an earlier expression compares the protocol.
     fn is_for_tcp(&self) -> bool {
-        let is_xtables = matches!(self.table.family, TableFamily::Ip(_));
-        is_xtables && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
+        self.is_of_xtables() && self.rule.conditions.contains(&Condition::is(Field::Protocol, TCP))
     }
 }
 
 /// In the syntax of the tool that shows the table.
 impl fmt::Display for NewRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.table.family {
-            TableFamily::Ip(_) => write!(f, "{:#}", IptablesRule(self.rule)),
-            _ => NftRule(self.rule).fmt(f),
+        match self.is_of_xtables() {
+            true => write!(f, "{:#}", IptablesRule(self.rule)),
+            false => NftRule(self.rule).fmt(f),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::backend::all::{self, must_see, planner};
-use crate::error::Error;
+use crate::error::{Error, ModeError};
 use crate::found::Found;
 use crate::rules::Subsystem;
 use crate::wanted::{Mode, Ruleset};
@@ -81,7 +81,7 @@ pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
 /// nf_tables could not be seen, or `check` fails for a reason that choosing another mode does not mend.
 pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
     must_see(found, Mode::Nft).map_err(|error| match error {
-        Error::Unseen { reason, .. } => Error::CannotChoose { reason },
+        Error::InMode(_, ModeError::Unseen(reason)) => Error::CannotChoose { reason },
         other => other,
     })?;
     if let Some(mode) = found.holder() {
@@ -100,7 +100,7 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
     };
     match check(Mode::Native) {
         Ok(()) => Ok((Mode::Native, Reason::NftLacks(lack))),
-        Err(Error::Lacks { .. }) => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
+        Err(Error::InMode(_, ModeError::Lacks { .. })) => Ok((Mode::Legacy, Reason::NeitherSupported(lack))),
         Err(error) => Err(error),
     }
 }
@@ -149,11 +149,8 @@ mod tests {
     }
 
     fn lack(mode: Mode) -> Error {
-        Error::Lacks {
-            mode,
-            lack: Lack::NfTables,
-            errno: Errno::from_raw(libc::EOPNOTSUPP),
-        }
+        let (lack, errno) = (Lack::NfTables, Errno::from_raw(libc::EOPNOTSUPP));
+        ModeError::Lacks { lack, errno }.in_mode(mode)
     }
 
     /// What is chosen, as it is logged; the kernel answers for nft and native mode.
@@ -252,21 +249,14 @@ mod tests {
     fn an_error_that_no_other_mode_mends_is_an_error() {
         let lacks: fn(Mode) -> _ = |mode| Err(lack(mode));
         let works: fn(Mode) -> _ = |_| Ok(());
-        let refused: fn(Mode) -> _ = |mode| {
-            Err(Error::NotPermitted {
-                mode,
-                lacking: Privilege::Change,
-            })
-        };
+        let refused: fn(Mode) -> _ = |mode| Err(ModeError::NotPermitted(Privilege::Change).in_mode(mode));
         let failed = |nft, native| chosen(&Found::default(), nft, native).unwrap_err();
-        assert!(matches!(
-            failed(refused, works),
-            Error::NotPermitted { mode: Mode::Nft, .. }
-        ));
-        assert!(matches!(
-            failed(lacks, refused),
-            Error::NotPermitted { mode: Mode::Native, .. }
-        ));
+        let refused_in = |error| match error {
+            Error::InMode(mode, ModeError::NotPermitted(_)) => Some(mode),
+            _ => None,
+        };
+        assert_eq!(refused_in(failed(refused, works)), Some(Mode::Nft));
+        assert_eq!(refused_in(failed(lacks, refused)), Some(Mode::Native));
         let blind = chosen(&unseen(Subsystem::NfTables), works, works);
         assert!(matches!(blind, Err(Error::CannotChoose { .. })), "{blind:?}");
     }

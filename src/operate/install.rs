@@ -12,7 +12,7 @@ use crate::backend::all::{self, Planner, in_native_mode, in_nft_mode, planner};
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::native;
-use crate::error::Error;
+use crate::error::{Error, ModeError};
 use crate::found::Unseen;
 use crate::namespace;
 use crate::nf_tables::read::back_off;
@@ -347,7 +347,9 @@ impl Work<'_, '_> {
             return Err(error);
         };
         match error {
-            Error::OtherBackend { other, .. } if self.install.falls_back(mode, other, &self.rulesets) => {
+            Error::InMode(_, ModeError::OtherBackend(other))
+                if self.install.falls_back(mode, other, &self.rulesets) =>
+            {
                 // An earlier run has fallen back to where the rules are now.
                 let missing = self.install.lack(mode, &self.rulesets).unwrap_or(error);
                 Ok((missing, next))
@@ -362,7 +364,7 @@ impl Work<'_, '_> {
     /// Returns what was chosen; where something is refused, nothing has changed, and [`choose`] looks closely.
     ///
     /// # Errors
-    /// [`Error::Unanswered`]
+    /// [`ModeError::Unanswered`]
     fn install_if_untouched(&mut self) -> Result<Option<(Mode, Reason)>, Error> {
         let Presence { families, unseen } = self.legacy_tables();
         let legacy = legacy::read::read_nat(&families);
@@ -376,7 +378,7 @@ impl Work<'_, '_> {
                 return Ok(Some((Mode::Nft, Reason::Supported { legacy_hidden })));
             }
             Err(error) if error.rules_out_nft_mode() => error,
-            Err(error @ Error::Unanswered { .. }) => return Err(error),
+            Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => return Err(error),
             _ => return Ok(None),
         };
         let plan = in_native_mode(&self.rulesets);
@@ -386,7 +388,7 @@ impl Work<'_, '_> {
                 self.native = plan.into_table();
                 Ok(Some((Mode::Native, Reason::NftLacks(lack))))
             }
-            Err(error @ Error::Unanswered { .. }) => Err(error),
+            Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => Err(error),
             _ => Ok(None),
         }
     }
@@ -395,15 +397,12 @@ impl Work<'_, '_> {
         // In a fresh namespace, this only looks at which legacy tables there are.
         let in_legacy = match self.legacy_rules() {
             // Without the privilege to read them, there is none to install either, and installing says so.
-            Err(Error::NotPermitted { .. }) => LegacyRules::None,
+            Err(Error::InMode(_, ModeError::NotPermitted(_))) => LegacyRules::None,
             in_legacy => in_legacy?,
         };
         match &in_legacy {
             LegacyRules::Some if !self.install.replace_other_backend => {
-                return Err(Error::OtherBackend {
-                    mode,
-                    other: Mode::Legacy,
-                });
+                return Err(ModeError::OtherBackend(Mode::Legacy).in_mode(mode));
             }
             // Auto may have tried another mode before, which warned.
             LegacyRules::Unseen(unseen) if !self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_))) => {
@@ -448,7 +447,7 @@ impl Work<'_, '_> {
         if let Some(&other) = all::nf_tables_modes()?.first()
             && !self.install.replace_other_backend
         {
-            return Err(Error::OtherBackend { mode, other });
+            return Err(ModeError::OtherBackend(other).in_mode(mode));
         }
         (self.tell)(Notice::RunningCommands {
             waits: self.install.wait_for_lock,
@@ -526,7 +525,7 @@ impl Work<'_, '_> {
     /// installed them may have succeeded, and whoever brought the other mode's finds them as it looks again.
     fn give_way(&mut self, mode: Mode, other: Mode) -> Error {
         if !self.changed {
-            return Error::OtherBackend { mode, other };
+            return ModeError::OtherBackend(other).in_mode(mode);
         }
         Error::InstalledMeanwhile {
             mode,

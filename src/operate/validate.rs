@@ -15,7 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use nix::unistd::{getegid, geteuid};
 use thiserror::Error;
 
-use crate::error::{Errno, Error};
+use crate::error::{Errno, Error, ModeError};
 use crate::findings::explain::{Connection, Verdict};
 use crate::operate::explain::{Explained, explain};
 use crate::wanted::Direction;
@@ -271,7 +271,7 @@ impl Validate {
         match explain(None, &connection, |explained| self.in_words(explained)) {
             Ok(words) => words,
             // The most common reason. What else it says is how to see them, which mends nothing.
-            Err(Error::Unseen { reason, .. }) => format!(
+            Err(Error::InMode(_, ModeError::Unseen(reason))) => format!(
                 "it was not redirected to this program: most likely, neither linkerd-cni nor proxy-init has set up this pod \
                  (the rules cannot be seen: {})",
                 reason.split(": ").next().unwrap_or_default()

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
 
-use proxy_init::error::Errno;
+use proxy_init::error::{Errno, ModeError};
 use proxy_init::{
     Choice, Config, Error, Install, Mode, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
 };
@@ -201,13 +201,7 @@ fn results_are_values() {
     let mut native = install(&namespace, Choice::Mode(Mode::Native));
     let refused = native.run().unwrap_err();
     assert!(
-        matches!(
-            refused,
-            Error::OtherBackend {
-                mode: Mode::Native,
-                other: Mode::Nft
-            }
-        ),
+        matches!(refused, Error::InMode(Mode::Native, ModeError::OtherBackend(Mode::Nft))),
         "{refused:?}"
     );
     native.replace_other_backend = true;

@@ -22,7 +22,7 @@ use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
 use super::change::amiss;
-use crate::error::{self, Error, Lack, Privilege};
+use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::netlink::signals::hold;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
@@ -136,8 +136,7 @@ impl Legacy {
             Err(
                 error @ (Error::CommandRefused { .. }
                 | Error::RolledBack { .. }
-                | Error::ForeignOwner { .. }
-                | Error::UnmappedOwner { .. }),
+                | Error::InMode(_, ModeError::ForeignOwner(_) | ModeError::UnmappedOwner { .. })),
             ) => match UserNamespace::enterable() {
                 Some(owner) => self.change_from(Some(&owner), rulesets),
                 None => Err(error),
@@ -179,10 +178,11 @@ impl Legacy {
             Err((at_fault, error)) => {
                 let error = roll_back(&changes, at_fault, error);
                 let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
-                let unmapped = rules.find_map(|(_, rule)| unmapped(Mode::Legacy, rule, &IptablesRule(rule)));
+                let unmapped = rules.find_map(|(_, rule)| unmapped(rule, &IptablesRule(rule)));
                 Err(match error {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
                     Error::CommandRefused { .. } => unmapped
+                        .map(in_mode)
                         .or_else(|| lack(rulesets))
                         .or_else(|| foreign_owner(rulesets))
                         .unwrap_or(error),
@@ -255,7 +255,7 @@ pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
 /// The error about the first rule on an owner, which xt_owner refuses in a network namespace of another user namespace.
 fn foreign_owner(rulesets: &[Ruleset]) -> Option<Error> {
     let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
-    rules.find_map(|(_, rule)| foreign(Mode::Legacy, rule, &IptablesRule(rule)))
+    rules.find_map(|(_, rule)| foreign(rule, &IptablesRule(rule)).map(in_mode))
 }
 
 /// The error about the first rule for which the kernel lacks an extension.
@@ -269,16 +269,16 @@ fn lack(rulesets: &[Ruleset]) -> Option<Error> {
             let mut used = Extension::of(rule).chain([Extension::Comment]);
             let (name, module, option) = used.find(is_missing)?.described();
             let command = Mode::Legacy.iptables(ruleset.family);
-            Some(Error::Lacks {
-                mode: Mode::Legacy,
+            Some(in_mode(ModeError::Lacks {
                 lack: Lack::Extension {
                     name,
                     rule: format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)),
                     module,
                     option,
+                    instead: Mode::Native,
                 },
                 errno: error::Errno::of(Errno::ENOENT),
-            })
+            }))
         })
     })
 }
@@ -324,7 +324,7 @@ fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     }
     let error = match (left, rolled_back) {
         // A failure that is the same for reading as for changing has changed nothing.
-        (Some(_), None) if matches!(error, Error::NotPermitted { .. }) => error,
+        (Some(_), None) if is_not_permitted(&error) => error,
         (Some(left), _) => {
             return Error::NotRolledBack {
                 families,
@@ -457,14 +457,21 @@ fn refused(command: PathBuf, ended: &Ended) -> Error {
 /// Where something was not permitted, names the capability that is missing.
 fn advise(error: Error) -> Error {
     match (error, child::missing_capability()) {
-        (Error::NotPermitted { .. }, Some(capability)) => not_permitted(Privilege::Capability(capability.to_string())),
+        (error, Some(capability)) if is_not_permitted(&error) => {
+            not_permitted(Privilege::Capability(capability.to_string()))
+        }
         (error, _) => error,
     }
 }
 
 fn not_permitted(lacking: Privilege) -> Error {
-    Error::NotPermitted {
-        mode: Mode::Legacy,
-        lacking,
-    }
+    in_mode(ModeError::NotPermitted(lacking))
+}
+
+fn is_not_permitted(error: &Error) -> bool {
+    matches!(error, Error::InMode(_, ModeError::NotPermitted(_)))
+}
+
+fn in_mode(error: ModeError) -> Error {
+    error.in_mode(Mode::Legacy)
 }

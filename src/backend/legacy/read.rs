@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::unlisted;
 use crate::backend::proc_of_thread;
-use crate::error::{Errno, Error, Privilege};
+use crate::error::{Errno, Error, ModeError, Privilege};
 use crate::found::{Found, Unseen};
 use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
 use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
@@ -138,10 +138,7 @@ fn read_table(family: Family, name: &str) -> Result<Table, Error> {
 
 fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
     match errno {
-        nix::errno::Errno::EPERM => Error::NotPermitted {
-            mode: Mode::Legacy,
-            lacking: Privilege::Read,
-        },
+        nix::errno::Errno::EPERM => ModeError::NotPermitted(Privilege::Read).in_mode(Mode::Legacy),
         _ => Error::LegacyUnreadable {
             family,
             errno: Errno::of(errno),
@@ -150,7 +147,7 @@ fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
 }
 
 fn garbled(Malformed: Malformed) -> Error {
-    Error::GarbledDump { mode: Mode::Legacy }
+    ModeError::GarbledDump.in_mode(Mode::Legacy)
 }
 
 /// A family's nat table as it was at some time: what it held, and the kernel's own form of it, to which it can be

@@ -9,7 +9,7 @@ mod body;
 use self::body::Nftables;
 use super::Removed;
 use super::change::{Wanted, change};
-use crate::error::Error;
+use crate::error::{Error, ModeError};
 use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
@@ -28,7 +28,8 @@ const ELEMENTS: usize = 1000;
 
 /// Removes the mode's rules, as [`all::remove`](super::all::remove).
 pub(super) fn remove() -> Result<Removed, Error> {
-    let any = transact(Mode::Native, None, |tables| Ok(remove_edits(tables)))?;
+    let any = transact(None, |tables| Ok(remove_edits(tables)));
+    let any = any.map_err(|error| error.in_mode(Mode::Native))?;
     Ok(Removed::from(any, &[]))
 }
 
@@ -51,12 +52,12 @@ pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
     let (wanted, mut edits) = (tables::native(rulesets), Vec::new());
     add(&wanted, &mut edits);
     let batch = edit::batch(&edits, Generation::FRESH);
-    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Native, &error))?;
+    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(&error).in_mode(Mode::Native))?;
     Ok(bytes)
 }
 
 /// The edits that make the table in a namespace that holds nothing.
-pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, Error> {
+pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, ModeError> {
     let mut edits = Vec::with_capacity(32);
     add(wanted, &mut edits);
     refuse_unmapped(&edits)?;
@@ -64,14 +65,11 @@ pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, Error> {
 }
 
 /// The edits that turn what the namespace holds into exactly this table; none if it holds it already.
-pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, Error> {
+pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::new();
     match held(tables) {
         Some(held) if held.dormant && holds_others(held) => {
-            return Err(Error::Dormant {
-                mode: Mode::Native,
-                table: TABLE.to_string(),
-            });
+            return Err(ModeError::Dormant(TABLE.to_string()));
         }
         Some(held) if can_change(held, wanted) => {
             if !differences_of(wanted, held).is_empty() {
@@ -159,9 +157,9 @@ fn holds_others(table: &Table) -> bool {
 
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
 /// would silently mean another user.
-fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), Error> {
+fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
     let refused = edits.iter().find_map(|edit| match edit {
-        Edit::AddRule(new) => unmapped(Mode::Native, new.rule, edit),
+        Edit::AddRule(new) => unmapped(new.rule, edit),
         _ => None,
     });
     refused.map_or(Ok(()), Err)

@@ -10,7 +10,7 @@ mod body;
 use self::body::Xtables;
 use super::Removed;
 use super::change::{Wanted, amiss, change};
-use crate::error::Error;
+use crate::error::{Error, ModeError};
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
 use crate::nf_tables::commit::transact;
@@ -24,10 +24,11 @@ use crate::wanted::{ChainName, Mode, Ruleset};
 /// Removes the mode's rules, as [`all::remove`](super::all::remove).
 pub(super) fn remove() -> Result<Removed, Error> {
     let mut held = Vec::new();
-    let any = transact(Mode::Nft, None, |tables| {
+    let any = transact(None, |tables| {
         held = tables.to_vec();
         Ok(remove_edits(tables))
-    })?;
+    });
+    let any = any.map_err(|error| error.in_mode(Mode::Nft))?;
     Ok(Removed::from(any, &held))
 }
 
@@ -37,7 +38,7 @@ pub(super) fn remove() -> Result<Removed, Error> {
 /// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
     let batch = edit::batch(&fresh(rulesets), Generation::FRESH);
-    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(Mode::Nft, &error))?;
+    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(&error).in_mode(Mode::Nft))?;
     Ok(bytes)
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Edit<'_>> {
 }
 
 /// The edits that turn what the namespace holds into exactly the rulesets; none if it holds them already.
-pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Edit<'a>>, Error> {
+pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Result<Vec<Edit<'a>>, ModeError> {
     let mut edits = Vec::new();
     for family in Family::ALL {
         let table = nat_table(tables, family);
@@ -101,13 +102,10 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
 }
 
 /// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
-fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<'a>>) -> Result<(), Error> {
+fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<'a>>) -> Result<(), ModeError> {
     let (family, id) = (ruleset.family, nat(ruleset.family));
     if table.is_some_and(|table| table.dormant) {
-        return Err(Error::Dormant {
-            mode: Mode::Nft,
-            table: id.to_string(),
-        });
+        return Err(ModeError::Dormant(id.to_string()));
     }
     if table.is_none() {
         edits.push(Edit::AddTable(id));

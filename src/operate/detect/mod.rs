@@ -5,7 +5,7 @@ mod print;
 use std::path::{Path, PathBuf};
 
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
-use crate::error::Error;
+use crate::error::{Error, ModeError};
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
 use crate::found::Found;
@@ -100,10 +100,7 @@ fn look_around() -> Detected {
             (Mode::Native, _) if native_works => Ok(()),
             (mode, _) => try_out(mode, &everything),
         }),
-        Err(error) => Err(Error::Unseen {
-            mode: Mode::Nft,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(ModeError::Unseen(error.to_string()).in_mode(Mode::Nft)),
     };
     let tables = |subsystem| match &found {
         Ok(found) => match found.unseen(subsystem) {
@@ -142,9 +139,9 @@ fn is_like_new(found: &Found) -> bool {
 /// What the namespace, the kernel and the node show of other programs.
 fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
     let is_refused = |feature: &Feature| match &feature.works {
-        Err(Error::NotPermitted { .. }) => true,
+        Err(Error::InMode(_, ModeError::NotPermitted(_))) => true,
         // A call that a filter refuses.
-        Err(Error::Netlink { errno, .. }) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
+        Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
         _ => false,
     };
     let devices = devices();

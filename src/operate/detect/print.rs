@@ -142,7 +142,7 @@ impl fmt::Display for Detected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Error, Privilege};
+    use crate::error::{Error, ModeError, Privilege};
     use crate::findings::user_namespaces::UserNamespaces;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
@@ -150,8 +150,7 @@ mod tests {
     use crate::wanted::Mode;
 
     fn refused(lacking: Privilege) -> Error {
-        let mode = Mode::Nft;
-        Error::NotPermitted { mode, lacking }
+        ModeError::NotPermitted(lacking).in_mode(Mode::Nft)
     }
 
     fn feature(name: &str, works: bool) -> Feature {
