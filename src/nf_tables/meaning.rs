@@ -192,7 +192,8 @@ impl<'a> Reader<'a> {
                 from, to, mask, xor, ..
             } => {
                 let loaded = self.mask(from, mask.0, xor.0);
-                self.load(to, loaded);
+                let text = || Loaded::Other(format!("{}[bitwise]", self.registers.describe(from)));
+                self.load(to, loaded.unwrap_or_else(text));
             }
             Expression::ByteOrder {
                 from,
@@ -413,41 +414,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn mask(&self, from: u32, mask: &[u8], xor: &[u8]) -> Loaded {
-        let plain = xor.iter().all(|&byte| byte == 0);
-        match (self.registers.get(from), mask.first_chunk()) {
-            (
-                Some(&Loaded::Field {
-                    field: field @ (Field::Source(_) | Field::Destination(_)),
-                    bytes,
-                    ..
-                }),
-                _,
-            ) if plain && mask.len() == bytes => Loaded::Masked {
+    /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
+    fn mask(&self, from: u32, mask: &[u8], xor: &[u8]) -> Option<Loaded> {
+        let is_plain = xor.iter().all(|&byte| byte == 0);
+        let flags = || Some(u32::from_ne_bytes(*mask.first_chunk().filter(|_| is_plain)?));
+        let field = match self.registers.get(from)? {
+            Loaded::State(_) => return flags().map(Loaded::State),
+            Loaded::Status(_) => return flags().map(Loaded::Status),
+            &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
+            &Loaded::Field {
                 field,
-                mask: mask.to_vec(),
+                bytes,
+                host_order,
+            } => match field {
+                Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
+                    let mask = mask.to_vec();
+                    return Some(Loaded::Masked { field, mask });
+                }
+                Field::SourcePort | Field::DestinationPort => field,
+                Field::Mark | Field::ConnectionMark if host_order => field,
+                _ => return None,
             },
-            (Some(Loaded::State(_)), Some(mask)) if plain => Loaded::State(u32::from_ne_bytes(*mask)),
-            (Some(Loaded::Status(_)), Some(mask)) if plain => Loaded::Status(u32::from_ne_bytes(*mask)),
-            (
-                Some(
-                    &Loaded::Bits(Bits { field, xor: 0, .. })
-                    | &Loaded::Field {
-                        field: field @ (Field::SourcePort | Field::DestinationPort),
-                        ..
-                    }
-                    | &Loaded::Field {
-                        field: field @ (Field::Mark | Field::ConnectionMark),
-                        host_order: true,
-                        ..
-                    },
-                ),
-                _,
-            ) if let (Some(mask), Some(xor)) = (bits_of(field, mask), bits_of(field, xor)) => {
-                Loaded::Bits(Bits { field, mask, xor })
-            }
-            _ => Loaded::Other(format!("{}[bitwise]", self.registers.describe(from))),
-        }
+            _ => return None,
+        };
+        let (mask, xor) = (bits_of(field, mask)?, bits_of(field, xor)?);
+        Some(Loaded::Bits(Bits { field, mask, xor }))
     }
 
     /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
