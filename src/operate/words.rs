@@ -63,15 +63,13 @@ impl FieldWords {
 }
 
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
-    let (field, values, negated) = match condition {
-        Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
-            return text.clone();
+    match condition {
+        Condition::In { field, values, negated } => {
+            let not = if *negated { "not " } else { "" };
+            format!("{not}{}{}", FieldWords::of(*field).of, list(table, *field, values))
         }
-    };
-    let FieldWords { of, .. } = FieldWords::of(field);
-    let not = if negated { "not " } else { "" };
-    format!("{not}{of}{}", list(table, field, values))
+        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => text.clone(),
+    }
 }
 
 /// The numbers that a condition of a table's compares a field with.
@@ -122,20 +120,17 @@ pub(super) fn action(action: &Action) -> String {
 
 /// Why a connection does not match a rule of this table.
 pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
-    let (condition, had) = match reason {
+    let (field, values, negated, had) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
         Reason::Map(field, map, had) => {
             let keys = list(table, *field, &Values::Set((*map).clone()));
             return format!("{} is not in {keys}", subject(*field, had.as_ref()));
         }
-        Reason::Condition(condition, had) => (condition, had),
-    };
-    let (field, values, negated) = match condition {
-        Condition::In { field, values, negated } => (*field, values, *negated),
-        Condition::Flags { field, .. } | Condition::Masked { field, .. } => {
+        Reason::Condition(Condition::In { field, values, negated }, had) => (*field, values, *negated, had),
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, had) => {
             return format!("this packet {}", flags(*field, had.as_ref()));
         }
-        Condition::Unknown(_) => return "not understood".to_owned(),
+        Reason::Condition(Condition::Unknown(_), _) => return "not understood".to_owned(),
     };
     if had.is_none() {
         return match field {
