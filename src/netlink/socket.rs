@@ -284,16 +284,17 @@ fn receive_ahead(
     buffer: &mut [u8],
     ends: &mut dyn FnMut(&[u8]) -> Result<bool, ReadError>,
 ) -> Result<(), ReadError> {
-    let received = Mutex::new(Vec::new());
+    // What was received, and buffers that were read.
+    let buffers = Mutex::new((Vec::new(), Vec::new()));
     let has_more = Condvar::new();
-    let lock = || received.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let receiver = || {
-        let mut buffer = vec![0; ANSWER];
         // It ends where there is nothing left to receive.
         loop {
-            let datagram = receive(socket, &mut buffer).map(<[u8]>::to_vec);
-            let is_last = datagram.is_err();
-            lock().push(datagram);
+            let mut buffer = lock().1.pop().unwrap_or_else(|| vec![0; ANSWER]);
+            let length = receive(socket, &mut buffer).map(<[u8]>::len);
+            let is_last = length.is_err();
+            lock().0.push((buffer, length));
             has_more.notify_one();
             if is_last {
                 return;
@@ -306,12 +307,13 @@ fn receive_ahead(
             return Ok(());
         }
         loop {
-            let some = has_more.wait_while(lock(), |received| received.is_empty());
-            let some = mem::take(&mut *some.unwrap_or_else(PoisonError::into_inner));
-            for datagram in some {
-                if ends(&datagram?)? {
+            let some = has_more.wait_while(lock(), |(received, _)| received.is_empty());
+            let some = mem::take(&mut some.unwrap_or_else(PoisonError::into_inner).0);
+            for (buffer, length) in some {
+                if ends(buffer.get(..length?).unwrap_or_default())? {
                     return Ok(());
                 }
+                lock().1.push(buffer);
             }
         }
     })
