@@ -93,6 +93,7 @@ impl Intervals {
     }
 
     /// Whether it holds a number of one of these intervals, which may come in any order.
+    #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
         let holds = |&(first, last): &(u128, u128)| {
             let next = self.ending_from(first);
@@ -102,10 +103,19 @@ impl Intervals {
     }
 
     /// Whether it holds every number of the other set.
+    #[inline(always)]
     pub fn includes(&self, other: &Self) -> bool {
-        if let (Held::One((first, last)), Held::One((other_first, other_last))) = (&self.0, &other.0) {
-            return first <= other_first && other_last <= last;
+        match (&self.0, &other.0) {
+            (Held::One((first, last)), Held::One((other_first, other_last))) => {
+                first <= other_first && other_last <= last
+            }
+            // Copies share their list.
+            (Held::List(ours), Held::List(others)) if Arc::ptr_eq(ours, others) => true,
+            _ => self.includes_each(other),
         }
+    }
+
+    fn includes_each(&self, other: &Self) -> bool {
         other.as_slice().iter().all(|&(first, last)| {
             let next = self.ending_from(first);
             next.is_some_and(|(start, end)| *start <= first && last <= *end)
@@ -125,6 +135,9 @@ impl Intervals {
     pub fn and(&self, other: &Self) -> Self {
         if let (Held::One((first, last)), Held::One((other_first, other_last))) = (&self.0, &other.0) {
             return Self::new([(*first.max(other_first), *last.min(other_last))]);
+        }
+        if self.includes(other) {
+            return other.clone();
         }
         let mut both = Vec::new();
         let (mut ours, mut theirs) = (self.as_slice().iter().peekable(), other.as_slice().iter().peekable());
