@@ -10,6 +10,7 @@ mod lock;
 pub(crate) mod read;
 mod unlisted;
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,35 +45,47 @@ pub struct Commands {
     variant: &'static str,
     /// A folder to look in before PATH.
     folder: Option<PathBuf>,
+    /// The family's restore command, once it was looked for and found.
+    restores: [OnceCell<PathBuf>; 2],
 }
 
 impl Commands {
     /// `iptables-legacy-restore` and so on.
     pub fn legacy(folder: Option<PathBuf>) -> Self {
-        Self {
-            variant: "-legacy",
-            folder,
-        }
+        Self::new("-legacy", folder)
     }
 
     /// `iptables-restore` and so on, whatever they are.
     pub fn plain(folder: Option<PathBuf>) -> Self {
-        Self { variant: "", folder }
+        Self::new("", folder)
     }
 
-    /// The name of the family's command that a rule stands for.
-    fn name(&self, family: Family, suffix: &str) -> String {
-        format!("{}{}{suffix}", family.iptables(), self.variant)
+    fn new(variant: &'static str, folder: Option<PathBuf>) -> Self {
+        let restores = [OnceCell::new(), OnceCell::new()];
+        Self {
+            variant,
+            folder,
+            restores,
+        }
     }
 
-    /// Where it is.
-    fn find(&self, family: Family, suffix: &str) -> Result<PathBuf, Error> {
-        let name = self.name(family, suffix);
-        environment::folders(self.folder.clone())
+    /// Where the family's restore command is.
+    fn restore(&self, family: Family) -> Result<PathBuf, Error> {
+        let [v4, v6] = &self.restores;
+        let known = match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        };
+        if let Some(program) = known.get() {
+            return Ok(program.clone());
+        }
+        let name = format!("{}{}-restore", family.iptables(), self.variant);
+        let mut files = environment::folders(self.folder.clone())
             .into_iter()
-            .map(|folder| folder.join(&name))
-            .find(|file| is_executable(file))
-            .ok_or(Error::NoCommand { command: name })
+            .map(|folder| folder.join(&name));
+        let program = files.find(|file| is_executable(file));
+        let program = program.ok_or(Error::NoCommand { command: name })?;
+        Ok(known.get_or_init(|| program).clone())
     }
 
     /// Whether everything that installing in these families needs is there.
@@ -82,7 +95,7 @@ impl Commands {
     pub(crate) fn check(&self, families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
         families
             .into_iter()
-            .try_for_each(|family| self.find(family, "-restore").map(drop))
+            .try_for_each(|family| self.restore(family).map(drop))
     }
 
     /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -91,7 +104,7 @@ impl Commands {
     /// # Errors
     /// The command isn't there, or can't be asked.
     pub(crate) fn are_nf_tables(&self) -> Result<bool, Error> {
-        let program = self.find(Family::V4, "-restore")?;
+        let program = self.restore(Family::V4)?;
         let version = child::output(&program, &["--version"], LIMIT).map_err(|failure| failed(&program, failure))?;
         Ok(version.contains("nf_tables"))
     }
@@ -153,7 +166,7 @@ impl Legacy {
             let before = read::held(family).map_err(advise)?;
             let input = input(rulesets, family, before.as_ref());
             if !input.is_empty() {
-                let program = self.commands.find(family, "-restore")?;
+                let program = self.commands.restore(family)?;
                 let input = input.uncommitted();
                 changes.push(Change {
                     family,
@@ -163,10 +176,7 @@ impl Legacy {
                 });
             }
         }
-        if let ([_, _], Some(ruleset)) = (changes.as_slice(), rulesets.first()) {
-            load_extensions(ruleset);
-        }
-        let prepared = prepare(within, &mut changes, &lock.0);
+        let prepared = prepare(within, &mut changes, &lock.0, rulesets);
         // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
         // family changed and the other not. A signal that asks for it waits.
         let _held = hold();
@@ -194,9 +204,20 @@ impl Legacy {
 }
 
 /// Starts the commands. On an error, tells at which family's change.
-fn prepare(within: Option<&UserNamespace>, changes: &mut [Change], lock: &File) -> Result<Prepared, (Family, Error)> {
+fn prepare(
+    within: Option<&UserNamespace>,
+    changes: &mut [Change],
+    lock: &File,
+    rulesets: &[Ruleset],
+) -> Result<Prepared, (Family, Error)> {
     let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
-    child::prepare(within, &restores, lock, LIMIT).map_err(|failure| of_change(changes, failure))
+    let are_two = restores.len() == 2;
+    let load = || {
+        if let Some(ruleset) = rulesets.first().filter(|_| are_two) {
+            load_extensions(ruleset);
+        }
+    };
+    child::prepare(within, &restores, lock, load, LIMIT).map_err(|failure| of_change(changes, failure))
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
