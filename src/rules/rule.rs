@@ -170,7 +170,7 @@ pub fn address(address: IpAddr) -> u128 {
 pub const TCP: u128 = 6;
 
 /// A condition on a packet.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// The field is one of these numbers or, if negated, none of them.
     In {
@@ -229,7 +229,7 @@ impl Condition {
 }
 
 /// The numbers that a condition compares with.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Values {
     /// One number, or an interval.
     Interval((u128, u128)),
@@ -347,7 +347,7 @@ impl Bits {
 }
 
 /// What a rule does with a packet that meets its conditions.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Nothing that affects its way: the next rule is asked. The text says what it does beside counting.
     Continue(Option<String>),
@@ -385,7 +385,7 @@ impl Action {
 }
 
 /// What a rule that changes addresses changes them to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
     /// How it is written.
     pub text: String,

@@ -2,8 +2,8 @@
 //! they are nat tables with the rules as they are. In native mode, rules on ports become one rule on a set, and so do
 //! rules on subnets; a rule that both families have becomes one rule for both.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Display;
 
 use crate::rules::nftables::{LONGEST_COMMENT, is_of};
@@ -54,7 +54,7 @@ pub fn native(rulesets: &[Ruleset]) -> Table {
 fn merged<'a>(sets: &mut Sets, name: ChainName, rulesets: &'a [Ruleset]) -> Vec<Merged<'a>> {
     let mut merged: Vec<Merged<'_>> = Vec::new();
     // Which of them does what. Those on users are as many as the users that are listed, and not compared one by one.
-    let mut places: HashMap<(Vec<Condition>, &Action), usize> = HashMap::new();
+    let mut places: BTreeMap<(Vec<Condition>, &Action), usize> = BTreeMap::new();
     for ruleset in rulesets {
         for rule in ruleset.rules_of(name) {
             let conditions = conditions(sets, name, ruleset.family, rule);
