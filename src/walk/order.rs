@@ -148,11 +148,11 @@ fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
         }
         let mut arranged = Vec::new();
         for (index, first) in slots.iter().enumerate() {
-            let (before, after) = (slots.iter().take(index), slots.iter().skip(index + 1));
-            if before.clone().any(|slot| slot.table.is(first.table)) {
+            if slots.iter().take(index).any(|slot| slot.table.is(first.table)) {
                 continue;
             }
-            let rest: Vec<Slot<'a>> = before.chain(after).copied().collect();
+            let mut rest = slots.to_vec();
+            rest.remove(index);
             arranged.extend(all(&rest).into_iter().map(|order| [vec![*first], order].concat()));
         }
         arranged
@@ -182,13 +182,10 @@ fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
     let mut blocks = vec![Vec::new()];
     for orders in nat {
         let longer = |block: &Vec<Slot<'a>>| {
-            let block = block.clone();
-            let known = orders.known.iter();
-            known
-                .map(move |order| [block.clone(), order.clone()].concat())
-                .collect::<Vec<_>>()
+            let with = |order: &Vec<Slot<'a>>| [block.as_slice(), order].concat();
+            orders.known.iter().map(with).collect()
         };
-        blocks = blocks.iter().flat_map(longer).take(MOST).collect();
+        blocks = blocks.iter().flat_map::<Vec<_>, _>(longer).take(MOST).collect();
     }
     let mut known = Vec::new();
     for order in &filter.known {
