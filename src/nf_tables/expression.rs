@@ -24,6 +24,9 @@ macro_rules! expressions {
         impl<'a> Expression<'a> {
             /// Adds it to a rule's list of expressions.
             pub(crate) fn write(&self, list: &mut Writer) {
+                if self.is_only_read() {
+                    return list.refuse(format!("{self:?}"));
+                }
                 let mut add = |name: &str, data: &dyn Fn(&mut Writer)| {
                     list.nest(NFTA_LIST_ELEM, |element| {
                         element.string(NFTA_EXPR_NAME, name);
@@ -333,6 +336,14 @@ impl<'a> Verdict<'a> {
 }
 
 impl<'a> Expression<'a> {
+    /// Whether it has more parts than those that are described, which are all that reading asks for.
+    fn is_only_read(&self) -> bool {
+        matches!(
+            self,
+            Self::Nat { .. } | Self::SetPayload { .. } | Self::SetOption { .. } | Self::SetObject { .. }
+        )
+    }
+
     /// Loads a field; none if no expression that is written here does.
     pub(crate) fn load(field: Field) -> Option<Self> {
         let register = REGISTER;
@@ -381,7 +392,6 @@ mod tests {
                 length,
                 register: 1,
             },
-            Expression::SetPayload { base, offset, length },
             Expression::SetMeta { key: 3, register: 1 },
             Expression::Conntrack {
                 key: 0,
@@ -424,19 +434,6 @@ mod tests {
                 length: 4,
                 size: 4,
             },
-            Expression::Nat {
-                kind: libc::NFT_NAT_DNAT,
-                family: libc::NFPROTO_IPV4,
-                first_address: Some(1),
-                last_address: None,
-                first_port: Some(2),
-                last_port: Some(3),
-            },
-            Expression::SetOption {
-                register: 1,
-                operation: 1,
-            },
-            Expression::SetObject { kind: 1 },
             Expression::Lookup {
                 register: 1,
                 set: Text(b"ports"),
@@ -479,6 +476,31 @@ mod tests {
             let bytes = writer.finish().unwrap();
             let (_, element) = Attributes(&bytes).next().unwrap().unwrap();
             assert_eq!(Expression::read(Attributes(element)), Ok(expression));
+        }
+    }
+
+    #[test]
+    fn what_is_only_read_is_not_written() {
+        let (base, offset, length) = (1, 12, 4);
+        for expression in [
+            Expression::SetPayload { base, offset, length },
+            Expression::SetOption {
+                register: 1,
+                operation: 1,
+            },
+            Expression::SetObject { kind: 1 },
+            Expression::Nat {
+                kind: libc::NFT_NAT_DNAT,
+                family: libc::NFPROTO_IPV4,
+                first_address: Some(1),
+                last_address: None,
+                first_port: Some(2),
+                last_port: Some(3),
+            },
+        ] {
+            let mut writer = Writer::with_capacity(64);
+            expression.write(&mut writer);
+            assert!(writer.finish().is_err(), "{expression:?}");
         }
         let mut writer = Writer::with_capacity(64);
         Expression::Other(b"fib").write(&mut writer);
