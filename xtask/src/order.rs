@@ -20,7 +20,7 @@ use crate::architecture::Architecture;
 use crate::build::{self, ORDER};
 
 /// What runs before `main`, and what has no sections by its functions' names.
-const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libnftnl.a:common.o(.text)
+const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libmnl.a:nlmsg.o(.text) *libnftnl.a:common.o(.text)
 *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*) *libc.a:__set_thread_area.lo(.text)
 *libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
