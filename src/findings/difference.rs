@@ -242,17 +242,13 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, listeners: &[L
 
 /// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
 fn sees(table: &Table, family: Family) -> bool {
-    let other = match family {
-        Family::V4 => Family::V6,
-        Family::V6 => Family::V4,
+    let is_of_other = |rule: &Rule| {
+        let mut others = Family::ALL.into_iter().filter(|&other| other != family);
+        others.any(|other| rule.conditions.contains(&is_of(other)))
     };
-    let only_other = is_of(other);
-    let jump = table
-        .chains
-        .iter()
-        .find(|chain| chain.base.is_some())
-        .and_then(|chain| chain.rules.first());
-    table.family.sees(family) && jump.is_none_or(|jump| !jump.conditions.contains(&only_other))
+    let base = table.chains.iter().find(|chain| chain.base.is_some());
+    let jump = base.and_then(|chain| chain.rules.first());
+    table.family.sees(family) && !jump.is_some_and(is_of_other)
 }
 
 /// What differs in a family's nat table.
