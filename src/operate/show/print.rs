@@ -236,14 +236,11 @@ impl Backend<'_> {
                 pairs.push((chain, None));
                 continue;
             }
-            let is_counterpart = |(other, _): &(&ShownChain<'_>, Option<&ShownChain<'_>>)| {
-                other.title == chain.title && other.family == TableFamily::Ip(Family::V4)
-            };
-            match pairs.iter().position(is_counterpart) {
-                Some(place) => {
-                    if let Some((_, second)) = pairs.get_mut(place) {
-                        *second = Some(chain);
-                    }
+            let mut known = pairs.iter_mut().enumerate();
+            let v4 = TableFamily::Ip(Family::V4);
+            match known.find(|(_, (other, _))| other.title == chain.title && other.family == v4) {
+                Some((place, (_, second))) => {
+                    *second = Some(chain);
                     next = place + 1;
                 }
                 None => {
