@@ -204,22 +204,21 @@ impl Validate {
     /// Reads what has come. Returns whether that was the rest of the token.
     fn has_read_all(&self, client: &mut TcpStream, answer: &mut Vec<u8>, token: &str) -> Result<bool, NotValidated> {
         let mut buffer = [0; 128];
-        let is_other = match client.read(&mut buffer) {
-            Ok(0) => true,
+        match client.read(&mut buffer) {
+            Ok(0) => {}
             Ok(count) => {
                 answer.extend_from_slice(buffer.get(..count).unwrap_or_default());
-                !token.as_bytes().starts_with(answer)
+                if token.as_bytes().starts_with(answer) {
+                    return Ok(answer.len() == token.len());
+                }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => false,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(false),
             Err(error) => return Err(self.cannot_connect(Errno::of_io(&error))),
-        };
-        match is_other {
-            true => Err(NotValidated::OtherProgram {
-                address: self.connect,
-                why: self.what_rules_do(),
-            }),
-            false => Ok(answer.len() == token.len()),
         }
+        Err(NotValidated::OtherProgram {
+            address: self.connect,
+            why: self.what_rules_do(),
+        })
     }
 
     fn cannot_listen(&self, error: &io::Error) -> NotValidated {
