@@ -22,7 +22,8 @@ pub enum UserNamespaces {
 }
 
 impl UserNamespaces {
-    /// By the sysctl, if it can be read, whether it is missing from a /proc that shows namespaces, and /proc/self/status.
+    /// By the sysctl, if it can be read, whether it is missing from a /proc that shows namespaces, and
+    /// /proc/self/status.
     pub fn of(maximum: Option<&str>, is_missing: bool, status: &str) -> Self {
         match maximum.map(|maximum| maximum.trim().parse::<u64>()) {
             Some(Ok(0)) => Self::Forbidden,

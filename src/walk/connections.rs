@@ -150,8 +150,8 @@ impl Connections {
         }
     }
 
-    /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many pieces,
-    /// the others are over-approximated.
+    /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many
+    /// pieces, the others are over-approximated.
     pub fn split(&self, field: Field, numbers: &Intervals) -> (Option<Self>, Option<Self>) {
         match self.get(field).map(|known| split(known, numbers, false)) {
             None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
@@ -207,8 +207,8 @@ impl Field {
     }
 }
 
-/// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those that
-/// RFC 6335 has for them.
+/// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
+/// that RFC 6335 has for them.
 pub(super) fn client_ports() -> Intervals {
     Intervals::new([(32768, 65535)])
 }
@@ -238,8 +238,8 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
 }
 
-/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks at; none
-/// if the field doesn't exist.
+/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
+/// at; none if the field doesn't exist.
 pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
     match (condition, known) {
         (Condition::Unknown(_), _) => Meeting::NotUnderstood,

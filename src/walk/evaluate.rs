@@ -21,8 +21,8 @@ pub(super) struct Split<'a> {
 pub(super) fn split<'a>(table: &Table, rule: &'a Rule, state: State<'a>) -> Split<'a> {
     let mut reason = None;
     let mut is_told = true;
-    // What conditions have left of fields, in their order. No connections are made of it until all conditions are met: most
-    // rules are for others.
+    // What conditions have left of fields, in their order. No connections are made of it until all conditions are met:
+    // most rules are for others.
     let mut left: Vec<(Field, Intervals)> = Vec::new();
     let mut setting_apart = 0;
     for condition in &rule.conditions {

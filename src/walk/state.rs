@@ -160,8 +160,8 @@ impl<'a> State<'a> {
     pub(super) fn ack(mut self) -> Self {
         let tracked = match self.tracked {
             flags::State::Established => flags::State::Established,
-            // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are tracked
-            // (net.netfilter.nf_conntrack_tcp_loose).
+            // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are
+            // tracked (net.netfilter.nf_conntrack_tcp_loose).
             _ if self.is_untracked() && self.is_tracked => flags::State::New,
             // It comes too early (`tcp_conntracks` in nf_conntrack_proto_tcp.c).
             _ => flags::State::Invalid,
@@ -178,7 +178,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether the server's next packet is taken for the first one of a connection, because none of the others were tracked.
+    /// Whether the server's next packet is taken for the first one of a connection, because none of the others were
+    /// tracked.
     pub(super) fn is_unknown_to_the_end(&self) -> bool {
         self.is_tracked && self.is_untracked() && self.tracked == flags::State::Untracked
     }
@@ -237,8 +238,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether connections are told apart by a field. Whose the server is, and what its connections are marked with, may not be
-    /// known, but is the same for all of them.
+    /// Whether connections are told apart by a field. Whose the server is, and what its connections are marked with,
+    /// may not be known, but is the same for all of them.
     pub(super) fn tells(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
@@ -268,8 +269,8 @@ impl<'a> State<'a> {
         matches!(self.taken, Some((_, Action::Untrack)))
     }
 
-    /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated, whatever
-    /// it is translated to.
+    /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated,
+    /// whatever it is translated to.
     pub(super) fn anywhere(&self, is_translated: bool) -> Connections {
         let mut fields = vec![Field::State, Field::Mark];
         if is_translated {
@@ -325,7 +326,8 @@ impl<'a> State<'a> {
         };
     }
 
-    /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from it.
+    /// Whether the packet is of no connection, as far as connection tracking has told, and may still be exempted from
+    /// it.
     pub(super) fn is_invalid(&self) -> bool {
         let invalid = Tracked {
             state: flags::State::Invalid,
@@ -336,9 +338,9 @@ impl<'a> State<'a> {
         self.connections.get(Field::State) == Some(&Intervals::one(invalid.number()))
     }
 
-    /// On which side of the translation a chain of this priority is where the connection's mapping is known from its first
-    /// packet; before it, if nothing is translated at the hook. Destinations of replies are what sources were (`nf_nat_packet`
-    /// in net/netfilter/nf_nat_core.c).
+    /// On which side of the translation a chain of this priority is where the connection's mapping is known from its
+    /// first packet; before it, if nothing is translated at the hook. Destinations of replies are what sources were
+    /// (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
     pub(super) fn translation(&self, hook: Hook, priority: i32) -> Side {
         let mut pending = self.flow.pending.iter();
         match pending.any(|(field, _)| is_translated_at(*field, hook)) {
@@ -443,8 +445,8 @@ impl<'a> State<'a> {
             && self.connections.includes(&other.connections)
     }
 
-    /// Which connections get to a place in either way, and what is left to assume of them, where one way includes the other or
-    /// both are for the same connections; none if these are different connections.
+    /// Which connections get to a place in either way, and what is left to assume of them, where one way includes the
+    /// other or both are for the same connections; none if these are different connections.
     fn joined(&self, other: &Self) -> Option<(Connections, Vec<Assumption>)> {
         if self.kind() != other.kind() {
             return None;
@@ -525,7 +527,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// Whether a field is translated at a hook: sources where the packet leaves a host's routing, destinations where it comes to it.
+/// Whether a field is translated at a hook: sources where the packet leaves a host's routing, destinations where it
+/// comes to it.
 fn is_translated_at(field: Field, hook: Hook) -> bool {
     match field {
         Field::Source(_) | Field::SourcePort => matches!(hook, Hook::Postrouting | Hook::Input),
@@ -533,7 +536,8 @@ fn is_translated_at(field: Field, hook: Hook) -> bool {
     }
 }
 
-/// The same states with fewer sets: one that another includes is left out, and of too many, all of a kind are taken together.
+/// The same states with fewer sets: one that another includes is left out, and of too many, all of a kind are taken
+/// together.
 pub(super) fn merged(mut states: Vec<State<'_>>) -> Vec<State<'_>> {
     if states.len() < 2 {
         return states;

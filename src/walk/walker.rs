@@ -12,8 +12,8 @@ use crate::wanted::ChainName;
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
 const DEEPEST: usize = 32;
-/// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several times
-/// each would take for ever otherwise; 10,000 rules take a few times as many steps.
+/// How many rules are asked in a walk before jumps are not followed any more. Chains that jump to the next several
+/// times each would take for ever otherwise; 10,000 rules take a few times as many steps.
 const MOST_ASKED: usize = 1_000_000;
 /// When more sets of connections than this have left a base chain, they are taken together.
 const MOST_LEFT: usize = 64;
@@ -228,8 +228,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
     }
 
-    /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in one
-    /// visit to that chain: then it is one step, and if the answers differ, it isn't known.
+    /// The same for a rule. Where it isn't known how the connection gets to a chain, a rule is asked several times in
+    /// one visit to that chain: then it is one step, and if the answers differ, it isn't known.
     fn record_or_join(&mut self, visit: &Visit<'a>, at: Place<'a>, matched: Matched<'a>) {
         let depth = visit.depth;
         let steps = self
@@ -306,8 +306,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         seen
     }
 
-    /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back, or
-    /// after that. Where priorities are equal, either may be.
+    /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back,
+    /// or after that. Where priorities are equal, either may be.
     fn as_seen(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
         let (hook, priority) = (self.hook, slot.order().0);
         let side = state.translation(hook, priority);
@@ -330,8 +330,8 @@ impl<'a, 'g> Walker<'a, 'g> {
         seen
     }
 
-    /// A packet on one side of something that the kernel does, or, where it isn't known on which, on either. `pass` is told
-    /// whether it is after that.
+    /// A packet on one side of something that the kernel does, or, where it isn't known on which, on either. `pass` is
+    /// told whether it is after that.
     fn on_side(
         &mut self,
         side: Side,
@@ -388,8 +388,8 @@ impl<'a, 'g> Walker<'a, 'g> {
             std::mem::swap(&mut now, &mut visit.next);
             now = merged(now);
             are_merged = true;
-            // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not settled in
-            // the watched chain are told by the rule that let them.
+            // As the base chain will in the end, but that 10,000 rules may each let others through. Those that are not
+            // settled in the watched chain are told by the rule that let them.
             if visit.left_chain.len() > MOST_LEFT && !visit.left_chain.iter().any(State::is_told) {
                 visit.left_chain = merged(visit.left_chain);
             }
@@ -598,8 +598,8 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
 
 /// Has a nat rule's action change connections.
 ///
-/// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of the
-/// device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
+/// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of
+/// the device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
 fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
     let (port, field): (Field, fn(Family) -> Field) = match is_source {
@@ -700,8 +700,8 @@ mod tests {
         table(name, vec![base("early", Kind::Filter, Hook::Prerouting, -150, rules)])
     }
 
-    /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps` where
-    /// it isn't certain, and `after` where they have been in proxy-init's chain.
+    /// The decisions about connections as text, one a line: `TABLE CHAIN RULE: FATE of CONNECTIONS`, with `perhaps`
+    /// where it isn't certain, and `after` where they have been in proxy-init's chain.
     fn of(tables: Vec<Table>, direction: Direction, connections: Connections) -> Vec<String> {
         let found = Found {
             tables,
