@@ -227,8 +227,9 @@ struct GrowingSet {
 struct Sets(Vec<GrowingSet>);
 
 impl Sets {
-    /// Adds numbers to the set of this name, which it makes if necessary, and returns the condition on that set.
-    fn add(&mut self, name: &str, field: Field, intervals: &[(u128, u128)]) -> Condition {
+    /// Adds numbers to the set of this name, which it makes if necessary, and returns the condition that the field is in
+    /// that set or, if negated, isn't.
+    fn add(&mut self, name: &str, field: Field, intervals: &[(u128, u128)], negated: bool) -> Condition {
         let name = Name::from(name);
         match self.0.iter_mut().find(|set| set.name == name) {
             Some(set) => set.numbers.extend_from_slice(intervals),
@@ -238,7 +239,7 @@ impl Sets {
                 numbers: intervals.to_vec(),
             }),
         }
-        Condition::is(field, Values::Set(name))
+        Condition::compare(field, Values::Set(name), negated)
     }
 
     fn finish(self) -> Vec<Set> {
@@ -271,27 +272,22 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
         };
         let is_redirected = matches!(rule.action, Action::Redirect(_));
         match listed {
-            // All of the rule's pieces of the list are one set.
-            Some((Field::DestinationPort, list, true)) => {
-                let mut in_set = sets.add("redirected-outbound-ports", Field::DestinationPort, list);
-                if let Condition::In { negated, .. } = &mut in_set {
-                    *negated = true;
-                }
+            Some((field @ Field::DestinationPort, list, negated)) => {
+                let set = match (negated, is_redirected) {
+                    (true, _) => "redirected-outbound-ports",
+                    (false, true) => "redirected-ports",
+                    (false, false) => &format!("{direction}-ports"),
+                };
+                let in_set = sets.add(set, field, list, negated);
+                // All of a rule's pieces of a list are one set.
                 if !conditions.contains(&in_set) {
                     conditions.push(in_set);
                 }
             }
-            Some((Field::DestinationPort, list, false)) => {
-                let set = match is_redirected {
-                    true => "redirected-ports",
-                    false => &format!("{direction}-ports"),
-                };
-                conditions.push(sets.add(set, Field::DestinationPort, list));
-            }
             Some((field @ (Field::Source(_) | Field::Destination(_)), list, false)) => {
                 let which = if is_redirected { "redirected" } else { direction };
                 conditions.push(is_of(family));
-                conditions.push(sets.add(&format!("{which}-subnets-{of_family}"), field, list));
+                conditions.push(sets.add(&format!("{which}-subnets-{of_family}"), field, list, false));
             }
             _ => conditions.push(condition.clone()),
         }
