@@ -98,6 +98,14 @@ mod tests {
     use crate::wanted::{Config, plan};
 
     #[test]
+    fn a_rule_is_ours_by_its_comment() {
+        let rule = |comment| examples::commented(comment, examples::rule([], Action::Return));
+        assert!(rule("proxy-init/ignore-loopback").is_ours());
+        assert!(!rule("not proxy-init/ignore-loopback").is_ours());
+        assert!(!examples::rule([], Action::Return).is_ours());
+    }
+
+    #[test]
     fn each_mode_has_its_subsystem_and_is_known_by_what_it_leaves() {
         let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
         let held = |tables: Vec<Table>| {
