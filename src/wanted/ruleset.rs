@@ -194,8 +194,8 @@ impl Purpose {
     /// What every comment begins with.
     pub const PREFIX: &'static str = "proxy-init/";
 
-    /// After the prefix. The first four name ports or subnets, of which native mode's comments list several.
-    const NAMING: [Naming; 7] = [
+    /// After the prefix, those that name ports or subnets, of which native mode's comments list several.
+    const LISTING: [Naming; 4] = [
         ("ignore-port-", "", |ports| {
             Multiport::from_iptables(ports).map(Self::IgnorePorts)
         }),
@@ -208,6 +208,10 @@ impl Purpose {
         ("redirect-subnet-", "-to-proxy-port", |net| {
             net.parse().ok().map(Self::RedirectSubnet)
         }),
+    ];
+
+    /// After the prefix, those that name one thing.
+    const NAMING: [Naming; 3] = [
         ("ignore-user-id-", "", |ids| ids.parse().ok().map(Self::IgnoreUsers)),
         ("ignore-group-id-", "", |ids| ids.parse().ok().map(Self::IgnoreGroups)),
         ("ignore-interface-", "", |name| {
@@ -217,8 +221,7 @@ impl Purpose {
 
     /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
-        let mut listing = Self::NAMING.into_iter().take(4);
-        listing.find_map(|(before, after, _)| {
+        Self::LISTING.into_iter().find_map(|(before, after, _)| {
             let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
             let names = rest.strip_suffix(after)?;
             let (before, _) = comment.split_at_checked(Self::PREFIX.len() + before.len())?;
@@ -261,9 +264,8 @@ impl Purpose {
             return Some(purpose);
         }
         let text = comment.strip_prefix(Self::PREFIX)?;
-        Self::NAMING
-            .iter()
-            .find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
+        let mut all = Self::LISTING.iter().chain(&Self::NAMING);
+        all.find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
     }
 }
 
