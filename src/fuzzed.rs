@@ -144,16 +144,12 @@ mod tests {
             prop::collection::vec(1..=u16::MAX, 0..3),
         )
             .prop_map(|(port, id, ports, subnets, redirected)| {
-                let mut config = Config::new(Port::new(port).unwrap(), Port::new(port).unwrap());
-                config.proxy_uid = crate::OwnerId::new(id);
-                config.proxy_gid = crate::OwnerId::new(id);
-                config.redirected_ports = redirected.into_iter().filter_map(Port::new).collect();
-                config.ignored_inbound_ports = ports
+                let port = Port::new(port).unwrap();
+                let ports: Vec<_> = ports
                     .iter()
                     .filter_map(|&(first, more)| PortRange::new(first, first.saturating_add(more)))
                     .collect();
-                config.ignored_outbound_ports = config.ignored_inbound_ports.clone();
-                config.ignored_inbound_subnets = subnets
+                let subnets: Vec<crate::Subnet> = subnets
                     .iter()
                     .map(|&(address, prefix, v4)| {
                         let text = if v4 {
@@ -165,14 +161,26 @@ mod tests {
                         text.parse().unwrap()
                     })
                     .collect();
-                config.ignored_outbound_subnets = config.ignored_inbound_subnets.clone();
-                config.redirected_outbound_ports = config.ignored_inbound_ports.clone();
-                config.redirected_outbound_subnets = config.ignored_inbound_subnets.clone();
-                config.ignored_uids = crate::IdRange::new(id / 2, id).into_iter().collect();
-                config.ignored_gids = config.ignored_uids.clone();
-                config.ignored_inbound_interfaces = format!("net{}", id % 7).parse().into_iter().collect();
-                config.ignored_outbound_interfaces = config.ignored_inbound_interfaces.clone();
-                config
+                let ids: Vec<_> = crate::IdRange::new(id / 2, id).into_iter().collect();
+                let interfaces: Vec<crate::Interface> = format!("net{}", id % 7).parse().into_iter().collect();
+                Config {
+                    inbound_port: port,
+                    outbound_port: port,
+                    proxy_uid: crate::OwnerId::new(id),
+                    proxy_gid: crate::OwnerId::new(id),
+                    redirected_ports: redirected.into_iter().filter_map(Port::new).collect(),
+                    ignored_inbound_ports: ports.clone(),
+                    ignored_outbound_ports: ports.clone(),
+                    ignored_inbound_subnets: subnets.clone(),
+                    ignored_outbound_subnets: subnets.clone(),
+                    redirected_outbound_ports: ports,
+                    redirected_outbound_subnets: subnets,
+                    ignored_uids: ids.clone(),
+                    ignored_gids: ids,
+                    ignored_inbound_interfaces: interfaces.clone(),
+                    ignored_outbound_interfaces: interfaces,
+                    ipv6: true,
+                }
             })
     }
 

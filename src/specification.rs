@@ -150,18 +150,24 @@ mod tests {
             ipv6: bool,
         ) -> Config {
             let port = |number| Port::new(number).unwrap();
-            let mut config = Config::new(port(to.0), port(to.1));
-            config.proxy_uid = owner.0.and_then(OwnerId::new);
-            config.proxy_gid = owner.1.and_then(OwnerId::new);
-            config.redirected_ports = redirected.into_iter().map(port).collect();
-            (config.ignored_inbound_ports, config.ignored_outbound_ports) = ports;
-            (config.ignored_inbound_subnets, config.ignored_outbound_subnets) = subnets;
-            (config.ignored_uids, config.ignored_gids) = ids;
-            (config.ignored_inbound_interfaces, config.ignored_outbound_interfaces) = interfaces;
-            config.redirected_outbound_ports = chosen.0.unwrap_or_default();
-            config.redirected_outbound_subnets = chosen.1.unwrap_or_default();
-            config.ipv6 = ipv6;
-            config
+            Config {
+                inbound_port: port(to.0),
+                outbound_port: port(to.1),
+                proxy_uid: owner.0.and_then(OwnerId::new),
+                proxy_gid: owner.1.and_then(OwnerId::new),
+                redirected_ports: redirected.into_iter().map(port).collect(),
+                ignored_inbound_ports: ports.0,
+                ignored_outbound_ports: ports.1,
+                ignored_inbound_subnets: subnets.0,
+                ignored_outbound_subnets: subnets.1,
+                redirected_outbound_ports: chosen.0.unwrap_or_default(),
+                redirected_outbound_subnets: chosen.1.unwrap_or_default(),
+                ignored_uids: ids.0,
+                ignored_gids: ids.1,
+                ignored_inbound_interfaces: interfaces.0,
+                ignored_outbound_interfaces: interfaces.1,
+                ipv6,
+            }
         }
     }
 

@@ -356,6 +356,7 @@ fn choice_of_binary(path: &str) -> Result<Choice, String> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::flags::RULES;
     use super::*;
     use crate::rules::examples::random;
     use crate::wanted::flags::arguments;
@@ -407,7 +408,7 @@ mod tests {
         ]
     }
 
-    fn name() -> impl Strategy<Value = String> {
+    fn device() -> impl Strategy<Value = String> {
         "[a-zA-Z0-9_@][a-zA-Z0-9._@-]{0,14}"
     }
 
@@ -419,26 +420,24 @@ mod tests {
         let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
         let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
         let modes = Choice::NAMED.map(|(name, _)| name.to_owned());
-        let flags: Vec<BoxedStrategy<Vec<String>>> = vec![
-            given("incoming-proxy-port", port().boxed()),
-            given("outgoing-proxy-port", port().boxed()),
-            maybe("proxy-uid", id()),
-            maybe("proxy-gid", id()),
-            list("ports-to-redirect", port()).boxed(),
-            list("inbound-ports-to-ignore", range()).boxed(),
-            list("outbound-ports-to-ignore", range()).boxed(),
-            list("subnets-to-ignore", subnet()).boxed(),
-            list("outbound-subnets-to-ignore", subnet()).boxed(),
-            list("outbound-ports-to-redirect", range()).boxed(),
+        let about_rules = FLAGS.iter().filter(|flag| flag.heading == RULES);
+        let flags = about_rules.map(|flag| match flag.name {
+            name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
+            name @ ("proxy-uid" | "proxy-gid") => maybe(name, id()),
+            name @ "ports-to-redirect" => list(name, port()).boxed(),
+            name @ ("inbound-ports-to-ignore" | "outbound-ports-to-ignore" | "outbound-ports-to-redirect") => {
+                list(name, range()).boxed()
+            }
+            name @ ("inbound-subnets-to-ignore" | "outbound-subnets-to-ignore") => list(name, subnet()).boxed(),
             // With IPv6 subnets alone, and without rules for IPv6, the flags are refused.
-            list("outbound-subnets-to-redirect", v4_subnet()).boxed(),
-            list("skip-uid", ids()).boxed(),
-            list("skip-gid", ids()).boxed(),
-            list("inbound-interfaces-to-ignore", name()).boxed(),
-            list("outbound-interfaces-to-ignore", name()).boxed(),
-            maybe("ipv6", prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
-            maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed()),
-        ];
+            name @ "outbound-subnets-to-redirect" => list(name, v4_subnet()).boxed(),
+            name @ ("skip-uid" | "skip-gid") => list(name, ids()).boxed(),
+            name @ ("inbound-interfaces-to-ignore" | "outbound-interfaces-to-ignore") => list(name, device()).boxed(),
+            name @ "ipv6" => maybe(name, prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
+            name => panic!("--{name}: say here what its values are"),
+        });
+        let mode = maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed());
+        let flags: Vec<BoxedStrategy<Vec<String>>> = flags.chain([mode]).collect();
         flags.prop_map(|flags| flags.concat()).prop_shuffle()
     }
 
@@ -504,6 +503,8 @@ mod tests {
         };
         let port = |number| Port::new(number).unwrap();
         let want = Config {
+            inbound_port: port(1),
+            outbound_port: port(2),
             proxy_uid: crate::OwnerId::new(3),
             proxy_gid: crate::OwnerId::new(4),
             redirected_ports: vec![port(5), port(6)],
@@ -518,7 +519,6 @@ mod tests {
             ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
             ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
             ipv6: false,
-            ..Config::new(port(1), port(2))
         };
         assert_eq!(install.config, want);
         // The last one counts, and a list's items add up.

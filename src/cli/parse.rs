@@ -264,18 +264,10 @@ mod tests {
     use super::*;
     use crate::rules::examples::random;
 
-    const ALL: [Subcommand; 10] = [
-        Subcommand::Install,
-        Subcommand::Show,
-        Subcommand::Explain,
-        Subcommand::Verify,
-        Subcommand::Uninstall,
-        Subcommand::Detect,
-        Subcommand::Validate,
-        Subcommand::Help,
-        Subcommand::Man,
-        Subcommand::Completions,
-    ];
+    /// Installing, and those that are named.
+    fn all() -> Vec<Subcommand> {
+        [&[Subcommand::Install][..], &Subcommand::NAMED].concat()
+    }
 
     /// The flags by name with their values, and the word.
     type Read<'a> = (Vec<(&'a str, &'a OsStr)>, Option<&'a str>);
@@ -293,7 +285,7 @@ mod tests {
     #[test]
     fn every_flag_is_read_where_it_is_taken_and_nowhere_else() {
         for flag in FLAGS {
-            for subcommand in ALL {
+            for subcommand in all() {
                 let word = subcommand.word().map(|word| word.words[0]);
                 let flags = flag.spellings().map(|name| format!("{name}=true"));
                 for argument in flags {
@@ -358,7 +350,7 @@ mod tests {
                 Err(_) => "refused",
             }
         };
-        for subcommand in ALL {
+        for subcommand in all() {
             assert_eq!(asked("--help", subcommand), "help");
             assert_eq!(asked("-h --bogus", subcommand), "short help");
             assert_eq!(asked("--bogus -h", subcommand), "refused");
@@ -411,7 +403,7 @@ mod tests {
 
         #[test]
         fn whatever_is_typed_gets_an_answer(
-            subcommand in prop::sample::select(&ALL[..]),
+            subcommand in prop::sample::select(all()),
             arguments in prop::collection::vec(
                 prop_oneof![
                     "(-|--|-[a-zA-Z=]{0,4}|--[a-z-]{0,20}=?[a-z0-9,]{0,4}|[a-z0-9,]{0,6})".prop_map(OsString::from),

@@ -130,21 +130,24 @@ mod tests {
 
     #[test]
     fn each_field_is_its_flag() {
-        let mut config = config();
-        config.proxy_uid = OwnerId::new(2102);
-        config.proxy_gid = OwnerId::new(2103);
-        config.redirected_ports = vec![Port::new(80).unwrap(), Port::new(443).unwrap()];
-        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()];
-        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
-        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap()];
-        config.ignored_outbound_subnets = vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()];
-        config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
-        config.redirected_outbound_subnets = vec!["10.0.0.0/8".parse().unwrap()];
-        config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
-        config.ignored_gids = vec!["7".parse().unwrap()];
-        config.ignored_inbound_interfaces = vec!["net1".parse().unwrap(), "net2".parse().unwrap()];
-        config.ignored_outbound_interfaces = vec!["tun0".parse().unwrap()];
-        config.ipv6 = false;
+        let config = Config {
+            inbound_port: Port::new(4143).unwrap(),
+            outbound_port: Port::new(4140).unwrap(),
+            proxy_uid: OwnerId::new(2102),
+            proxy_gid: OwnerId::new(2103),
+            redirected_ports: vec![Port::new(80).unwrap(), Port::new(443).unwrap()],
+            ignored_inbound_ports: vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()],
+            ignored_outbound_ports: vec!["25".parse().unwrap()],
+            ignored_inbound_subnets: vec!["10.1.2.3/8".parse().unwrap()],
+            ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap(), "192.0.2.1/32".parse().unwrap()],
+            redirected_outbound_ports: vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()],
+            redirected_outbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
+            ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
+            ignored_gids: vec!["7".parse().unwrap()],
+            ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
+            ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
+            ipv6: false,
+        };
         assert_eq!(
             arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
             "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \

@@ -230,7 +230,7 @@ mod tests {
                 .collect()
         };
         let port = |number| Port::new(number).unwrap();
-        let mut config = Config::new(port(4143), port(4140));
+        let config = Config::new(port(4143), port(4140));
         assert_eq!(
             written(&config, Family::V6),
             [
@@ -241,19 +241,25 @@ mod tests {
                 "OUTPUT -m comment --comment proxy-init/install-proxy-init-output -j PROXY_INIT_OUTPUT",
             ]
         );
-        config.proxy_uid = OwnerId::new(2102);
-        config.proxy_gid = OwnerId::new(2103);
-        config.redirected_ports = vec![port(80), port(443)];
-        config.ignored_inbound_ports = vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()];
-        config.ignored_outbound_ports = vec!["25".parse().unwrap()];
-        config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
-        config.ignored_outbound_subnets = vec!["192.0.2.1/32".parse().unwrap()];
-        config.redirected_outbound_ports = vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()];
-        config.ignored_uids = vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()];
-        config.ignored_gids = vec!["7".parse().unwrap()];
-        config.ignored_inbound_interfaces = vec!["net1".parse().unwrap(), "net2".parse().unwrap()];
-        config.ignored_outbound_interfaces = vec!["net1".parse().unwrap()];
-        config.ipv6 = false;
+        let config = Config {
+            inbound_port: port(4143),
+            outbound_port: port(4140),
+            proxy_uid: OwnerId::new(2102),
+            proxy_gid: OwnerId::new(2103),
+            redirected_ports: vec![port(80), port(443)],
+            ignored_inbound_ports: vec!["4190".parse().unwrap(), "8000-8100".parse().unwrap()],
+            ignored_outbound_ports: vec!["25".parse().unwrap()],
+            ignored_inbound_subnets: vec!["10.1.2.3/8".parse().unwrap(), "0.0.0.0/0".parse().unwrap()],
+            ignored_outbound_subnets: vec!["192.0.2.1/32".parse().unwrap()],
+            redirected_outbound_ports: vec!["80".parse().unwrap(), "8000-8100".parse().unwrap()],
+            // In a test of their own, above.
+            redirected_outbound_subnets: vec![],
+            ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
+            ignored_gids: vec!["7".parse().unwrap()],
+            ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
+            ignored_outbound_interfaces: vec!["net1".parse().unwrap()],
+            ipv6: false,
+        };
         assert_eq!(plan(&config).len(), 1);
         assert_eq!(
             written(&config, Family::V4),

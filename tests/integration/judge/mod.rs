@@ -109,6 +109,8 @@ fn any_flags() -> impl Strategy<Value = Flags> {
                 // Subnets of IPv6 alone, without rules for it, are refused.
                 chosen_subnets.retain(|subnet| ipv6 || !subnet.contains(':'));
                 Flags {
+                    inbound_port: 4143,
+                    outbound_port: 4140,
                     uid,
                     gid,
                     redirect,
@@ -123,7 +125,6 @@ fn any_flags() -> impl Strategy<Value = Flags> {
                     inbound_interfaces: owned(names.0),
                     outbound_interfaces: owned(names.1),
                     ipv6,
-                    ..Flags::default()
                 }
             },
         )
