@@ -71,6 +71,9 @@ const REGISTRY: &str = "REGISTRY/";
 const LINKERDS: &str = "cr.l5d.io/linkerd/proxy-init";
 const LINKERDS_VERSION: &str = "v2.4.3";
 
+/// How often a command is repeated, at most, of whose output nothing was kept.
+const MOST_REPEATS: u32 = 2;
+
 /// The pages' scenarios; what is really said goes into this folder, for whoever has to bring a page up to date.
 pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     let name = |page| format!("what {page} says");
@@ -361,33 +364,47 @@ impl Names {
         let words: Vec<_> = debug.split_whitespace().collect();
         let name = words.iter().skip_while(|word| **word != "-n").nth(2);
         let pod = Pod::new(kubectl, &self.namespace, name.ok_or("a command names no pod")?);
-        // -it, from the page, needs a terminal. Its input stays open: an end that comes before kubectl has set the terminal up is read
-        // as a zero byte, which the container's terminal echoes.
-        let mut debugging = Command::new("script")
-            .args(["--quiet", "--return", "--command", line, "/dev/null"])
-            .current_dir(&home)
-            .envs(kubectl.environment())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let input = debugging.stdin.take();
-        debugging.wait_with_output()?;
-        drop(input);
-        let debugger = pod.until("has no debug container that ends", |pod| {
-            let last = pod.pointer("/spec/ephemeralContainers")?.as_array()?.last()?;
-            let statuses = pod.pointer("/status/ephemeralContainerStatuses")?.as_array()?;
-            let ended =
-                |status: &&Value| status["name"] == last["name"] && status.pointer("/state/terminated").is_some();
-            Some(statuses.iter().find(ended)?["name"].as_str()?.to_owned())
-        })?;
-        let log = pod.logs(&debugger)?;
-        // It has had a terminal, but what it writes is kept as the pod's log.
-        if log.contains("\x1b[") {
-            return Err(format!("{line} writes colours into the pod's log: {log:?}").into());
+        let mut log = debug_output(world, line, &home, &pod)?;
+        // Where a container ends at once, containerd 1.6 may close its terminal without having read it, and nothing is in the
+        // pod's log ("Failed to pipe stdout of container …: file already closed" in containerd's).
+        for _ in 0..MOST_REPEATS {
+            if !log.is_empty() {
+                break;
+            }
+            println!("again, because containerd kept nothing of what it wrote: {line}");
+            log = debug_output(world, line, &home, &pod)?;
         }
         Ok(log)
     }
+}
+
+/// What is written by a command that `kubectl debug` runs in a debug container.
+fn debug_output(world: &World<'_>, line: &str, home: &Path, pod: &Pod<'_>) -> Result<String> {
+    // -it, from the page, needs a terminal. Its input stays open: an end that comes before kubectl has set the terminal up is read
+    // as a zero byte, which the container's terminal echoes.
+    let mut debugging = Command::new("script")
+        .args(["--quiet", "--return", "--command", line, "/dev/null"])
+        .current_dir(home)
+        .envs(world.cluster.kubectl.environment())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let input = debugging.stdin.take();
+    debugging.wait_with_output()?;
+    drop(input);
+    let debugger = pod.until("has no debug container that ends", |pod| {
+        let last = pod.pointer("/spec/ephemeralContainers")?.as_array()?.last()?;
+        let statuses = pod.pointer("/status/ephemeralContainerStatuses")?.as_array()?;
+        let ended = |status: &&Value| status["name"] == last["name"] && status.pointer("/state/terminated").is_some();
+        Some(statuses.iter().find(ended)?["name"].as_str()?.to_owned())
+    })?;
+    let log = pod.logs(&debugger)?;
+    // It has had a terminal, but what it writes is kept as the pod's log.
+    if log.contains("\x1b[") {
+        return Err(format!("{line} writes colours into the pod's log: {log:?}").into());
+    }
+    Ok(log)
 }
 
 #[cfg(test)]
