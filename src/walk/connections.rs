@@ -127,14 +127,7 @@ impl Connections {
     /// Whether it is plain that none of them meets a condition.
     pub(super) fn miss(&self, condition: &Condition) -> bool {
         match condition {
-            Condition::In {
-                field,
-                values,
-                negated: false,
-            } => match (self.get(*field), values.listed()) {
-                (Some(known), Some(list)) => !known.meets(list),
-                (known, _) => known.is_none(),
-            },
+            Condition::In { field, .. } => misses(self.get(*field), condition),
             _ => false,
         }
     }
@@ -238,12 +231,27 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
     numbers.as_slice().len() <= MOST_INTERVALS
 }
 
+/// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
+/// rules are for other connections: that is found out without making a set.
+fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
+    match condition {
+        Condition::In {
+            values, negated: false, ..
+        } => match (known, values.listed()) {
+            (Some(known), Some(list)) => !known.meets(list),
+            (known, _) => known.is_none(),
+        },
+        _ => false,
+    }
+}
+
 /// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
 /// at; none if the field doesn't exist.
 pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
     match (condition, known) {
         (Condition::Unknown(_), _) => Meeting::NotUnderstood,
         (_, None) => Meeting::None,
+        _ if misses(known, condition) => Meeting::None,
         (Condition::Flags { numbers, .. }, Some(known)) => {
             split(known, &Intervals::new(numbers.iter().copied()), false)
         }
@@ -260,8 +268,6 @@ pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Cond
             split(known, &Intervals::each(held), *negated)
         }
         (Condition::In { values, negated, .. }, Some(known)) => match values.listed() {
-            // Most rules are for other connections: that is found out without making a set.
-            Some(list) if !negated && !known.meets(list) => Meeting::None,
             Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
             None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
                 Some(elements) => split(known, elements, *negated),
