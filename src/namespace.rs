@@ -1,6 +1,7 @@
 //! Running something in another network namespace.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::resume_unwind;
@@ -65,22 +66,17 @@ impl Namespace {
     /// # Panics
     /// If `work` panics, with the same payload.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        thread::scope(|scope| {
-            let work = || {
-                self.enter()?;
-                Ok(work())
-            };
-            let thread = thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
-                failed(
-                    &self.path,
-                    Errno::of_io(&error),
-                    "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
-                )
-            })?;
-            // The process's signals go to the thread that works, which holds back those that may not disturb it.
-            let _held = hold();
-            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-        })
+        let result = on_a_thread(|| {
+            self.enter()?;
+            Ok(work())
+        });
+        result.map_err(|error| {
+            failed(
+                &self.path,
+                Errno::of_io(&error),
+                "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
+            )
+        })?
     }
 
     /// Moves the calling thread.
@@ -118,10 +114,17 @@ const NOT_A_NAMESPACE: &str =
 /// Runs `work` in a new network namespace, which ends with it and belongs to the user namespace that the process is in. None:
 /// there can't be one, which takes CAP_SYS_ADMIN. The kernel takes the namespace down after the process has gone on.
 pub(crate) fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    on_a_thread(|| unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work())).ok()?
+}
+
+/// Runs `work` on a thread of its own, and waits for it. A panic of it goes on here. It is an error if no thread can be
+/// started.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
-        let work = || unshare(CloneFlags::CLONE_NEWNET).ok().map(|()| work());
-        let thread = thread::Builder::new().spawn_scoped(scope, work).ok()?;
-        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        let thread = thread::Builder::new().spawn_scoped(scope, work)?;
+        // The process's signals go to the thread that works, which holds back those that may not disturb it.
+        let _held = hold();
+        Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
