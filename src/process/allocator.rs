@@ -76,7 +76,7 @@ impl Allocator {
         }
     }
 
-    /// Few of the processes have a second thread, and none has one that allocates for long, so that nothing need be told of
+    /// Few of the processes have a second thread, and none has one that allocates often, so that nothing need be told of
     /// it when the lock is given back.
     fn locked<T>(&self, work: impl FnOnce(&mut Memory) -> T) -> T {
         while self.is_taken.swap(true, Ordering::Acquire) {
