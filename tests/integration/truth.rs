@@ -467,6 +467,9 @@ fn without_proc_nothing_is_said_about_legacy_tables() {
         .last_line();
     assert!(line.contains("cannot list legacy tables: ENOENT"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
+    let detected = Run::new("detect").after_mounting(&hide).output(&namespace).success();
+    let kernel = format!("kernel      {}", namespace.sh("uname -r"));
+    assert!(detected.contains(kernel.trim_end()), "{detected}");
     let log = Run::new(&chart_in("nft"))
         .after_mounting(&hide)
         .output(&namespace)

@@ -4,6 +4,8 @@ mod print;
 
 use std::path::{Path, PathBuf};
 
+use nix::sys::utsname::uname;
+
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::{Error, ModeError};
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
@@ -90,7 +92,7 @@ pub fn detect(netns: Option<&Path>) -> Result<Detected, Error> {
 
 fn look_around() -> Detected {
     let everything = everything();
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = uname().map(|system| system.release().to_string_lossy().into_owned());
     let found = all::read();
     let Trial { features, mut nft } = Trial::all(&everything, found.as_ref().is_ok_and(is_like_new));
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
@@ -114,7 +116,7 @@ fn look_around() -> Detected {
         Err(_) => neighbours(&Found::default(), &features),
     };
     Detected {
-        kernel: kernel.trim().to_owned(),
+        kernel: kernel.unwrap_or_default(),
         features,
         neighbours,
         nft: tables(Subsystem::NfTables),

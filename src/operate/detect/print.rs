@@ -76,9 +76,15 @@ impl Detected {
             [(_, lack), ..] if lacking.len() == self.features.len() => writeln!(f, "nf_tables   {}", reason(lack)),
             lacking => {
                 writeln!(f, "nf_tables   lacks:")?;
-                lacking
-                    .iter()
-                    .try_for_each(|(name, lack)| writeln!(f, "            {name}: {}", reason(lack)))
+                lacking.iter().try_for_each(|(name, lack)| {
+                    let (reason, named) = (reason(lack), format!("{name}: "));
+                    // An error of native mode begins with the mode's name, which is the feature's.
+                    writeln!(
+                        f,
+                        "            {named}{}",
+                        reason.strip_prefix(&named).unwrap_or(&reason)
+                    )
+                })
             }
         }
     }
@@ -215,6 +221,14 @@ pin it      --iptables-mode nft, or IPTABLES_MODE=nft, or proxyInit.iptablesMode
         report.features = vec![feature("one", true), feature("two", false), feature("three", false)];
         let want = format!("nf_tables   lacks:\n            two: {lack}\n            three: {lack}\n");
         assert!(report.to_string().contains(&want), "{report}");
+        // The mode's error begins with its name.
+        let works = Err(ModeError::NotPermitted(Privilege::Change).in_mode(Mode::Native));
+        let name = "native mode".to_owned();
+        report.features.push(Feature { name, works });
+        let (_, said) = lack.split_once(": ").unwrap();
+        let want = format!("\n            native mode: {said}\n");
+        assert!(report.to_string().contains(&want), "{report}");
+        report.features.pop();
         report.features.remove(0);
         assert!(
             report.to_string().contains(&format!("nf_tables   {lack}\n")),
