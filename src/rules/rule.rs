@@ -484,6 +484,19 @@ mod tests {
     }
 
     #[test]
+    fn bits_are_those_under_the_mask_turned_round() {
+        let bits = |mask, xor| Bits {
+            field: Field::Mark,
+            mask,
+            xor,
+        };
+        assert_eq!(bits(6, 0).of(5), 4);
+        assert_eq!(bits(6, 5).of(4), 1);
+        assert_eq!(Bits::all(Field::Mark).of(5), 5);
+        assert_eq!(Bits::constant(Field::Mark, 9).of(5), 9);
+    }
+
+    #[test]
     fn a_translation_is_written_with_its_ports() {
         let address = |text: &str| Some(text.parse().unwrap());
         for (address, ports, text) in [

@@ -131,6 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn a_sets_numbers_are_turned_round_for_fields_in_host_order() {
+        let ports = examples::ports("set", &[(80, 90)]);
+        let elements = Some(Intervals::new([(80, 90)]));
+        assert_eq!(ports.numbers_of(Field::DestinationPort), elements);
+        assert_eq!(ports.numbers_of(Field::Uid), None, "no interval any more");
+        let uid = u32::from_ne_bytes(80u32.to_be_bytes());
+        let uids = examples::ports("set", &[(80, 80)]).numbers_of(Field::Uid);
+        assert_eq!(uids, Some(Intervals::one(uid.into())));
+        let unknown = Set {
+            elements: None,
+            ..ports
+        };
+        assert_eq!(unknown.numbers_of(Field::DestinationPort), None);
+    }
+
+    #[test]
     fn a_set_has_the_shape_with_the_fewest_elements() {
         let singles = |count: u128| -> Vec<_> { (0..count).map(|port| (2 * port, 2 * port)).collect() };
         for (ports, shape) in [
