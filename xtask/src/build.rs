@@ -157,15 +157,19 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 /// same one: there is nothing to relocate at start-up. So musl has nothing to protect from writing after that, and what they
 /// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same. What musl has to
 /// relocate, it reads of a list that takes a bit for most of the addresses (DT_RELR) and not 24 bytes, which GNU's linker writes
-/// for x86-64 alone.
+/// for x86-64 alone. For musl on aarch64, rustc asks the linker for a fixed address all the same
+/// (`static_position_independent_executables` in rustc_target/src/spec): the later of the linker's flags wins.
 fn placed(package: &str, target: &Target) -> &'static str {
-    match target.libc {
-        Libc::Musl(..) if is_position_independent(package) && target.architecture == Architecture::Amd64 => {
+    match (&target.libc, target.architecture) {
+        (Libc::Musl(..), Architecture::Amd64) if is_position_independent(package) => {
             "-C relocation-model=pic -C link-arg=-Wl,-z,pack-relative-relocs"
         }
+        (Libc::Musl(..), Architecture::Arm64) if is_position_independent(package) => {
+            "-C relocation-model=pic -C link-arg=-static-pie"
+        }
         _ if is_position_independent(package) => "-C relocation-model=pic",
-        Libc::Musl(..) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
-        Libc::Glibc(_) | Libc::Dynamic => "-C relocation-model=static",
+        (Libc::Musl(..), _) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
+        (Libc::Glibc(_) | Libc::Dynamic, _) => "-C relocation-model=static",
     }
 }
 
