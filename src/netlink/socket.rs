@@ -257,7 +257,10 @@ impl Socket {
         };
         let socket = self.socket.as_raw_fd();
         let mut answer = self.answer.borrow_mut();
-        answer.resize(ANSWER, 0);
+        if answer.is_empty() {
+            // Memory that is new is zero: unlike `resize`, this touches none of it, and answers are mostly short.
+            *answer = vec![0; ANSWER];
+        }
         for _ in 0..FEW {
             if ends(receive(socket, &mut answer)?)? {
                 return Ok(());
