@@ -15,6 +15,8 @@ use nix::sys::stat::{fstat, stat};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::privilege::keep;
+
 /// A user namespace that isn't the process's own.
 #[derive(Debug)]
 pub(crate) struct UserNamespace(OwnedFd);
@@ -125,21 +127,4 @@ impl UserNamespace {
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
-}
-
-/// Leaves the calling thread, and the program that it executes, with these capabilities alone (capset(2)).
-fn keep(capabilities: u32) -> Result<(), Errno> {
-    const VERSION_3: u32 = 0x2008_0522;
-    // struct __user_cap_header_struct: version and thread, 0 for the calling one. Two of struct __user_cap_data_struct,
-    // of 32 capabilities each: effective, permitted, inheritable.
-    let header: [u32; 2] = [VERSION_3, 0];
-    let data: [u32; 6] = [capabilities, capabilities, capabilities, 0, 0, 0];
-    // SAFETY: the kernel reads the two structures, and writes only the header's version if it doesn't know that.
-    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
-    for number in (0..u32::BITS).filter(|number| capabilities & (1 << number) != 0) {
-        let (raise, number) = (libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, libc::c_ulong::from(number));
-        // SAFETY: the call takes numbers only.
-        Errno::result(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, number, 0, 0) })?;
-    }
-    Ok(())
 }

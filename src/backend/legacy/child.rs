@@ -1,12 +1,11 @@
 //! Running iptables commands: with the capabilities that they need and no others, never for ever, and with both
 //! families' transactions committed at the same moment.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,8 +21,10 @@ use nix::sys::time::{TimeSpec, TimeValLike as _};
 use nix::unistd::Pid;
 
 use super::environment::handed_on;
+use crate::netlink::privilege::keep;
 use crate::netlink::signals::keep_ended_children;
 use crate::netlink::user_namespace::UserNamespace;
+use crate::rules::Family;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
@@ -75,10 +76,11 @@ impl From<Errno> for Failure {
     }
 }
 
-/// A restore command, and its input without the last line, `COMMIT`.
-pub(super) struct Restore<'a> {
-    pub(super) program: &'a Path,
-    pub(super) input: Vec<u8>,
+/// A family's restore command.
+#[derive(Debug)]
+pub(super) struct Restore {
+    pub(super) family: Family,
+    pub(super) program: PathBuf,
 }
 
 /// What a program prints when it is called with these arguments.
@@ -88,10 +90,8 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
     let mut command = command(program);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
-    let mut started = spawn(vec![command], || {})?;
-    for running in &mut started {
-        running.end(deadline)?;
-    }
+    let (running, ()) = on_confined_thread(|| Running::start(command), || ())?;
+    running?.end(deadline)?;
     let mut text = Vec::new();
     stdout.rewind()?;
     stdout.take(LONGEST as u64).read_to_end(&mut text)?;
@@ -99,10 +99,16 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
 }
 
 /// Restore commands that have read their whole input but for the last line, and have changed nothing yet.
-pub(super) struct Prepared {
-    started: Vec<Running>,
-    inputs: Vec<Feed>,
+pub(super) struct Prepared<'a> {
+    started: Vec<Started<'a>>,
     deadline: Instant,
+}
+
+/// A restore command that was started.
+struct Started<'a> {
+    restore: &'a Restore,
+    running: Running,
+    feed: Feed,
 }
 
 /// Starts restore commands side by side, and waits until each has read its whole input but for the last line. Whenever
@@ -112,67 +118,71 @@ pub(super) struct Prepared {
 /// ended even if this process is killed.
 ///
 /// They run in the user namespace `within`, if there is one. While they start, which takes them most of their time,
-/// `meanwhile` is run: none has read anything before that has returned.
-pub(super) fn prepare(
+/// `inputs` makes the input of each, without the last line, `COMMIT`. None has read anything before that has returned.
+pub(super) fn prepare<'a>(
     within: Option<&UserNamespace>,
-    restores: &[Restore<'_>],
+    restores: &[&'a Restore],
     lock: &File,
-    meanwhile: impl FnOnce(),
+    inputs: impl FnOnce() -> Vec<Vec<u8>>,
     limit: Duration,
-) -> Result<Prepared, (usize, Failure)> {
-    let first = |error: io::Error| (0, Failure::Failed(error));
-    let mut commands = Vec::new();
-    let mut inputs = Vec::new();
-    for Restore { program, input } in restores {
-        let (reader, writer) = io::pipe().map_err(first)?;
-        let mut command = command(program);
+) -> Result<Prepared<'a>, (&'a Restore, Failure)> {
+    let start_all = || -> Result<Vec<_>, _> {
+        let started = restores.iter().map(|restore| start(within, restore, lock));
+        started.collect()
+    };
+    let mut started = Vec::new();
+    if let [first, ..] = restores {
+        let (starting, inputs) = on_confined_thread(start_all, inputs).map_err(|error| (*first, error.into()))?;
+        started = starting?;
+        for (started, input) in started.iter_mut().zip(inputs) {
+            started.feed.fill(input);
+        }
+    }
+    let deadline = Instant::now() + limit;
+    feed(&mut started, deadline)?;
+    Ok(Prepared { started, deadline })
+}
+
+/// Starts a restore command. It waits for its input.
+fn start<'a>(
+    within: Option<&UserNamespace>,
+    restore: &'a Restore,
+    lock: &File,
+) -> Result<Started<'a>, (&'a Restore, Failure)> {
+    let start = || {
+        let (stdin, feed) = Feed::new()?;
+        let mut command = command(&restore.program);
         command
             // Without -w: its alarm would go off while the command waits for its last line.
             .arg("--noflush")
             // The commands would take the lock that is held for them. Each gets a file that no one else locks: the pipe
             // that is its stderr.
             .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
-            .stdin(reader.try_clone().map_err(first)?)
+            .stdin(stdin)
             // Nothing is printed. A copy of the locked file keeps it locked.
-            .stdout(lock.try_clone().map_err(first)?);
+            .stdout(lock.try_clone()?);
         if let Some(owner) = within {
-            let needed = NEEDED.map(|capability| capability.bitmask() as u32);
-            owner.start_within(&mut command, needed[0] | needed[1]).map_err(first)?;
+            owner.start_within(&mut command, bits(NEEDED))?;
         }
-        commands.push(command);
-        inputs.push(Feed::new(reader, writer, input).map_err(first)?);
-    }
-    let mut started = match commands.is_empty() {
-        true => Vec::new(),
-        false => {
-            let write = || {
-                meanwhile();
-                // So that no command waits for it. Whatever goes wrong here goes wrong in `feed` too.
-                inputs.iter_mut().for_each(|input| drop(input.is_read()));
-            };
-            spawn(commands, write).map_err(first)?
-        }
+        let running = Running::start(command)?;
+        Ok(Started { restore, running, feed })
     };
-    let deadline = Instant::now() + limit;
-    feed(&mut started, &mut inputs, deadline)?;
-    Ok(Prepared {
-        started,
-        inputs,
-        deadline,
-    })
+    start().map_err(|error: io::Error| (restore, error.into()))
 }
 
-impl Prepared {
+impl<'a> Prepared<'a> {
     /// Tells all commands to commit, and waits for their end. On an error, tells which command it was; all have ended
     /// then, but what each has changed must be looked at.
-    pub(super) fn commit(mut self) -> Result<(), (usize, Failure)> {
-        for (index, feed) in self.inputs.into_iter().enumerate() {
-            feed.commit().map_err(|error| (index, error.into()))?;
+    pub(super) fn commit(self) -> Result<(), (&'a Restore, Failure)> {
+        let mut told = Vec::new();
+        for Started { restore, running, feed } in self.started {
+            told.push((restore, running));
+            feed.commit().map_err(|error| (restore, error.into()))?;
         }
-        for (index, running) in self.started.iter_mut().enumerate() {
-            let ended = running.end(self.deadline).map_err(|failure| (index, failure))?;
+        for (restore, running) in &mut told {
+            let ended = running.end(self.deadline).map_err(|failure| (*restore, failure))?;
             if !ended.status.success() {
-                return Err((index, Failure::Ended(ended)));
+                return Err((restore, Failure::Ended(ended)));
             }
         }
         Ok(())
@@ -180,35 +190,32 @@ impl Prepared {
 }
 
 /// Waits until every command has read its input.
-fn feed(started: &mut [Running], inputs: &mut [Feed], deadline: Instant) -> Result<(), (usize, Failure)> {
+fn feed<'a>(started: &mut [Started<'a>], deadline: Instant) -> Result<(), (&'a Restore, Failure)> {
     loop {
-        let mut waiting = Vec::new();
-        for (index, feed) in inputs.iter_mut().enumerate() {
-            if !feed.is_read().map_err(|error| (index, error.into()))? {
-                waiting.push(index);
+        let mut waiting = None;
+        let mut events = Vec::new();
+        for Started { restore, running, feed } in started.iter_mut() {
+            let failed = |error: io::Error| (*restore, error.into());
+            if !feed.is_read().map_err(failed)? {
+                waiting = waiting.or(Some(*restore));
+                events.push(PollFd::new(feed.writer.as_fd(), PollFlags::POLLOUT));
             }
-        }
-        for (index, running) in started.iter_mut().enumerate() {
-            if running.listen(Duration::ZERO).map_err(|error| (index, error.into()))? {
+            if running.listen(Duration::ZERO).map_err(failed)? {
                 // No command ends before it has been told to commit, unless it fails.
                 let failure = running.end(deadline).map_or_else(|failure| failure, Failure::Ended);
-                return Err((index, failure));
+                return Err((restore, failure));
             }
+            let words = running.stderr.iter();
+            events.extend(words.map(|stderr| PollFd::new(stderr.as_fd(), PollFlags::POLLIN)));
         }
-        let Some(&first) = waiting.first() else {
+        let Some(waiting) = waiting else {
             return Ok(());
         };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err((first, Failure::Hung));
+            return Err((waiting, Failure::Hung));
         }
-        let unread = inputs.iter().enumerate().filter(|(index, _)| waiting.contains(index));
-        let mut events: Vec<PollFd<'_>> = unread
-            .map(|(_, feed)| PollFd::new(feed.writer.as_fd(), PollFlags::POLLOUT))
-            .collect();
-        let words = started.iter().filter_map(|running| running.stderr.as_ref());
-        events.extend(words.map(|stderr| PollFd::new(stderr.as_fd(), PollFlags::POLLIN)));
-        wait_for(&mut events, left).map_err(|error| (first, error.into()))?;
+        wait_for(&mut events, left).map_err(|error| (waiting, error.into()))?;
     }
 }
 
@@ -222,20 +229,27 @@ struct Feed {
 }
 
 impl Feed {
-    fn new(reader: PipeReader, writer: PipeWriter, input: &[u8]) -> io::Result<Self> {
+    /// One without an input, and the command's end of it.
+    fn new() -> io::Result<(PipeReader, Self)> {
+        let (reader, writer) = io::pipe()?;
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         // One page (F_SETPIPE_SZ rounds up): there is room to write if, and only if, everything has been read.
         fcntl(&writer, FcntlArg::F_SETPIPE_SZ(1))?;
+        let feed = Self {
+            _reader: reader.try_clone()?,
+            writer,
+            input: Vec::new(),
+            written: 0,
+        };
+        Ok((reader, feed))
+    }
+
+    /// Gives it the command's input without the last line.
+    fn fill(&mut self, mut input: Vec<u8>) {
         // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
-        let mut input = input.to_vec();
         input.resize(input.len() + READ_AT_ONCE, b'#');
         input.push(b'\n');
-        Ok(Self {
-            _reader: reader,
-            writer,
-            input,
-            written: 0,
-        })
+        self.input = input;
     }
 
     /// Writes what fits into the pipe, and tells whether the command has read everything.
@@ -280,6 +294,17 @@ struct Running {
 }
 
 impl Running {
+    fn start(mut command: Command) -> io::Result<Self> {
+        let mut child = command.spawn()?;
+        Ok(Self {
+            stderr: child.stderr.take(),
+            child,
+            said: Vec::new(),
+            more: 0,
+            ended: false,
+        })
+    }
+
     /// Reads what the command says on stderr, waiting this long for it, and tells whether it has closed its stderr, as
     /// it does when it ends.
     fn listen(&mut self, wait: Duration) -> io::Result<bool> {
@@ -360,56 +385,46 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a
-/// child starts with those of the thread that started it. This thread runs `meanwhile`.
-fn spawn(commands: Vec<Command>, meanwhile: impl FnOnce()) -> io::Result<Vec<Running>> {
+/// Starts commands by `start`, on a thread that has given up all but the needed capabilities: they belong to threads, and
+/// a child starts with those of the thread that started it. This thread runs `meanwhile`.
+fn on_confined_thread<T: Send, U>(
+    start: impl FnOnce() -> T + Send,
+    meanwhile: impl FnOnce() -> U,
+) -> io::Result<(T, U)> {
     keep_ended_children()?;
-    let start = || {
-        confine()?;
-        let mut started = Vec::new();
-        for mut command in commands {
-            let mut child = command.spawn()?;
-            started.push(Running {
-                stderr: child.stderr.take(),
-                child,
-                said: Vec::new(),
-                more: 0,
-                ended: false,
-            });
-        }
-        Ok(started)
-    };
     thread::scope(|scope| {
-        let starting = thread::Builder::new().spawn_scoped(scope, start)?;
-        meanwhile();
-        starting
+        let starting = thread::Builder::new().spawn_scoped(scope, || {
+            confine()?;
+            Ok(start())
+        })?;
+        let done = meanwhile();
+        let started = starting
             .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))?;
+        Ok((started, done))
     })
 }
 
 /// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
 /// this process lacks, a command may still have as a file capability.
-fn confine() -> io::Result<()> {
-    let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
-    let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
-    let kept: HashSet<Capability> = NEEDED.into_iter().filter(|needed| permitted.contains(needed)).collect();
-    // In this order: what is effective must be permitted, what becomes ambient must be permitted and inheritable.
-    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &kept).map_err(failed)?;
-    }
-    // What anybody but root executes gets only what is ambient, or what its file capabilities say.
-    for capability in kept {
-        let _ = caps::raise(None, CapSet::Ambient, capability);
-    }
+fn confine() -> Result<(), Errno> {
+    keep(bits(NEEDED.into_iter().filter(is_permitted)))?;
     // Without it, what root executes would get all of the bounding set; with it, no more than is permitted now
     // (`cap_bprm_creds_from_file` in security/commoncap.c).
-    set_no_new_privs()?;
-    Ok(())
+    set_no_new_privs()
 }
 
 /// The first of the needed capabilities that this process cannot hand on.
 pub(super) fn missing_capability() -> Option<Capability> {
-    let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    NEEDED.into_iter().find(|needed| !permitted.contains(needed))
+    NEEDED.into_iter().find(|needed| !is_permitted(needed))
+}
+
+fn is_permitted(capability: &Capability) -> bool {
+    caps::has_cap(None, CapSet::Permitted, *capability).unwrap_or(false)
+}
+
+/// A bit for each of these.
+fn bits(capabilities: impl IntoIterator<Item = Capability>) -> u32 {
+    let bits = capabilities.into_iter().map(|capability| capability.bitmask() as u32);
+    bits.fold(0, |bits, bit| bits | bit)
 }

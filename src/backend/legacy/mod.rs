@@ -164,19 +164,18 @@ impl Legacy {
         let mut changes = Vec::new();
         for family in Family::ALL {
             let before = read::held(family).map_err(advise)?;
-            let input = input(rulesets, family, before.as_ref());
-            if !input.is_empty() {
+            let is_needed = match &before {
+                // What it takes is found out while the command starts.
+                None => rulesets.iter().any(|ruleset| ruleset.family == family),
+                Some(_) => !input(rulesets, family, before.as_ref()).is_empty(),
+            };
+            if is_needed {
                 let program = self.commands.restore(family)?;
-                let input = input.uncommitted();
-                changes.push(Change {
-                    family,
-                    before,
-                    program,
-                    input,
-                });
+                let restore = Restore { family, program };
+                changes.push(Change { restore, before });
             }
         }
-        let prepared = prepare(within, &mut changes, &lock.0, rulesets);
+        let prepared = prepare(within, &changes, &lock.0, rulesets);
         // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
         // family changed and the other not. A signal that asks for it waits.
         let _held = hold();
@@ -204,33 +203,36 @@ impl Legacy {
 }
 
 /// Starts the commands. On an error, tells at which family's change.
-fn prepare(
+fn prepare<'a>(
     within: Option<&UserNamespace>,
-    changes: &mut [Change],
+    changes: &'a [Change],
     lock: &File,
     rulesets: &[Ruleset],
-) -> Result<Prepared, (Family, Error)> {
-    let restores: Vec<_> = changes.iter_mut().map(Change::restore).collect();
-    let are_two = restores.len() == 2;
-    let load = || {
-        if let Some(ruleset) = rulesets.first().filter(|_| are_two) {
+) -> Result<Prepared<'a>, (Family, Error)> {
+    let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
+    let inputs = || {
+        if let (Some(ruleset), [_, _]) = (rulesets.first(), changes) {
             load_extensions(ruleset);
         }
+        let inputs = changes.iter().map(|Change { restore, before }| {
+            let input = input(rulesets, restore.family, before.as_ref());
+            input.uncommitted()
+        });
+        inputs.collect()
     };
-    child::prepare(within, &restores, lock, load, LIMIT).map_err(|failure| of_change(changes, failure))
+    child::prepare(within, &restores, lock, inputs, LIMIT).map_err(of_family)
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
-fn commit(prepared: Prepared, changes: &[Change], rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
-    prepared.commit().map_err(|failure| of_change(changes, failure))?;
-    changes.iter().try_for_each(|change| {
-        let Change { family, program, .. } = change;
-        let now = read::held(*family).map_err(|error| (*family, advise(error)))?;
-        if input(rulesets, *family, now.as_ref()).is_empty() {
+fn commit(prepared: Prepared<'_>, changes: &[Change], rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
+    prepared.commit().map_err(of_family)?;
+    changes.iter().try_for_each(|Change { restore, .. }| {
+        let family = restore.family;
+        let now = read::held(family).map_err(|error| (family, advise(error)))?;
+        if input(rulesets, family, now.as_ref()).is_empty() {
             return Ok(());
         }
-        let command = program.clone();
-        let family = *family;
+        let command = restore.program.clone();
         Err((family, Error::NoEffect { command, family }))
     })
 }
@@ -306,39 +308,29 @@ fn lack(rulesets: &[Ruleset]) -> Option<Error> {
 
 /// What is to be done in one family.
 struct Change {
-    family: Family,
+    restore: Restore,
     /// What its table held; none: it was not there.
     before: Option<Held>,
-    program: PathBuf,
-    input: Vec<u8>,
-}
-
-impl Change {
-    fn restore(&mut self) -> Restore<'_> {
-        Restore {
-            program: &self.program,
-            input: std::mem::take(&mut self.input),
-        }
-    }
 }
 
 /// After one family's change failed, rolls both back, and says what came of it.
 fn roll_back(changes: &[Change], at_fault: Family, error: Error) -> Error {
     let (mut rolled_back, mut uncounted, mut left) = (None, None, None);
     let mut families = Vec::new();
-    for Change { family, before, .. } in changes {
-        match read::roll_back(*family, before.as_ref()) {
+    for Change { restore, before } in changes {
+        let family = restore.family;
+        match read::roll_back(family, before.as_ref()) {
             Ok(Rollback::Unneeded) => {}
             Ok(done) => {
-                if *family != at_fault {
-                    rolled_back = Some(*family);
+                if family != at_fault {
+                    rolled_back = Some(family);
                 }
                 if let Rollback::WithoutCounters(errno) = done {
-                    uncounted = Some((*family, errno));
+                    uncounted = Some((family, errno));
                 }
             }
             Err(error) => {
-                families.push(*family);
+                families.push(family);
                 left = left.or(Some(error));
             }
         }
@@ -432,13 +424,9 @@ fn remove_input(table: Option<&Table>) -> Input {
     input
 }
 
-/// Which family's command failed, and what that means; there is a command for each change.
-fn of_change(changes: &[Change], (index, failure): (usize, Failure)) -> (Family, Error) {
-    let change = changes
-        .get(index)
-        .map(|change| (change.family, change.program.as_path()));
-    let (family, program) = change.unwrap_or((Family::V4, Path::new("")));
-    (family, failed(program, failure))
+/// Which family's command failed, and what that means.
+fn of_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
+    (restore.family, failed(&restore.program, failure))
 }
 
 /// What a failed command means.
