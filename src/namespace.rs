@@ -14,7 +14,7 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
 use crate::netlink::signals::hold;
-use crate::netlink::user_namespace::opened_other;
+use crate::netlink::user_namespace::opened;
 
 /// A network namespace. It stays alive as long as this value does, even if its name is removed.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Namespace {
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&path)
             .map_err(|error| unusable(Errno::of_io(&error)))?;
-        opened_other();
+        opened(&file);
         Ok(Self { file, path })
     }
 

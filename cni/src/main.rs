@@ -4,13 +4,12 @@
 #![allow(unsafe_code)] // for C's main to be found by its name
 
 use std::ffi::{c_char, c_int};
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, Read as _};
 
 use linkerd_cni::configuration::LogLevel;
 use linkerd_cni::log::Log;
 use linkerd_cni::plugin::{self, Outcome};
+use proxy_init::log::print;
 
 /// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
 const LONGEST: u64 = 16 << 20;
@@ -62,7 +61,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
         _ => plugin::run(&|name| std::env::var_os(name), stdin),
     };
     if !outcome.stdout.is_empty()
-        && let Err(error) = print(&outcome.stdout)
+        && let Err(error) = print(&(outcome.stdout + "\n"))
     {
         // The specification's code for a failure of input or output, which no object can carry here.
         Log::new(LogLevel::Error).add(
@@ -72,13 +71,6 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
         return 1;
     }
     outcome.code.into()
-}
-
-/// Writes a line to standard output. If that is closed, it is an error.
-fn print(line: &str) -> io::Result<()> {
-    // Not through std's handle, to which writing to a closed file is no error.
-    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    stdout.write_all(format!("{line}\n").as_bytes())
 }
 
 fn stdin() -> io::Result<Vec<u8>> {

@@ -4,14 +4,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::stat::{fstat, stat};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -21,29 +20,40 @@ use super::privilege::keep;
 #[derive(Debug)]
 pub(crate) struct UserNamespace(OwnedFd);
 
-/// The user namespace that the thread's network namespace belongs to (ioctl_ns(2)). `EPERM`: it is an ancestor's of the
-/// process's, or a stranger's.
+/// The namespace that another one belongs to, or its parent (ioctl_ns(2)). `EPERM`: it is neither the user namespace that the
+/// process is in nor within that one.
+fn related(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
+    // SAFETY: such an ioctl takes no argument, and returns a new file descriptor or -1.
+    let it = Errno::result(unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), how) })?;
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(it) })
+}
+
+/// The user namespace that the thread's network namespace belongs to.
 fn owner() -> Result<OwnedFd, Errno> {
     let of_io = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or_default());
     let network = File::open("/proc/thread-self/ns/net").map_err(of_io)?;
-    // SAFETY: this ioctl takes no argument, and returns a new file descriptor or -1.
-    let owner = Errno::result(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) })?;
-    // SAFETY: the kernel has just made it, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(owner) })
+    related(network, libc::NS_GET_USERNS)
 }
 
-/// Whether this process has opened a network namespace other than its own.
+/// Whether this process has opened a network namespace that belongs to another user namespace.
 static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
 
 /// Says that this process has opened a network namespace, to enter it.
-pub(crate) fn opened_other() {
-    HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
+pub(crate) fn opened(network: impl AsFd) {
+    if related(network, libc::NS_GET_USERNS).is_ok_and(|owner| is_own(owner) == Ok(false)) {
+        HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
+    }
 }
 
-/// Whether the process is in this user namespace.
-fn is_own(namespace: &OwnedFd) -> Result<bool, Errno> {
-    let (it, own) = (fstat(namespace)?, stat("/proc/thread-self/ns/user")?);
-    Ok((it.st_dev, it.st_ino) == (own.st_dev, own.st_ino))
+/// Whether the process is in this user namespace, and not outside of it: then its parent is out of the process's sight.
+/// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
+fn is_own(namespace: impl AsFd) -> Result<bool, Errno> {
+    match related(namespace, libc::NS_GET_PARENT) {
+        Ok(_) => Ok(false),
+        Err(Errno::EPERM) => Ok(true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be
@@ -63,7 +73,8 @@ impl UserNamespace {
         (!is_own(&owner).ok()?).then_some(Self(owner))
     }
 
-    /// As [`UserNamespace::of_network`], but without asking as long as the process has opened no network namespace.
+    /// As [`UserNamespace::of_network`], but without asking as long as the process has opened no network namespace of
+    /// another user namespace.
     pub(crate) fn of_opened() -> Option<Self> {
         HAS_OPENED_OTHER
             .load(Ordering::Relaxed)
