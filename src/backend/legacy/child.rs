@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
@@ -90,8 +90,9 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
     let mut command = command(program);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
-    let (running, ()) = on_confined_thread(|| Running::start(command), || ())?;
-    running?.end(deadline)?;
+    for running in on_confined_threads([|| Running::start(command)]) {
+        running?.end(deadline)?;
+    }
     let mut text = Vec::new();
     stdout.rewind()?;
     stdout.take(LONGEST as u64).read_to_end(&mut text)?;
@@ -117,8 +118,8 @@ struct Started<'a> {
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// They run in the user namespace `within`, if there is one. While they start, which takes them most of their time,
-/// `inputs` makes the input of each, without the last line, `COMMIT`. None has read anything before that has returned.
+/// They run in the user namespace `within`, if there is one. While they load what they need, which takes them half of
+/// their time, `inputs` makes the input of each, without the last line, `COMMIT`. None has anything to read before.
 pub(super) fn prepare<'a>(
     within: Option<&UserNamespace>,
     restores: &[&'a Restore],
@@ -126,17 +127,12 @@ pub(super) fn prepare<'a>(
     inputs: impl FnOnce() -> Vec<Vec<u8>>,
     limit: Duration,
 ) -> Result<Prepared<'a>, (&'a Restore, Failure)> {
-    let start_all = || -> Result<Vec<_>, _> {
-        let started = restores.iter().map(|restore| start(within, restore, lock));
-        started.collect()
-    };
+    let starting = on_confined_threads(restores.iter().map(|restore| || start(within, restore, lock)));
     let mut started = Vec::new();
-    if let [first, ..] = restores {
-        let (starting, inputs) = on_confined_thread(start_all, inputs).map_err(|error| (*first, error.into()))?;
-        started = starting?;
-        for (started, input) in started.iter_mut().zip(inputs) {
-            started.feed.fill(input);
-        }
+    for ((restore, result), input) in restores.iter().zip(starting).zip(inputs()) {
+        let (running, mut feed) = result.map_err(|error| (*restore, error.into()))?;
+        feed.fill(input);
+        started.push(Started { restore, running, feed });
     }
     let deadline = Instant::now() + limit;
     feed(&mut started, deadline)?;
@@ -144,30 +140,22 @@ pub(super) fn prepare<'a>(
 }
 
 /// Starts a restore command. It waits for its input.
-fn start<'a>(
-    within: Option<&UserNamespace>,
-    restore: &'a Restore,
-    lock: &File,
-) -> Result<Started<'a>, (&'a Restore, Failure)> {
-    let start = || {
-        let (stdin, feed) = Feed::new()?;
-        let mut command = command(&restore.program);
-        command
-            // Without -w: its alarm would go off while the command waits for its last line.
-            .arg("--noflush")
-            // The commands would take the lock that is held for them. Each gets a file that no one else locks: the pipe
-            // that is its stderr.
-            .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
-            .stdin(stdin)
-            // Nothing is printed. A copy of the locked file keeps it locked.
-            .stdout(lock.try_clone()?);
-        if let Some(owner) = within {
-            owner.start_within(&mut command, bits(NEEDED))?;
-        }
-        let running = Running::start(command)?;
-        Ok(Started { restore, running, feed })
-    };
-    start().map_err(|error: io::Error| (restore, error.into()))
+fn start(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::Result<(Running, Feed)> {
+    let (stdin, feed) = Feed::new()?;
+    let mut command = command(&restore.program);
+    command
+        // Without -w: its alarm would go off while the command waits for its last line.
+        .arg("--noflush")
+        // The commands would take the lock that is held for them. Each gets a file that no one else locks: the pipe
+        // that is its stderr.
+        .env("XTABLES_LOCKFILE", "/proc/self/fd/2")
+        .stdin(stdin)
+        // Nothing is printed. A copy of the locked file keeps it locked.
+        .stdout(lock.try_clone()?);
+    if let Some(owner) = within {
+        owner.start_within(&mut command, bits(NEEDED))?;
+    }
+    Ok((Running::start(command)?, feed))
 }
 
 impl<'a> Prepared<'a> {
@@ -385,23 +373,23 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// Starts commands by `start`, on a thread that has given up all but the needed capabilities: they belong to threads, and
-/// a child starts with those of the thread that started it. This thread runs `meanwhile`.
-fn on_confined_thread<T: Send, U>(
-    start: impl FnOnce() -> T + Send,
-    meanwhile: impl FnOnce() -> U,
-) -> io::Result<(T, U)> {
-    keep_ended_children()?;
+/// Starts commands side by side, each from a thread that has given up all but the needed capabilities: they belong to
+/// threads, and a child starts with those of the thread that started it.
+fn on_confined_threads<T: Send>(
+    starts: impl IntoIterator<Item = impl FnOnce() -> io::Result<T> + Send>,
+) -> Vec<io::Result<T>> {
     thread::scope(|scope| {
-        let starting = thread::Builder::new().spawn_scoped(scope, || {
-            confine()?;
-            Ok(start())
-        })?;
-        let done = meanwhile();
-        let started = starting
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))?;
-        Ok((started, done))
+        let starting = starts.into_iter().map(|start| {
+            thread::Builder::new().spawn_scoped(scope, || {
+                keep_ended_children()?;
+                confine()?;
+                start()
+            })
+        });
+        let starting: Vec<_> = starting.collect();
+        let panicked = || io::Error::other("the thread that starts it panicked");
+        let end = |thread: io::Result<ScopedJoinHandle<'_, _>>| thread?.join().map_err(|_| panicked())?;
+        starting.into_iter().map(end).collect()
     })
 }
 
