@@ -46,8 +46,13 @@ impl Rule {
 
     /// Whether it may do something that later rules see, or decides.
     pub fn does_something(&self) -> bool {
+        !matches!(self.action, Action::Continue(_)) || self.has_lasting_effect()
+    }
+
+    /// Whether it may do something that later rules see, whatever it decides.
+    pub fn has_lasting_effect(&self) -> bool {
         let only_other = |effect: &Effect| matches!(effect, Effect::Other(_));
-        !matches!(self.action, Action::Continue(_)) || !self.effects.iter().all(only_other)
+        !self.effects.iter().all(only_other)
     }
 
     /// Whether the other rule has the same conditions, effects, action and comment; counters and handles don't matter.

@@ -37,7 +37,8 @@ impl Found {
             .tables
             .iter()
             .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
-        let mut rules = tables.flat_map(Table::rules);
+        // proxy-init's tables, whose redirects need it, are among the last.
+        let mut rules = tables.rev().flat_map(Table::rules);
         rules.any(|rule| needs_tracking(rule, family))
     }
 }

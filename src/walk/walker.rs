@@ -366,7 +366,11 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
         }
         let mut are_merged = now.len() < 2;
-        for line in Line::all(table, chain) {
+        let asked = match self.steps {
+            Some(_) => chain.rules.len(),
+            None => deciding(chain),
+        };
+        for line in Line::all(table, chain).take(asked) {
             if now.is_empty() {
                 break;
             }
@@ -562,6 +566,17 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 }
 
+/// How many rules a chain has up to the last that decides something. In a base chain that lets packets through, what
+/// lets some through before its end doesn't.
+fn deciding(chain: &Chain) -> usize {
+    let lets_through = chain.base.is_some_and(|base| base.policy == Policy::Accept);
+    let decides = |rule: &Rule| match rule.action {
+        Action::Accept | Action::Return => !lets_through || rule.has_lasting_effect(),
+        _ => rule.does_something(),
+    };
+    chain.rules.iter().rposition(decides).map_or(0, |last| last + 1)
+}
+
 /// Whether a base chain may do anything with these packets.
 fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
     let may_match = |rule: &Rule| {
@@ -635,7 +650,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Condition, Name, Nat, Set, TCP, Values, interface};
+    use crate::rules::{Bits, Condition, Name, Nat, Set, TCP, Values, interface};
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
         examples::to_port,
@@ -1090,6 +1105,34 @@ mod tests {
     fn an_accept_ends_only_its_own_base_chain() {
         let accept = mangle("ip mangle", vec![any(Action::Accept), any(Action::Drop)]);
         assert_eq!(inbound(vec![accept, nat(vec![], vec![])]), ALL_WELL);
+    }
+
+    /// However many there are, and although some of them aren't understood.
+    #[test]
+    fn what_lets_through_at_the_end_of_a_base_chain_decides_nothing() {
+        let mut rules: Vec<Rule> = (1..=100).map(|port| rule([to_port(port)], Action::Accept)).collect();
+        rules.push(rule([strange()], Action::Return));
+        assert_eq!(
+            inbound(vec![mangle("ip mangle", rules.clone()), nat(vec![], vec![])]),
+            ALL_WELL
+        );
+        // A mark lasts longer than the chain.
+        let marking = Effect::Mark {
+            field: Field::Mark,
+            to: Some(Bits::constant(Field::Mark, 7)),
+            text: "meta mark set 7".to_owned(),
+        };
+        rules[79].effects.push(marking);
+        let marked = Condition::is(Field::Mark, 7);
+        let others = vec![rule([not(marked)], Action::Drop)];
+        let got = inbound(vec![mangle("ip mangle", rules.split_off(79)), nat(others, vec![])]);
+        assert_eq!(
+            got,
+            [
+                "ip nat PREROUTING 1: Dropped of to any port but 80",
+                "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
+            ]
+        );
     }
 
     #[test]
