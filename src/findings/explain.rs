@@ -377,8 +377,7 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
 /// The field on which it depends.
 fn looked_at(reason: &Reason<'_>) -> Option<Field> {
     match reason {
-        Reason::Condition(condition, Some(_)) => condition.field(),
-        Reason::Condition(_, None) => None,
+        Reason::Condition(condition, _) => condition.field().filter(|_| reason.numbers().is_some()),
         Reason::Map(field, ..) => Some(*field),
         Reason::Device(Hook::Egress) => Some(Field::OutInterface),
         Reason::Device(_) => Some(Field::InInterface),

@@ -120,15 +120,16 @@ pub(super) fn action(action: &Action) -> String {
 
 /// Why a connection does not match a rule of this table.
 pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
-    let (field, values, negated, had) = match reason {
+    let had = reason.numbers();
+    let (field, values, negated) = match reason {
         Reason::Device(_) => return "for another device".to_owned(),
-        Reason::Map(field, map, had) => {
+        Reason::Map(field, map, _) => {
             let keys = list(table, *field, &Values::Set((*map).clone()));
-            return format!("{} is not in {keys}", subject(*field, had.as_ref()));
+            return format!("{} is not in {keys}", subject(*field, had));
         }
-        Reason::Condition(Condition::In { field, values, negated }, had) => (*field, values, *negated, had),
-        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, had) => {
-            return format!("this packet {}", flags(*field, had.as_ref()));
+        Reason::Condition(Condition::In { field, values, negated }, _) => (*field, values, *negated),
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
+            return format!("this packet {}", flags(*field, had));
         }
         Reason::Condition(Condition::Unknown(_), _) => return "not understood".to_owned(),
     };
@@ -139,7 +140,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
             _ => "it is of the other family".to_owned(),
         };
     }
-    let is_known = had.as_ref().is_some_and(|numbers| is_number(numbers.as_slice()));
+    let is_known = had.is_some_and(|numbers| is_number(numbers.as_slice()));
     let flag = match field {
         Field::Uid => "--uid",
         Field::Gid => "--gid",
@@ -152,7 +153,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         let not = if negated { "" } else { "not " };
         return format!("assumed {not}{what}{} (see {flag})", list(table, field, values));
     }
-    let subject = subject(field, had.as_ref());
+    let subject = subject(field, had);
     if let Field::Family | Field::Protocol = field {
         return format!("this connection is {subject}");
     }
@@ -204,11 +205,11 @@ fn tracked_in_words(tracked: Tracked) -> String {
 pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),
-        Reason::Map(field, _, had) | Reason::Condition(Condition::In { field, .. }, had) => {
-            format!("not known: it is {}", subject(*field, had.as_ref()))
+        Reason::Map(field, ..) | Reason::Condition(Condition::In { field, .. }, _) => {
+            format!("not known: it is {}", subject(*field, reason.numbers()))
         }
-        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, had) => {
-            format!("not known: it {}", flags(*field, had.as_ref()))
+        Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
+            format!("not known: it {}", flags(*field, reason.numbers()))
         }
         Reason::Condition(Condition::Unknown(_), _) => "not understood".to_owned(),
     }

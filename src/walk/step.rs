@@ -193,13 +193,23 @@ pub enum Matched<'a> {
 /// Why a connection doesn't match a rule, or what that depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason<'a> {
-    /// This condition decides. The field that it looks at may have these numbers; none: it doesn't exist, or the
-    /// condition looks at something else.
-    Condition(&'a Condition, Option<Intervals>),
-    /// A verdict map decides, by this field, which may have these numbers.
-    Map(Field, &'a Name, Option<Intervals>),
+    /// This condition decides about these connections.
+    Condition(&'a Condition, Connections),
+    /// A verdict map decides about them, by this field.
+    Map(Field, &'a Name, Connections),
     /// The base chain sees the packets of some devices only.
     Device(Hook),
+}
+
+impl Reason<'_> {
+    /// The numbers that the field may have which decides; none: it doesn't exist, or something else decides.
+    pub fn numbers(&self) -> Option<&Intervals> {
+        match self {
+            Reason::Condition(condition, connections) => connections.get(condition.field()?),
+            Reason::Map(field, _, connections) => connections.get(*field),
+            Reason::Device(_) => None,
+        }
+    }
 }
 
 /// Something that the rules leave open.

@@ -4,7 +4,7 @@ use crate::found::{Found, Line};
 use crate::rules::flags;
 use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
 use crate::walk::connections::{Connections, Meeting};
-use crate::walk::evaluate::{Split, split};
+use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
@@ -415,39 +415,33 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// Asks a rule about connections.
     fn rule(&mut self, line: Line<'a>, state: State<'a>, visit: &mut Visit<'a>) {
         let at = Place::Rule(line);
-        let before = self.steps.is_some().then(|| state.connections.clone());
-        let Split {
-            mut matching,
-            mut rest,
-            reason,
-            is_told,
-        } = split(line.table, line.rule, state);
-        let is_known = reason.is_none() || matching.is_none();
-        if let (Some(reason), true) = (&reason, !is_told || (before.is_some() && !is_known)) {
-            let question = self.ask(Open::Match(at, reason.clone(), self.packet, self.hook));
-            if !is_told {
-                let assume = |state: &mut Option<State<'a>>, assumption| {
-                    state.iter_mut().for_each(|state| state.assumptions.push(assumption));
-                };
-                assume(&mut matching, Assumption::yes(question));
-                assume(&mut rest, Assumption::no(question));
+        let mut split = match ask(line.table, line.rule, &state) {
+            Ok(split) => split,
+            Err(reason) => {
+                self.record_or_join(visit, at, Matched::No(reason));
+                return visit.next.push(state);
             }
-        }
-        if let Some(before) = before {
-            let matched = match (reason, &matching) {
-                (Some(reason), None) => Matched::No(reason),
-                (Some(reason), Some(_)) => Matched::Perhaps(reason),
-                (None, _) => by_map(line, &before),
-            };
-            if let Matched::Perhaps(reason @ Reason::Map(..)) = &matched {
-                self.ask(Open::Match(at, reason.clone(), self.packet, self.hook));
+        };
+        let is_told = split.is_told;
+        let matched = match split.reason.take() {
+            Some(reason) => Matched::Perhaps(reason),
+            None if self.steps.is_some() => by_map(line, &state.connections),
+            None => Matched::Yes(&line.rule.action),
+        };
+        let question = match &matched {
+            Matched::Perhaps(reason) if !is_told || self.steps.is_some() => {
+                Some(self.ask(Open::Match(at, reason.clone(), self.packet, self.hook)))
             }
-            self.record_or_join(visit, at, matched);
+            _ => None,
+        };
+        self.record_or_join(visit, at, matched);
+        let (mut matching, mut rest) = split.parts(state);
+        if let Some(question) = question.filter(|_| !is_told) {
+            matching.assumptions.push(Assumption::yes(question));
+            let others = rest.iter_mut();
+            others.for_each(|others| others.assumptions.push(Assumption::no(question)));
         }
         visit.next.extend(rest);
-        let Some(mut matching) = matching else {
-            return;
-        };
         for effect in &line.rule.effects {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
@@ -597,7 +591,7 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
         return Matched::Yes(action);
     };
-    let reason = Reason::Map(*field, name, connections.get(*field).cloned());
+    let reason = Reason::Map(*field, name, connections.clone());
     let said = verdicts
         .into_iter()
         .find_map(|(numbers, action)| match connections.split(*field, &numbers) {

@@ -33,8 +33,13 @@ pub struct Explained<'a> {
     pub by: Option<Decider>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
-    /// Everything that the connection was compared with, in the kernel's order.
-    pub(crate) steps: Vec<ExplainedStep<'a>>,
+    /// Everything that the connection was compared with, in the kernel's order. There may be thousands of rules, of
+    /// which the text has a few: each is put into words when they are asked for.
+    steps: Vec<Step<'a>>,
+    /// The place that decides.
+    at: Option<Place<'a>>,
+    /// The proxy's ports.
+    ports: Vec<u16>,
 }
 
 /// The rule or the policy that decides.
@@ -62,50 +67,20 @@ impl fmt::Display for Decider {
     }
 }
 
-/// A rule or a policy that the connection was compared with. There may be thousands, of which the text has a few: each
-/// is put into words when they are asked for.
-#[derive(Debug, Clone)]
-pub(crate) struct ExplainedStep<'a> {
-    /// What the walk says of it.
-    walked: Step<'a>,
-    /// What becomes of the connection by it, if it decides that.
-    verdict: Option<Verdict>,
+/// Which connections a step's rule matches, in words.
+fn matches(step: &Step<'_>) -> String {
+    match step.at {
+        Place::Rule(line) => words::matches(line.table, line.rule),
+        Place::Policy(_) => "policy".to_owned(),
+    }
 }
 
-impl ExplainedStep<'_> {
-    /// Which connections the rule matches, in words.
-    fn matches(&self) -> String {
-        match self.walked.at {
-            Place::Rule(line) => words::matches(line.table, line.rule),
-            Place::Policy(_) => "policy".to_owned(),
-        }
-    }
-
-    /// Whether the connection matches; none: that isn't known.
-    fn is_match(&self) -> Option<bool> {
-        match self.walked.matched {
-            Matched::Yes(_) => Some(true),
-            Matched::No(_) => Some(false),
-            Matched::Perhaps(_) => None,
-        }
-    }
-
-    /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
-    fn why(&self) -> String {
-        match (&self.walked.matched, &self.verdict) {
-            (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
-            (Matched::Yes(action), None) => match action.target().filter(|chain| self.is_empty(chain)) {
-                Some(chain) => format!("to {chain}, which has no rules"),
-                None => words::action(action),
-            },
-            (Matched::No(reason), _) => words::why_not(self.walked.at.table(), reason),
-            (Matched::Perhaps(reason), _) => words::why_not_known(reason),
-        }
-    }
-
-    fn is_empty(&self, chain: &Name) -> bool {
-        let chain = self.walked.at.table().chain(chain);
-        chain.is_some_and(|chain| chain.rules.is_empty())
+/// Whether the connection matches; none: that isn't known.
+fn is_match(step: &Step<'_>) -> Option<bool> {
+    match step.matched {
+        Matched::Yes(_) => Some(true),
+        Matched::No(_) => Some(false),
+        Matched::Perhaps(_) => None,
     }
 }
 
@@ -154,22 +129,37 @@ impl<'a> Explained<'a> {
             place: place(at),
             mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(Rule::is_ours)),
         });
-        let decided = |step: &Step<'_>| step.at.line().is_some() && answer.at == Some(step.at);
-        let ports = explain::proxy_ports(&found.tables);
-        let steps = answer.steps.into_iter().map(|walked| {
-            let to_proxy = walked.at.rule().and_then(Rule::redirects_to);
-            let verdict = match to_proxy.filter(|port| ports.contains(port)) {
-                Some(port) => Some(Verdict::Proxy(port)),
-                None => Some(answer.verdict.clone()).filter(|_| decided(&walked)),
-            };
-            ExplainedStep { walked, verdict }
-        });
         Self {
-            steps: steps.collect(),
+            steps: answer.steps,
+            at: answer.at,
+            ports: explain::proxy_ports(&found.tables),
             connection: in_words(connection),
             by,
             verdict: answer.verdict,
             warnings: Vec::new(),
+        }
+    }
+
+    /// What becomes of the connection by a step's rule, if that decides it.
+    fn decided_by(&self, step: &Step<'_>) -> Option<Verdict> {
+        let line = step.at.line()?;
+        let to_proxy = line.rule.redirects_to().filter(|port| self.ports.contains(port));
+        let decides = || (self.at == Some(step.at)).then(|| self.verdict.clone());
+        to_proxy.map(Verdict::Proxy).or_else(decides)
+    }
+
+    /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
+    fn why(&self, step: &Step<'_>) -> String {
+        let table = step.at.table();
+        let is_empty = |chain: &Name| table.chain(chain).is_some_and(|chain| chain.rules.is_empty());
+        match (&step.matched, self.decided_by(step)) {
+            (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
+            (Matched::Yes(action), None) => match action.target().filter(|chain| is_empty(chain)) {
+                Some(chain) => format!("to {chain}, which has no rules"),
+                None => words::action(action),
+            },
+            (Matched::No(reason), _) => words::why_not(table, reason),
+            (Matched::Perhaps(reason), _) => words::why_not_known(reason),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Explained, ExplainedStep, whose};
+use super::{Explained, is_match, matches, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, folded};
@@ -31,7 +31,7 @@ impl Explained<'_> {
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
             ("connection", self.connection.as_str().into()),
             ("warnings", strings(&self.warnings)),
-            ("steps", self.steps.iter().map(step).collect()),
+            ("steps", self.steps.iter().map(|step| self.step(step)).collect()),
         ])
         .to_string()
     }
@@ -48,15 +48,15 @@ impl Explained<'_> {
         for warning in &self.warnings {
             text += &filled(&format!("warning: {warning}"));
         }
-        let mut before: Option<&ExplainedStep<'_>> = None;
+        let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        let mut written: Vec<&[ExplainedStep<'_>]> = Vec::new();
+        let mut written: Vec<&[Step<'_>]> = Vec::new();
         let mut rest = self.steps.as_slice();
         while let Some((step, after)) = rest.split_first() {
             rest = after;
-            let is_same_chain = before.is_some_and(|before| before.is_in_chain_of(step));
-            in_a_row = match (is_same_chain, step.is_match()) {
+            let is_same_chain = before.is_some_and(|before| is_in_chain_of(before, step));
+            in_a_row = match (is_same_chain, is_match(step)) {
                 (true, Some(false)) => in_a_row + 1,
                 _ => 0,
             };
@@ -65,13 +65,13 @@ impl Explained<'_> {
                 continue;
             }
             end_row(&mut text, before, &mut left_out);
-            step.write(&mut text, before);
+            self.write(&mut text, step, before);
             before = Some(step);
             // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of
             // times.
-            let (inside, rest_after) = after.split_at(step.jump_length(after));
-            if written.iter().any(|other| is_same_way(other, inside)) {
-                text += &format!("{:indent$}as above\n", "", indent = step.indent() + 2);
+            let (inside, rest_after) = after.split_at(jump_length(step, after));
+            if written.iter().any(|other| self.is_same_way(other, inside)) {
+                text += &format!("{:indent$}as above\n", "", indent = indent(step) + 2);
                 rest = rest_after;
             } else if !inside.is_empty() {
                 written.push(inside);
@@ -80,71 +80,39 @@ impl Explained<'_> {
         end_row(&mut text, before, &mut left_out);
         text
     }
-}
 
-/// Whether two jumps lead to the same chain, and the same comes of it.
-fn is_same_way(one: &[ExplainedStep<'_>], other: &[ExplainedStep<'_>]) -> bool {
-    let top = |steps: &[ExplainedStep<'_>]| steps.first().map_or(0, |step| step.walked.depth);
-    let (one_top, other_top) = (top(one), top(other));
-    let is_same = |(one, other): (&ExplainedStep<'_>, &ExplainedStep<'_>)| {
-        let place =
-            |step: &ExplainedStep<'_>, top| (step.walked.packet, step.walked.hook, step.walked.depth.checked_sub(top));
-        place(one, one_top) == place(other, other_top)
-            && one.walked.at == other.walked.at
-            && one.is_match() == other.is_match()
-            && one.why() == other.why()
-    };
-    one.len() == other.len() && one.iter().zip(other).all(is_same)
-}
-
-fn end_row(text: &mut String, before: Option<&ExplainedStep<'_>>, left_out: &mut usize) {
-    if *left_out > 0 {
-        let indent = before.map_or(0, ExplainedStep::indent);
-        *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
-    }
-    *left_out = 0;
-}
-
-impl ExplainedStep<'_> {
-    fn is_in_chain_of(&self, other: &Self) -> bool {
-        let visit = |step: &Step<'_>| (step.packet, step.hook, step.depth);
-        let (one, other) = (&self.walked, &other.walked);
-        visit(one) == visit(other) && one.at.is_in_chain_of(&other.at)
-    }
-
-    /// How many of the steps after it are in the chain to which it leads, and in those to which that one does.
-    fn jump_length(&self, after: &[Self]) -> usize {
-        let one = &self.walked;
-        let is_inside = |other: &&Self| {
-            let other = &other.walked;
-            (other.packet, other.hook) == (one.packet, one.hook) && other.depth > one.depth
+    /// Whether two jumps lead to the same chain, and the same comes of it.
+    fn is_same_way(&self, one: &[Step<'_>], other: &[Step<'_>]) -> bool {
+        let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.depth);
+        let (one_top, other_top) = (top(one), top(other));
+        let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
+            let place = |step: &Step<'_>, top| (step.packet, step.hook, step.depth.checked_sub(top));
+            place(one, one_top) == place(other, other_top)
+                && one.at == other.at
+                && is_match(one) == is_match(other)
+                && self.why(one) == self.why(other)
         };
-        after.iter().take_while(is_inside).count()
+        one.len() == other.len() && one.iter().zip(other).all(is_same)
     }
 
-    fn indent(&self) -> usize {
-        4 + 4 * self.walked.depth
-    }
-
-    /// Adds its line, after a line for the chain if that is another one than before.
-    fn write(&self, text: &mut String, before: Option<&Self>) {
-        let (walked, at) = (&self.walked, self.walked.at);
-        let before = before.map(|before| &before.walked);
-        let before = before.filter(|before| (before.packet, before.hook) == (walked.packet, walked.hook));
+    /// Adds a step's line, after a line for the chain if that is another one than before.
+    fn write(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>) {
+        let at = step.at;
+        let before = before.filter(|before| (before.packet, before.hook) == (step.packet, step.hook));
         if before.is_none() {
-            let whose = match walked.packet {
+            let whose = match step.packet {
                 Packet::First => "",
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
             };
-            *text += &format!("\n{}{whose}\n", walked.hook);
+            *text += &format!("\n{}{whose}\n", step.hook);
         }
         let is_new = before.is_none_or(|before| {
-            walked.depth > before.depth
-                || (walked.depth == before.depth && !at.is_in_chain_of(&before.at))
-                || (walked.depth == 0 && !before.at.table().is(at.table()))
+            step.depth > before.depth
+                || (step.depth == before.depth && !at.is_in_chain_of(&before.at))
+                || (step.depth == 0 && !before.at.table().is(at.table()))
         });
-        let indent = self.indent();
+        let indent = indent(step);
         if is_new {
             let above = indent - 2;
             let (table, chain, whose) = (at.table(), at.chain(), whose(at));
@@ -157,13 +125,13 @@ impl ExplainedStep<'_> {
             };
         }
         let number = at.line().map_or("-".to_owned(), |line| line.number.to_string());
-        let matched = match self.is_match() {
+        let matched = match is_match(step) {
             Some(true) => "yes",
             Some(false) => "no",
             None => "?",
         };
         let start = format!("{:indent$}{number:<3} {matched:<3}  ", "");
-        let line = format!("{start}{}: {}", self.matches(), self.why());
+        let line = format!("{start}{}: {}", matches(step), self.why(step));
         // Many jumps deep, a few words would be left for a line.
         *text += &match start.len() <= WIDTH / 2 {
             true => folded(&line, start.len()),
@@ -171,24 +139,47 @@ impl ExplainedStep<'_> {
         };
         text.push('\n');
     }
+
+    fn step(&self, step: &Step<'_>) -> Value {
+        let at = step.at;
+        let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
+        let packet = match step.packet {
+            Packet::First => "first",
+            Packet::Reply => "reply",
+            Packet::Ack => "ack",
+        };
+        object(vec![
+            ("packet", packet.into()),
+            ("hook", step.hook.to_string().into()),
+            ("table", at.table().to_string().into()),
+            ("chain", at.chain().name.to_string().into()),
+            ("depth", step.depth.into()),
+            ("rule", rule.into()),
+            ("matched", is_match(step).into()),
+            ("why", self.why(step).into()),
+        ])
+    }
 }
 
-fn step(step: &ExplainedStep<'_>) -> Value {
-    let (walked, at) = (&step.walked, step.walked.at);
-    let rule = at.line().map(|line| line.to_string().trim_end().to_owned());
-    let packet = match walked.packet {
-        Packet::First => "first",
-        Packet::Reply => "reply",
-        Packet::Ack => "ack",
-    };
-    object(vec![
-        ("packet", packet.into()),
-        ("hook", walked.hook.to_string().into()),
-        ("table", at.table().to_string().into()),
-        ("chain", at.chain().name.to_string().into()),
-        ("depth", walked.depth.into()),
-        ("rule", rule.into()),
-        ("matched", step.is_match().into()),
-        ("why", step.why().into()),
-    ])
+fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
+    if *left_out > 0 {
+        let indent = before.map_or(0, indent);
+        *text += &format!("{:indent$}... {left_out} more rules that do not match\n", "");
+    }
+    *left_out = 0;
+}
+
+fn is_in_chain_of(one: &Step<'_>, other: &Step<'_>) -> bool {
+    let visit = |step: &Step<'_>| (step.packet, step.hook, step.depth);
+    visit(one) == visit(other) && one.at.is_in_chain_of(&other.at)
+}
+
+/// How many of the steps after one are in the chain to which it leads, and in those to which that one does.
+fn jump_length(one: &Step<'_>, after: &[Step<'_>]) -> usize {
+    let is_inside = |other: &&Step<'_>| (other.packet, other.hook) == (one.packet, one.hook) && other.depth > one.depth;
+    after.iter().take_while(is_inside).count()
+}
+
+fn indent(step: &Step<'_>) -> usize {
+    4 + 4 * step.depth
 }
