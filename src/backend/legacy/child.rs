@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
@@ -90,9 +90,8 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
     let mut command = command(program);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
-    for running in on_confined_threads([|| Running::start(command)]) {
-        running?.end(deadline)?;
-    }
+    let mut running = on_confined_thread(|| Running::start(command))??;
+    running.end(deadline)?;
     let mut text = Vec::new();
     stdout.rewind()?;
     stdout.take(LONGEST as u64).read_to_end(&mut text)?;
@@ -118,7 +117,7 @@ struct Started<'a> {
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// They run in the user namespace `within`, if there is one. While they load what they need, which takes them half of
+/// They run in the user namespace `within`, if there is one. While they load what they need, which takes them a third of
 /// their time, `inputs` makes the input of each, without the last line, `COMMIT`. None has anything to read before.
 pub(super) fn prepare<'a>(
     within: Option<&UserNamespace>,
@@ -127,7 +126,11 @@ pub(super) fn prepare<'a>(
     inputs: impl FnOnce() -> Vec<Vec<u8>>,
     limit: Duration,
 ) -> Result<Prepared<'a>, (&'a Restore, Failure)> {
-    let starting = on_confined_threads(restores.iter().map(|restore| || start(within, restore, lock)));
+    let start_all = || -> Vec<_> { restores.iter().map(|restore| start(within, restore, lock)).collect() };
+    let starting = match restores {
+        [] => Vec::new(),
+        [first, ..] => on_confined_thread(start_all).map_err(|error| (*first, error.into()))?,
+    };
     let mut started = Vec::new();
     for ((restore, result), input) in restores.iter().zip(starting).zip(inputs()) {
         let (running, mut feed) = result.map_err(|error| (*restore, error.into()))?;
@@ -373,23 +376,18 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// Starts commands side by side, each from a thread that has given up all but the needed capabilities: they belong to
-/// threads, and a child starts with those of the thread that started it.
-fn on_confined_threads<T: Send>(
-    starts: impl IntoIterator<Item = impl FnOnce() -> io::Result<T> + Send>,
-) -> Vec<io::Result<T>> {
+/// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a child
+/// starts with those of the thread that started it.
+fn on_confined_thread<T: Send>(start: impl FnOnce() -> T + Send) -> io::Result<T> {
+    keep_ended_children()?;
     thread::scope(|scope| {
-        let starting = starts.into_iter().map(|start| {
-            thread::Builder::new().spawn_scoped(scope, || {
-                keep_ended_children()?;
-                confine()?;
-                start()
-            })
-        });
-        let starting: Vec<_> = starting.collect();
-        let panicked = || io::Error::other("the thread that starts it panicked");
-        let end = |thread: io::Result<ScopedJoinHandle<'_, _>>| thread?.join().map_err(|_| panicked())?;
-        starting.into_iter().map(end).collect()
+        let starting = thread::Builder::new().spawn_scoped(scope, || {
+            confine()?;
+            Ok(start())
+        })?;
+        starting
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
     })
 }
 
