@@ -366,9 +366,9 @@ impl<'a, 'g> Walker<'a, 'g> {
             }
         }
         let mut are_merged = now.len() < 2;
-        let asked = match self.steps {
-            Some(_) => chain.rules.len(),
-            None => deciding(chain),
+        let asked = match self.watched {
+            Some(_) => deciding(chain),
+            None => chain.rules.len(),
         };
         for line in Line::all(table, chain).take(asked) {
             if now.is_empty() {
@@ -1329,6 +1329,28 @@ mod tests {
                 "ip nat PREROUTING 1: Dropped perhaps of to port 443",
             ]
         );
+    }
+
+    #[test]
+    fn in_whichever_order_chains_run_the_same_comes_of_them_where_steps_are_recorded() {
+        let early = |name, port: u128| {
+            let of_port = Condition::is(Field::SourcePort, port);
+            mangle(name, vec![rule([of_port], Action::Accept)])
+        };
+        let drop = base("INPUT", Kind::Filter, Hook::Input, 0, vec![any(Action::Drop)]);
+        let found = Found {
+            tables: vec![
+                early("ip one", 1000),
+                early("ip two", 2000),
+                table("ip filter", vec![drop]),
+            ],
+            not_known: vec![],
+        };
+        let (family, direction) = (Family::V4, Direction::Inbound);
+        let all = Connections::all(family, direction);
+        let walk = there_and_back(&found, family, direction, all, &Surroundings::default(), None);
+        let dropped: Vec<_> = walk.decisions.iter().map(Outcome::is_certain).collect();
+        assert_eq!(dropped, [true; 3], "{:#?}", walk.decisions);
     }
 
     #[test]
