@@ -484,8 +484,9 @@ fn shadows(
     let is_broken = known.iter().any(|finding| {
         matches!(
             finding.problem,
-            Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Missing(_)
-        ) && base.is_some_and(|base| finding.chain == base.name.to_string() || finding.chain.starts_with("table "))
+            Problem::NoRules(_) | Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Missing(_)
+        ) && finding.family == expected.family.title()
+            && base.is_some_and(|base| finding.chain == base.name.to_string() || finding.chain.starts_with("table "))
     });
     let report = |outcome: &Outcome<'_>| -> Option<Finding> {
         let at = outcome.at?;
@@ -552,6 +553,7 @@ fn shadows(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::flags::{State, ct_state};
     use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values};
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
@@ -791,6 +793,39 @@ mod tests {
             rules_of(table, "PREROUTING").insert(0, rule([to_port(80)], Action::Accept));
         });
         assert_eq!(dormant.len(), 1, "{dormant:?}");
+    }
+
+    #[test]
+    fn what_is_missing_in_one_family_breaks_no_way_of_the_other() {
+        let rules = vec![
+            rule([to_port(80)], Action::Accept),
+            // With this, connections are tracked.
+            rule([ct_state(|state| state == State::Invalid)], Action::Drop),
+        ];
+        let other = base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules);
+        assert_eq!(said(vec![table("ip nat", vec![other])]).len(), 1, "no rules");
+        let mut both = config();
+        both.ipv6 = true;
+        let expected = of(Mode::Nft, &both);
+        let mut tables = expected.clone();
+        for table in &mut tables {
+            rules_of(table, "PREROUTING").insert(0, rule([to_port(80)], Action::Accept));
+        }
+        rules_of(&mut tables[1], "PREROUTING").pop();
+        let found = Found {
+            tables,
+            not_known: vec![],
+        };
+        let findings = differences(Mode::Nft, &expected, &found, &[]);
+        let said: Vec<_> = findings
+            .iter()
+            .map(Finding::kind)
+            .zip(findings.iter().map(|one| &one.family))
+            .collect();
+        assert_eq!(
+            said,
+            [("missing", &"IPv6".to_owned()), ("shadowed", &"IPv4".to_owned())]
+        );
     }
 
     #[test]
