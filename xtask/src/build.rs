@@ -157,12 +157,14 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 /// same one: there is nothing to relocate at start-up. So musl has nothing to protect from writing after that, and what they
 /// read may lie in the pages of what they execute; glibc relocates its choice of functions all the same. What musl has to
 /// relocate, it reads of a list that takes a bit for most of the addresses (DT_RELR) and not 24 bytes, which GNU's linker writes
-/// for x86-64 alone. For musl on aarch64, rustc asks the linker for a fixed address all the same
+/// for x86-64 alone. There, C's functions are called where they are, and not where a table says whose entries would be addresses
+/// too (`relax-elf-relocations`). For musl on aarch64, rustc asks the linker for a fixed address all the same
 /// (`static_position_independent_executables` in rustc_target/src/spec): the later of the linker's flags wins.
 fn placed(package: &str, target: &Target) -> &'static str {
     match (&target.libc, target.architecture) {
         (Libc::Musl(..), Architecture::Amd64) if is_position_independent(package) => {
-            "-C relocation-model=pic -C link-arg=-Wl,-z,pack-relative-relocs"
+            "-C relocation-model=pic -Z relax-elf-relocations=yes -C link-arg=-Wl,-z,pack-relative-relocs \
+             -C link-arg=-Wl,-T,xtask/src/constants-first.ld"
         }
         (Libc::Musl(..), Architecture::Arm64) if is_position_independent(package) => {
             "-C relocation-model=pic -C link-arg=-static-pie"
