@@ -90,8 +90,9 @@ pub(super) fn output(program: &Path, arguments: &[&str], limit: Duration) -> Res
     let mut stdout: File = memfd_create(c"proxy-init", MFdFlags::MFD_CLOEXEC)?.into();
     let mut command = command(program);
     command.args(arguments).stdin(Stdio::null()).stdout(stdout.try_clone()?);
-    let mut running = on_confined_thread(|| Running::start(command))??;
-    running.end(deadline)?;
+    for running in start(vec![command], || ()) {
+        running?.end(deadline)?;
+    }
     let mut text = Vec::new();
     stdout.rewind()?;
     stdout.take(LONGEST as u64).read_to_end(&mut text)?;
@@ -117,8 +118,8 @@ struct Started<'a> {
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// They run in the user namespace `within`, if there is one. While they load what they need, which takes them a third of
-/// their time, `inputs` makes the input of each, without the last line, `COMMIT`. None has anything to read before.
+/// They run in the user namespace `within`, if there is one. While they start, `inputs` makes the input of each, without
+/// the last line, `COMMIT`. None has anything to read before that has returned.
 pub(super) fn prepare<'a>(
     within: Option<&UserNamespace>,
     restores: &[&'a Restore],
@@ -126,24 +127,31 @@ pub(super) fn prepare<'a>(
     inputs: impl FnOnce() -> Vec<Vec<u8>>,
     limit: Duration,
 ) -> Result<Prepared<'a>, (&'a Restore, Failure)> {
-    let start_all = || -> Vec<_> { restores.iter().map(|restore| start(within, restore, lock)).collect() };
-    let starting = match restores {
-        [] => Vec::new(),
-        [first, ..] => on_confined_thread(start_all).map_err(|error| (*first, error.into()))?,
+    let deadline = Instant::now() + limit;
+    let (mut commands, mut feeds) = (Vec::new(), Vec::new());
+    for restore in restores {
+        let (command, feed) = fed(within, restore, lock).map_err(|error| (*restore, error.into()))?;
+        commands.push(command);
+        feeds.push(feed);
+    }
+    // At once: where both commands run on the only two processors, this thread waits until one of them does.
+    let write = || {
+        for (feed, input) in feeds.iter_mut().zip(inputs()) {
+            feed.begin(input);
+        }
     };
+    let running = start(commands, write);
     let mut started = Vec::new();
-    for ((restore, result), input) in restores.iter().zip(starting).zip(inputs()) {
-        let (running, mut feed) = result.map_err(|error| (*restore, error.into()))?;
-        feed.fill(input);
+    for ((restore, running), feed) in restores.iter().zip(running).zip(feeds) {
+        let running = running.map_err(|error| (*restore, error.into()))?;
         started.push(Started { restore, running, feed });
     }
-    let deadline = Instant::now() + limit;
     feed(&mut started, deadline)?;
     Ok(Prepared { started, deadline })
 }
 
-/// Starts a restore command. It waits for its input.
-fn start(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::Result<(Running, Feed)> {
+/// A restore command, and the feed of its input.
+fn fed(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
     let (stdin, feed) = Feed::new()?;
     let mut command = command(&restore.program);
     command
@@ -158,7 +166,7 @@ fn start(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::
     if let Some(owner) = within {
         owner.start_within(&mut command, bits(NEEDED))?;
     }
-    Ok((Running::start(command)?, feed))
+    Ok((command, feed))
 }
 
 impl<'a> Prepared<'a> {
@@ -235,12 +243,14 @@ impl Feed {
         Ok((reader, feed))
     }
 
-    /// Gives it the command's input without the last line.
-    fn fill(&mut self, mut input: Vec<u8>) {
+    /// Begins to write the command's input, which lacks the last line.
+    fn begin(&mut self, mut input: Vec<u8>) {
         // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
         input.resize(input.len() + READ_AT_ONCE, b'#');
         input.push(b'\n');
         self.input = input;
+        // Whatever goes wrong here goes wrong again when it is asked for.
+        let _ = self.is_read();
     }
 
     /// Writes what fits into the pipe, and tells whether the command has read everything.
@@ -377,18 +387,25 @@ fn wait_for(events: &mut [PollFd<'_>], wait: Duration) -> io::Result<bool> {
 }
 
 /// Starts commands from a thread that has given up all but the needed capabilities: they belong to threads, and a child
-/// starts with those of the thread that started it.
-fn on_confined_thread<T: Send>(start: impl FnOnce() -> T + Send) -> io::Result<T> {
-    keep_ended_children()?;
-    thread::scope(|scope| {
-        let starting = thread::Builder::new().spawn_scoped(scope, || {
-            confine()?;
-            Ok(start())
-        })?;
+/// starts with those of the thread that started it. This thread runs `meanwhile`. If there can be no such thread, that
+/// is the first command's error.
+fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Running>> {
+    if commands.is_empty() {
+        return Vec::new();
+    }
+    let start = || {
+        confine()?;
+        Ok(commands.into_iter().map(Running::start).collect())
+    };
+    let started = thread::scope(|scope| {
+        keep_ended_children()?;
+        let starting = thread::Builder::new().spawn_scoped(scope, start)?;
+        meanwhile();
         starting
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
-    })
+    });
+    started.unwrap_or_else(|error| vec![Err(error)])
 }
 
 /// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
