@@ -395,7 +395,7 @@ fn judge(mode: &str) {
     });
     let count = RefCell::new(Count::default());
     let clean = Clean::default();
-    let strategy = (any_rules(), prop::collection::vec(pod::any_case(), EACH));
+    let strategy = (any_rules(), pod::any_cases(EACH));
     let mut wrong = 0;
     while count.borrow().tried < connections && wrong < ENOUGH {
         let before = *count.borrow();

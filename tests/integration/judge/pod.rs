@@ -1,5 +1,6 @@
 //! A pod with two devices, the world outside, and the connections between them.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
@@ -294,7 +295,17 @@ impl Case {
     }
 }
 
-pub(super) fn any_case() -> impl Strategy<Value = Case> {
+/// Connections that are made one after the other, each from a port of its own: where two from the same port come to the
+/// proxy, the kernel, which still knows of the first one, gives the second one another.
+pub(super) fn any_cases(count: usize) -> impl Strategy<Value = Vec<Case>> {
+    let each_has_its_own = |cases: &Vec<Case>| {
+        let ports: HashSet<u16> = cases.iter().map(|case| case.from_port).collect();
+        ports.len() == cases.len()
+    };
+    prop::collection::vec(any_case(), count).prop_filter("a port of its own", each_has_its_own)
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
     let ways = [
         Way::FromNeighbour,
         Way::FromNeighbour,
