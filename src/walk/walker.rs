@@ -83,13 +83,16 @@ pub(super) struct Walker<'a, 'g> {
 impl<'a, 'g> Walker<'a, 'g> {
     /// A walker that watches whether connections get to a chain, or else one that records each step.
     pub(super) fn new(found: &'a Found, family: Family, watched: Option<Watched<'g>>) -> Self {
+        // Room for steps of two packets, so that they aren't copied as there are more of them. Memory that isn't touched
+        // takes no time.
+        let steps = || Vec::with_capacity(2 * found.tables.iter().flat_map(Table::rules).count());
         Self {
             found,
             family,
             watched,
             decisions: Vec::new(),
             questions: vec![Open::WhichOfMany],
-            steps: watched.is_none().then(Vec::new),
+            steps: watched.is_none().then(steps),
             hook: Hook::Prerouting,
             packet: Packet::First,
             asked: 0,
