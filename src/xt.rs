@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
-use crate::rules::flags::{State, tracked};
+use crate::rules::flags::{CtState, tracked};
 use crate::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
 use crate::wanted::Multiport;
 
@@ -411,7 +411,7 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
         conditions.push(tracked(text, |tracked| {
             let bit = match tracked.state {
-                State::Untracked => UNTRACKED,
+                CtState::Untracked => UNTRACKED,
                 state => state.bit() as u16,
             };
             let nat = |is_set, bit| if is_set && tracked.has_entry() { bit } else { 0 };

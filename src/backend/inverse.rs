@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{native, nft};
 use crate::rules::examples::random;
-use crate::rules::flags::{State, ct_state};
+use crate::rules::flags::{CtState, ct_state};
 use crate::rules::{Action, Condition, Counters, Family, Field, Name, Nat, Rule, Set, TCP, Values, interface};
 
 /// The sets of native mode's table.
@@ -68,7 +68,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     });
     prop_oneof![
         20 => compared,
-        1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == State::New) == is_new)),
+        1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == CtState::New) == is_new)),
         1 => Just(Condition::Unknown("fib daddr type local".to_owned())),
     ]
 }
@@ -189,7 +189,7 @@ fn what_is_refused_is_named() {
             Some("fib daddr type local"),
         ),
         (
-            ct_state(|state| state == State::New),
+            ct_state(|state| state == CtState::New),
             Some("ct state new"),
             Some("ct state new"),
         ),

@@ -553,7 +553,7 @@ fn shadows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::flags::{State, ct_state};
+    use crate::rules::flags::{CtState, ct_state};
     use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values};
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
@@ -800,7 +800,7 @@ mod tests {
         let rules = vec![
             rule([to_port(80)], Action::Accept),
             // With this, connections are tracked.
-            rule([ct_state(|state| state == State::Invalid)], Action::Drop),
+            rule([ct_state(|state| state == CtState::Invalid)], Action::Drop),
         ];
         let other = base("PREROUTING", Kind::Nat, Hook::Prerouting, -100, rules);
         assert_eq!(said(vec![table("ip nat", vec![other])]).len(), 1, "no rules");

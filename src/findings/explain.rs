@@ -1239,8 +1239,8 @@ mod tests {
     /// What connection tracking says depends on where the packet is, and of a reply it says something else.
     #[test]
     fn a_packet_has_the_state_of_its_place() {
-        use crate::rules::flags::{State, ct_state};
-        let drops = |hook, priority, state: State| {
+        use crate::rules::flags::{CtState, ct_state};
+        let drops = |hook, priority, state: CtState| {
             let condition = ct_state(|other| other == state);
             let mut table = filter(hook, vec![rule([condition], Action::Drop)]);
             table.chains[0].base.as_mut().unwrap().priority = priority;
@@ -1250,27 +1250,27 @@ mod tests {
                          their priorities are equal";
         let (to_proxy, reply) = ("to the proxy, port 4143", "dropped: the reply");
         for (hook, priority, state, want) in [
-            (Hook::Prerouting, -300, State::Invalid, "dropped"),
-            (Hook::Prerouting, -300, State::New, to_proxy),
-            (Hook::Prerouting, -200, State::Invalid, not_known),
-            (Hook::Prerouting, -200, State::New, not_known),
-            (Hook::Prerouting, -199, State::Invalid, to_proxy),
-            (Hook::Prerouting, -199, State::New, "dropped"),
-            (Hook::Ingress, 300, State::Invalid, "dropped"),
-            (Hook::Ingress, 300, State::New, to_proxy),
-            (Hook::Input, -300, State::New, "dropped"),
+            (Hook::Prerouting, -300, CtState::Invalid, "dropped"),
+            (Hook::Prerouting, -300, CtState::New, to_proxy),
+            (Hook::Prerouting, -200, CtState::Invalid, not_known),
+            (Hook::Prerouting, -200, CtState::New, not_known),
+            (Hook::Prerouting, -199, CtState::Invalid, to_proxy),
+            (Hook::Prerouting, -199, CtState::New, "dropped"),
+            (Hook::Ingress, 300, CtState::Invalid, "dropped"),
+            (Hook::Ingress, 300, CtState::New, to_proxy),
+            (Hook::Input, -300, CtState::New, "dropped"),
             (
                 Hook::Input,
                 -300,
-                State::Established,
+                CtState::Established,
                 "dropped: the ACK after the reply",
             ),
-            (Hook::Postrouting, -300, State::New, to_proxy),
-            (Hook::Output, -300, State::Invalid, reply),
-            (Hook::Output, -199, State::Established, reply),
-            (Hook::Output, -199, State::New, to_proxy),
-            (Hook::Postrouting, 0, State::Established, reply),
-            (Hook::Egress, 0, State::Established, reply),
+            (Hook::Postrouting, -300, CtState::New, to_proxy),
+            (Hook::Output, -300, CtState::Invalid, reply),
+            (Hook::Output, -199, CtState::Established, reply),
+            (Hook::Output, -199, CtState::New, to_proxy),
+            (Hook::Postrouting, 0, CtState::Established, reply),
+            (Hook::Egress, 0, CtState::Established, reply),
         ] {
             let found = drops(hook, priority, state);
             let said = said(&found, &inbound("10.0.0.1:80"));
@@ -1278,11 +1278,11 @@ mod tests {
         }
         // What lo brings back has a state from the beginning.
         for (hook, state, want) in [
-            (Hook::Ingress, State::Invalid, "to the proxy, port 4140"),
-            (Hook::Ingress, State::New, "dropped"),
-            (Hook::Ingress, State::Established, reply),
-            (Hook::Prerouting, State::New, "dropped"),
-            (Hook::Output, State::Invalid, "dropped"),
+            (Hook::Ingress, CtState::Invalid, "to the proxy, port 4140"),
+            (Hook::Ingress, CtState::New, "dropped"),
+            (Hook::Ingress, CtState::Established, reply),
+            (Hook::Prerouting, CtState::New, "dropped"),
+            (Hook::Output, CtState::Invalid, "dropped"),
         ] {
             let found = drops(hook, -300, state);
             assert_eq!(said(&found, &outbound("10.0.0.1:80")), want, "{hook} {state:?}");

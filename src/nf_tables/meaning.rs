@@ -11,7 +11,7 @@ use super::register::{Loaded, Registers};
 use super::uapi::*;
 use super::user_data;
 use crate::netlink::message::{self, Attributes, Malformed, be64};
-use crate::rules::flags::{State, ct_state, of_states, tracked};
+use crate::rules::flags::{CtState, ct_state, of_states, tracked};
 use crate::rules::nftables::{field_name, is_of, masked, nfproto};
 use crate::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule,
@@ -584,7 +584,7 @@ impl<'a> Reader<'a> {
         match *self.registers.get(register)? {
             Loaded::State(u32::MAX) => {
                 let states = set.numbers_of(Field::State)?;
-                let is_in = |state: State| {
+                let is_in = |state: CtState| {
                     let of_state = of_states(&Intervals::one(state.bit().into()));
                     states.meets(of_state.as_slice()) != negated
                 };
@@ -724,8 +724,8 @@ mod tests {
                 Condition::Flags { numbers, .. } => {
                     let numbers = Intervals::new(numbers.iter().copied());
                     let held =
-                        |state: &&State| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
-                    Some(format!(" (of {} states)", State::ALL.iter().filter(held).count()))
+                        |state: &&CtState| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
+                    Some(format!(" (of {} states)", CtState::ALL.iter().filter(held).count()))
                 }
                 _ => None,
             });

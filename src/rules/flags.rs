@@ -6,7 +6,7 @@ use crate::rules::rule::{Condition, Field};
 /// What connection tracking says of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
 /// linux/netfilter/nf_conntrack_common.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum CtState {
     /// It is of no connection; or connection tracking hasn't seen it yet.
     Invalid = 1,
     /// It is of a connection that was answered.
@@ -19,7 +19,7 @@ pub enum State {
     Untracked = 64,
 }
 
-impl State {
+impl CtState {
     /// Every state, in the order in which nft lists them.
     pub const ALL: [Self; 5] = [
         Self::Invalid,
@@ -55,7 +55,7 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
     /// What it says of the packet.
-    pub state: State,
+    pub state: CtState,
     /// Whether the packet goes the other way than the first one.
     pub is_reply: bool,
     /// Whether the connection's source was changed (`IPS_SRC_NAT`).
@@ -67,7 +67,7 @@ pub struct Tracked {
 impl Tracked {
     /// Everything that it may have.
     pub fn all() -> impl Iterator<Item = Self> {
-        State::ALL.into_iter().flat_map(|state| {
+        CtState::ALL.into_iter().flat_map(|state| {
             (0..8u8).map(move |bits| Self {
                 state,
                 is_reply: bits & 1 != 0,
@@ -84,16 +84,16 @@ impl Tracked {
         bits.fold(self.state.bit().into(), |number, bit| number | bit)
     }
 
-    /// Whether it has an entry for the connection: [`State::has_entry`].
+    /// Whether it has an entry for the connection: [`CtState::has_entry`].
     pub fn has_entry(self) -> bool {
         self.state.has_entry()
     }
 }
 
 /// `ct state` with the states for which this holds, as nft writes it.
-pub fn ct_state(holds: impl Fn(State) -> bool) -> Condition {
-    let (held, others): (Vec<State>, Vec<State>) = State::ALL.into_iter().partition(|state| holds(*state));
-    let names = |states: &[State]| states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
+    let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
+    let names = |states: &[CtState]| states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
     let text = match held.len() <= others.len() {
         true => format!("ct state {}", names(&held)),
         false => format!("ct state != {}", names(&others)),
@@ -164,13 +164,13 @@ mod tests {
         assert_eq!(new.as_slice().len(), 8);
         for tracked in Tracked::all() {
             let number = tracked.number();
-            assert_eq!(new.meets(&[(number, number)]), tracked.state == State::New);
+            assert_eq!(new.meets(&[(number, number)]), tracked.state == CtState::New);
         }
     }
 
     #[test]
     fn whatever_differs_in_anything_has_another_number() {
         let numbers: std::collections::HashSet<u128> = Tracked::all().map(Tracked::number).collect();
-        assert_eq!(numbers.len(), State::ALL.len() * 8);
+        assert_eq!(numbers.len(), CtState::ALL.len() * 8);
     }
 }

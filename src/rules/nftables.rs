@@ -288,6 +288,7 @@ fn chain_script(chain: &Chain) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::flags::{CtState, ct_state};
     use crate::rules::hook::Hook;
     use crate::rules::name::Name;
     use crate::rules::rule::{Counters, interface};
@@ -374,10 +375,7 @@ mod tests {
             (Condition::is(Field::Uid, 2102), "meta skuid 2102"),
             (Condition::is(Field::Uid, (0, 7)), "meta skuid 0-7"),
             (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
-            (
-                crate::rules::flags::ct_state(|state| state == crate::rules::flags::State::New),
-                "ct state new",
-            ),
+            (ct_state(|state| state == CtState::New), "ct state new"),
             (
                 Condition::Unknown("fib daddr type local".to_owned()),
                 "fib daddr type local",

@@ -618,7 +618,7 @@ mod tests {
         let marked = || Condition::is(Field::ConnectionMark, 0);
         let raw = |condition| outbound(vec![tracking(), filter("raw", Hook::Output, -300, drop_if(condition))]);
         let seen = |condition| outbound(vec![tracking(), filter("late", Hook::Output, 0, drop_if(condition))]);
-        let is_new = || flags::ct_state(|state| state == flags::State::New);
+        let is_new = || flags::ct_state(|state| state == flags::CtState::New);
         assert_eq!(raw(marked()), ["at last Ack Accepted"]);
         assert_eq!(raw(is_new()), ["at last Ack Accepted"]);
         assert_eq!(seen(marked()), ["First Dropped by late"]);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::rules::flags::{self, ACK, SYN_ACK, Tracked};
+use crate::rules::flags::{ACK, CtState, SYN_ACK, Tracked};
 use crate::rules::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
 use crate::walk::connections::{Connections, client_ports, few_numbers};
 use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
@@ -42,7 +42,7 @@ pub(super) struct State<'a> {
     /// Connections of the family are tracked.
     pub(super) is_tracked: bool,
     /// What connection tracking says of the packet once it has seen it.
-    pub(super) tracked: flags::State,
+    pub(super) tracked: CtState,
     /// Whether the connections' source and destination were translated to others; none: that isn't known.
     pub(super) has_nat: [Option<bool>; 2],
     /// The packet's socket is the server's.
@@ -113,8 +113,8 @@ impl<'a> State<'a> {
             is_seen: false,
             is_tracked,
             tracked: match is_tracked {
-                true => flags::State::New,
-                false => flags::State::Invalid,
+                true => CtState::New,
+                false => CtState::Invalid,
             },
             has_nat: [Some(false); 2],
             is_servers: false,
@@ -140,9 +140,9 @@ impl<'a> State<'a> {
     /// The answer to a first packet that has arrived.
     pub(super) fn reply(self) -> Self {
         let tracked = match self.tracked {
-            flags::State::New => flags::State::Established,
+            CtState::New => CtState::Established,
             // It belongs to nothing that connection tracking knows of (`tcp_new` in nf_conntrack_proto_tcp.c).
-            _ => flags::State::Invalid,
+            _ => CtState::Invalid,
         };
         let mut this = self.of_client();
         let port = this.connections.get(Field::DestinationPort).cloned();
@@ -159,21 +159,21 @@ impl<'a> State<'a> {
     /// The client's answer to a reply that has arrived.
     pub(super) fn ack(mut self) -> Self {
         let tracked = match self.tracked {
-            flags::State::Established => flags::State::Established,
+            CtState::Established => CtState::Established,
             // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are
             // tracked (net.netfilter.nf_conntrack_tcp_loose).
-            _ if self.is_untracked() && self.is_tracked => flags::State::New,
+            _ if self.is_untracked() && self.is_tracked => CtState::New,
             // It comes too early (`tcp_conntracks` in nf_conntrack_proto_tcp.c).
-            _ => flags::State::Invalid,
+            _ => CtState::Invalid,
         };
         let flow = self.flow_mut();
         let again = flow.mapping.iter().map(|known| (known.field, known.to.clone()));
         flow.pending = match tracked {
-            flags::State::Established => again.collect(),
+            CtState::Established => again.collect(),
             _ => Vec::new(),
         };
         Self {
-            is_settled: tracked != flags::State::New,
+            is_settled: tracked != CtState::New,
             ..self.turned(Packet::Ack, &ACK, tracked)
         }
     }
@@ -181,19 +181,19 @@ impl<'a> State<'a> {
     /// Whether the server's next packet is taken for the first one of a connection, because none of the others were
     /// tracked.
     pub(super) fn is_unknown_to_the_end(&self) -> bool {
-        self.is_tracked && self.is_untracked() && self.tracked == flags::State::Untracked
+        self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
     }
 
     /// That packet.
     pub(super) fn next_reply(self) -> Self {
         Self {
             is_settled: false,
-            ..self.turned(Packet::Reply, &ACK, flags::State::New)
+            ..self.turned(Packet::Reply, &ACK, CtState::New)
         }
     }
 
     /// The packet that answers one: it goes the other way.
-    fn turned(self, packet: Packet, flags: &[u8], tracked: flags::State) -> Self {
+    fn turned(self, packet: Packet, flags: &[u8], tracked: CtState) -> Self {
         let connections = self.connections.turned();
         let connections = connections.replaced(Field::TcpFlags, Intervals::each(flags.iter().copied()));
         let this = Self {
@@ -304,7 +304,7 @@ impl<'a> State<'a> {
         let state = match seen {
             true => self.tracked,
             // `nft_ct_get_eval` in net/netfilter/nft_ct.c
-            false => flags::State::Invalid,
+            false => CtState::Invalid,
         };
         let is_it = |tracked: &Tracked| {
             let is = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
@@ -330,7 +330,7 @@ impl<'a> State<'a> {
     /// it.
     pub(super) fn is_invalid(&self) -> bool {
         let invalid = Tracked {
-            state: flags::State::Invalid,
+            state: CtState::Invalid,
             is_reply: false,
             has_snat: false,
             has_dnat: false,

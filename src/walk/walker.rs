@@ -1,7 +1,7 @@
 //! Takes sets of connections through base chains.
 
 use crate::found::{Found, Line};
-use crate::rules::flags;
+use crate::rules::flags::CtState;
 use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
 use crate::walk::connections::{Connections, Meeting};
 use crate::walk::evaluate::ask;
@@ -475,7 +475,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
         state.is_settled = true;
         state.is_seen = true;
-        state.tracked = flags::State::Untracked;
+        state.tracked = CtState::Untracked;
         state.look(true);
         true
     }
@@ -647,6 +647,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::flags::ct_state;
     use crate::rules::{Bits, Condition, Name, Nat, Set, TCP, Values, interface};
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
@@ -678,7 +679,7 @@ mod tests {
     }
 
     fn fixed(holds: bool) -> Condition {
-        flags::ct_state(|state| (state == flags::State::New) == holds)
+        ct_state(|state| (state == CtState::New) == holds)
     }
 
     fn strange() -> Condition {
