@@ -554,7 +554,7 @@ fn shadows(
 mod tests {
     use super::*;
     use crate::rules::flags::{CtState, ct_state};
-    use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values};
+    use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
     use crate::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
         examples::to_port,
@@ -855,6 +855,16 @@ mod tests {
         tables.push(early(vec![rule([to_port(80)], Action::Drop)]));
         let want = shadowed("ip mine early", "drops connections: to port 80", "tcp dport 80 drop");
         assert_eq!(said(tables), [want]);
+    }
+
+    /// What comes by lo was sent in the pod, and counts as outbound.
+    #[test]
+    fn a_rule_for_lo_takes_no_inbound_connections_away() {
+        let from = |device| Condition::is(Field::InInterface, interface(device));
+        let first =
+            |device| after(move |table| rules_of(table, "PREROUTING").insert(0, rule([from(device)], Action::Drop)));
+        assert!(first(b"lo").is_empty());
+        assert_eq!(first(b"el").len(), 1);
     }
 
     #[test]
