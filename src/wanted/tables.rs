@@ -327,6 +327,20 @@ mod tests {
         assert_eq!(table.sets, []);
     }
 
+    #[test]
+    fn what_both_directions_have_is_one_set() {
+        let sets = |inbound: [&str; 2], outbound: [&str; 2]| {
+            let mut config = config();
+            config.ignored_inbound_ports = inbound.map(|ports| ports.parse().unwrap()).to_vec();
+            config.ignored_outbound_ports = outbound.map(|ports| ports.parse().unwrap()).to_vec();
+            let sets = native(&plan(&config)).sets;
+            sets.iter().map(|set| set.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(sets(["25", "80-90"], ["25", "80-90"]), ["ports"]);
+        let each = ["inbound-ports", "outbound-ports"];
+        assert_eq!(sets(["25", "80-90"], ["25", "80-91"]), each);
+    }
+
     /// Two by two, they would be compared for minutes: an annotation can list as many.
     #[test]
     fn many_users_are_no_work_of_minutes() {
@@ -368,6 +382,22 @@ mod tests {
             panic!("{:?}", table.sets);
         };
         assert_eq!(set.elements.as_ref().unwrap().as_slice().len(), 100);
+    }
+
+    /// A rule has room for fifteen.
+    #[test]
+    fn a_comment_names_ports_once_that_two_rules_have() {
+        let ports: Vec<String> = (1..=15).map(|port: u16| port.to_string()).collect();
+        let mut config = config();
+        config.ignored_inbound_ports = [&ports[..], &ports]
+            .concat()
+            .iter()
+            .map(|port| port.parse().unwrap())
+            .collect();
+        let table = native(&plan(&config));
+        let inbound = table.chain(&Name::from("PROXY_INIT_REDIRECT")).unwrap();
+        let comment = inbound.rules[0].comment.as_ref().unwrap().to_string();
+        assert_eq!(comment, format!("proxy-init/ignore-port-{}", ports.join(",")));
     }
 
     #[test]
