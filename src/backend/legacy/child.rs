@@ -81,6 +81,8 @@ impl From<Errno> for Failure {
 pub(super) struct Restore {
     pub(super) family: Family,
     pub(super) program: PathBuf,
+    /// What it reads, without the last line, `COMMIT`.
+    pub(super) input: Vec<u8>,
 }
 
 /// What a program prints when it is called with these arguments.
@@ -118,13 +120,13 @@ struct Started<'a> {
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// They run in the user namespace `within`, if there is one. While they start, `inputs` makes the input of each, without
-/// the last line, `COMMIT`. None has anything to read before that has returned.
+/// They run in the user namespace `within`, if there is one. While they start, `meanwhile` is run. None has anything to
+/// read before that has returned.
 pub(super) fn prepare<'a>(
     within: Option<&UserNamespace>,
     restores: &[&'a Restore],
     lock: &File,
-    inputs: impl FnOnce() -> Vec<Vec<u8>>,
+    meanwhile: impl FnOnce(),
     limit: Duration,
 ) -> Result<Prepared<'a>, (&'a Restore, Failure)> {
     let deadline = Instant::now() + limit;
@@ -136,8 +138,9 @@ pub(super) fn prepare<'a>(
     }
     // At once: where both commands run on the only two processors, this thread waits until one of them does.
     let write = || {
-        for (feed, input) in feeds.iter_mut().zip(inputs()) {
-            feed.begin(input);
+        meanwhile();
+        for (feed, restore) in feeds.iter_mut().zip(restores) {
+            feed.begin(&restore.input);
         }
     };
     let running = start(commands, write);
@@ -244,11 +247,9 @@ impl Feed {
     }
 
     /// Begins to write the command's input, which lacks the last line.
-    fn begin(&mut self, mut input: Vec<u8>) {
+    fn begin(&mut self, input: &[u8]) {
         // A comment as long as what the command reads at once: whoever has read that has dealt with all lines before.
-        input.resize(input.len() + READ_AT_ONCE, b'#');
-        input.push(b'\n');
-        self.input = input;
+        self.input = [input, &[b'#'; READ_AT_ONCE], b"\n"].concat();
         // Whatever goes wrong here goes wrong again when it is asked for.
         let _ = self.is_read();
     }

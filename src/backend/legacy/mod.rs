@@ -164,14 +164,13 @@ impl Legacy {
         let mut changes = Vec::new();
         for family in Family::ALL {
             let before = read::held(family).map_err(advise)?;
-            let is_needed = match &before {
-                // What it takes is found out while the command starts.
-                None => rulesets.iter().any(|ruleset| ruleset.family == family),
-                Some(_) => !input(rulesets, family, before.as_ref()).is_empty(),
-            };
-            if is_needed {
-                let program = self.commands.restore(family)?;
-                let restore = Restore { family, program };
+            let input = input(rulesets, family, before.as_ref());
+            if !input.is_empty() {
+                let restore = Restore {
+                    family,
+                    program: self.commands.restore(family)?,
+                    input: input.uncommitted(),
+                };
                 changes.push(Change { restore, before });
             }
         }
@@ -210,17 +209,12 @@ fn prepare<'a>(
     rulesets: &[Ruleset],
 ) -> Result<Prepared<'a>, (Family, Error)> {
     let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
-    let inputs = || {
+    let load = || {
         if let (Some(ruleset), [_, _]) = (rulesets.first(), changes) {
             load_extensions(ruleset);
         }
-        let inputs = changes.iter().map(|Change { restore, before }| {
-            let input = input(rulesets, restore.family, before.as_ref());
-            input.uncommitted()
-        });
-        inputs.collect()
     };
-    child::prepare(within, &restores, lock, inputs, LIMIT).map_err(of_family)
+    child::prepare(within, &restores, lock, load, LIMIT).map_err(of_family)
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
