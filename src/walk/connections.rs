@@ -126,10 +126,7 @@ impl Connections {
 
     /// Whether it is plain that none of them meets a condition.
     pub(super) fn miss(&self, condition: &Condition) -> bool {
-        match condition {
-            Condition::In { field, .. } => misses(self.get(*field), condition),
-            _ => false,
-        }
+        misses(condition.field().and_then(|field| self.get(field)), condition)
     }
 
     /// The packets that go the other way.
@@ -234,15 +231,13 @@ pub(super) fn is_few(numbers: &Intervals) -> bool {
 /// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
 /// rules are for other connections: that is found out without making a set.
 fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
-    match condition {
-        Condition::In {
-            values, negated: false, ..
-        } => match (known, values.listed()) {
-            (Some(known), Some(list)) => !known.meets(list),
-            (known, _) => known.is_none(),
-        },
-        _ => false,
-    }
+    let Condition::In {
+        values, negated: false, ..
+    } = condition
+    else {
+        return false;
+    };
+    known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
 }
 
 /// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
