@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use lab::network::Namespace;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, setsockopt, socket, sockopt,
 };
 use proxy_init::Mode;
 use proxy_init::internal::{native, nft, plan};
-use xtask::lab::Namespace;
 
 mod support;
 #[path = "support/turns.rs"]

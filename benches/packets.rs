@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use lab::network::{Lab, POD};
 use nix::sys::socket::{setsockopt, sockopt};
 use proxy_init::Mode;
-use xtask::lab::{Lab, POD};
 
 mod support;
 

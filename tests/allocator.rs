@@ -13,7 +13,7 @@ use std::alloc::{GlobalAlloc as _, Layout};
 use std::thread;
 
 use allocator::{Allocator, First};
-use xtask::lab::seed;
+use lab::network::seed;
 
 /// A block, what every byte of it is, and its layout.
 struct Block {

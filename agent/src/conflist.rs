@@ -244,9 +244,9 @@ pub fn writer(text: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use lab::network::seed;
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use xtask::lab::seed;
 
     use super::*;
 

@@ -284,9 +284,9 @@ pub fn is_saved(name: &str) -> bool {
 mod tests {
     use std::path::Path;
 
+    use lab::network::seed;
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use xtask::lab::seed;
 
     use super::*;
 

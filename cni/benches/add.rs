@@ -13,12 +13,12 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::linkerd;
+use lab::network::Namespace;
+use lab::samples::{self, Samples};
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
-use xtask::linkerd;
-use xtask::samples::{self, Samples};
 
-use api_double::{ApiServer, Pod};
+use lab::api_double::{ApiServer, Pod};
 
 /// Rounds, unless `--runs` says otherwise.
 const ROUNDS: usize = 200;

@@ -138,9 +138,9 @@ fn read_objects(input: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use lab::network::seed;
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use xtask::lab::seed;
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! Who takes part: proxy-init, each competitor at its best invocation, and the floors.
 
+use lab::linkerd;
 use proxy_init::internal::{Ruleset, native, nft, plan, restore};
 use proxy_init::{Config, OwnerId, Port, PortRange};
-use xtask::linkerd;
 
 use crate::group::Contender;
 use crate::result::Result;

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-use xtask::lab::Namespace;
-use xtask::samples::Samples;
+use lab::network::Namespace;
+use lab::samples::Samples;
 
 use crate::cgroup::Controller;
 use crate::interrupt;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use lab::network::Namespace;
 use nix::libc;
-use xtask::lab::Namespace;
 
 use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};

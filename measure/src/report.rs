@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use xtask::samples::{self, Samples};
+use lab::samples::{self, Samples};
 
 use crate::chart::{self, Row};
 use crate::contenders::{linkerds, ours, restores};

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use xtask::lab::Namespace;
-use xtask::samples::{Samples, time};
+use lab::network::Namespace;
+use lab::samples::{Samples, time};
 
 use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
 use crate::group::Contender;

@@ -1,9 +1,9 @@
 //! Flags that a user might give, at random.
 
+use lab::linkerd::Flags;
+use lab::network::seed;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use xtask::lab::seed;
-use xtask::linkerd::Flags;
 
 fn any_flags() -> impl Strategy<Value = Flags> {
     let port = 1..=u16::MAX;

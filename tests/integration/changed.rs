@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::support::{Calls, Folder, Run, chart_in, install, saved};
 

@@ -1,6 +1,6 @@
 //! The command line as users write it: Linkerd's chart, Go's ways, and mistakes.
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{PORTS, Run, chart, chart_in, install, saved};
 

@@ -1,8 +1,8 @@
 //! The manifest in deploy/.
 
 use k8s_openapi::api::core::v1::Pod;
+use lab::network::Namespace;
 use serde_json::Value;
-use xtask::lab::Namespace;
 
 use crate::support::{install, saved};
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Folder, PORTS, Run, install, saved};
 

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
+use lab::handshake::{Client, Handshakes, Outcome};
+use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
 use serde_json::Value;
-use xtask::handshake::{Client, Handshakes, Outcome};
-use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
 
 use crate::support::{Run, chart_in, feed, install, unfolded};
 
@@ -268,7 +268,7 @@ fn a_redirection_to_nowhere_is_a_loss() {
     let connect = |port| handshakes.connect(&lab.outside, &Client::new(SocketAddr::new(NEIGHBOUR[0], port)), to);
     // Finding the neighbour takes its time.
     assert_eq!(
-        xtask::lab::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()),
+        lab::network::connect(&lab.outside, ROOT, "10.77.0.2:4190".parse().unwrap()),
         Reached::Refused
     );
     let reached = connect(20_001);
@@ -336,7 +336,7 @@ fn what_a_rule_sends_where_no_route_leads_is_lost() {
     let handshakes = Handshakes::new(&[&lab.outside], &[80, 9999]);
     for address in NEIGHBOUR.into_iter().take(families()) {
         // Finding the neighbour takes its time.
-        let reached = xtask::lab::connect(&lab.pod, ROOT, SocketAddr::new(address, 70));
+        let reached = lab::network::connect(&lab.pod, ROOT, SocketAddr::new(address, 70));
         assert_eq!(reached, Reached::Refused, "{address}");
     }
     for (port, (line, said, reached)) in (20_000..).zip(cases) {
@@ -374,7 +374,7 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     };
     // Finding the neighbour takes its time.
     assert_eq!(
-        xtask::lab::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)),
+        lab::network::connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 4567)),
         Reached::Refused
     );
     let another = [203, 0, 113, 1].into();

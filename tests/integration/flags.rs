@@ -7,8 +7,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
+use lab::network::Namespace;
 use serde_json::Value;
-use xtask::lab::Namespace;
 
 use crate::support::{Finished, Folder, Run, feed, install, saved};
 

@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::support::{PORTS, Run, chart_in, install, saved};
 

@@ -1,7 +1,7 @@
 //! The machine's own network namespace, which no test may touch: the kernel's answers are made to say that a namespace
 //! of the test's is it.
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{PORTS, Run};
 

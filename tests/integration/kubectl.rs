@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, PORTS, PROXY_INIT, Run, install};
 

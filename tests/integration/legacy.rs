@@ -5,9 +5,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use lab::network::Namespace;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
-use xtask::lab::Namespace;
 
 use crate::support::{Folder, PORTS, Run, chart_in, install, saved};
 

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use xtask::lab::{Namespace, ROOT};
+use lab::network::{Namespace, ROOT};
 
 use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
 

@@ -4,11 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
 
+use lab::network::Namespace;
 use proxy_init::error::{Errno, ModeError};
 use proxy_init::{
     Choice, Config, Error, Install, Mode, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
 };
-use xtask::lab::Namespace;
 
 #[expect(dead_code, reason = "its main, which the tests do not call")]
 #[path = "../../examples/embed.rs"]

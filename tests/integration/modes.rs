@@ -1,6 +1,6 @@
 //! Choosing a mode: the flag, the environment, the binaries, the kernel, and what a namespace already holds.
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Folder, PORTS, Run, install};
 

@@ -1,7 +1,7 @@
 //! native mode: its table, as nft sees it.
 
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::any_flags::for_any_flags;
 use crate::support::{PORTS, Run, chart_in, feed, handles, install};

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, PORTS, Run, chart_in, handles, install, saved};
 

@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 use serde_json::Value;
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
 
 use crate::support::{Finished, Run, chart, chart_in, install, saved, saved_by};
 

@@ -4,10 +4,10 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use lab::handshake::{Client, Handshakes, Outcome};
+use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
 use nix::errno::Errno;
 use serde_json::Value;
-use xtask::handshake::{Client, Handshakes, Outcome};
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
 
 use crate::support::{Run, chart_in, install, unfolded};
 

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::lab::{Lab, Namespace, Server};
-use xtask::linkerd::Flags;
-use xtask::page::matches;
+use lab::linkerd::Flags;
+use lab::network::{Lab, Namespace, Server};
+use lab::page::matches;
 
 use crate::show::connections;
 use crate::support::{PROXY_INIT, chart_in, install};

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, PROXY_INIT, Run, chart, chart_in, saved};
 

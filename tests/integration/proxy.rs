@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::thread::sleep;
 use std::time::Duration;
 
+use lab::network::Namespace;
 use nix::unistd::{Uid, setfsuid};
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
 
 use crate::support::{Run, chart_in, install, unfolded};
 

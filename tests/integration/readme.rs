@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use xtask::recording::{FILE, record};
-use xtask::shell::target;
+use lab::recording::{FILE, record};
+use lab::shell::target;
 
 use crate::support::PROXY_INIT;
 

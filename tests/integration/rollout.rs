@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use xtask::lab::{Lab, Namespace, POD};
-use xtask::linkerd::Flags;
+use lab::linkerd::Flags;
+use lab::network::{Lab, Namespace, POD};
 
 use crate::support::{Run, chart_in, install, saved};
 

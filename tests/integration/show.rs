@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
 use serde_json::Value;
-use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
 
 use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, feed, install};
 
@@ -189,7 +189,7 @@ fn the_flags_that_are_shown_install_exactly_this() {
 fn verify_without_flags_recognizes_what_iptables_made() {
     for backend in ["nft", "legacy"] {
         let namespace = Namespace::new();
-        let flags = xtask::linkerd::Flags {
+        let flags = lab::linkerd::Flags {
             redirect: vec![80, 443],
             gid: Some(7),
             inbound_subnets: vec!["10.1.2.3/8".into(), "0.0.0.0/0".into(), "fd00:1::/45".into()],
@@ -389,7 +389,7 @@ fn where_nothing_is_installed_it_says_what_auto_would_choose() {
 fn rules_in_two_modes_are_both_shown() {
     let namespace = Namespace::new();
     install(&namespace, &chart_in("nft"));
-    xtask::linkerd::Flags::default().add_with_iptables(&namespace, "legacy");
+    lab::linkerd::Flags::default().add_with_iptables(&namespace, "legacy");
     let shown = show(&namespace);
     let modes: Vec<_> = shown["backends"]
         .as_array()

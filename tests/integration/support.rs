@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use xtask::lab::Namespace;
-use xtask::linkerd::CHART_ARGUMENTS;
+use lab::linkerd::CHART_ARGUMENTS;
+use lab::network::Namespace;
 
 /// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
 pub(crate) const PROXY_INIT: &str = match option_env!("PROXY_INIT_TO_TEST") {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
+use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 
 use crate::support::{Folder, Run, install, saved};
 

@@ -4,11 +4,11 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
 
 use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, feed, install, saved, unfolded};
 

@@ -1,6 +1,6 @@
 //! Every command once under valgrind: what goes to the kernel is initialised, and no memory is misused.
 
-use xtask::lab::Namespace;
+use lab::network::Namespace;
 
 use crate::support::{Run, chart, chart_in};
 

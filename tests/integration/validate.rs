@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, ROOT, Reached, Server, connect};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xtask::lab::{DISTANT, Lab, NEIGHBOUR, Namespace, ROOT, Reached, Server, connect};
 
 use crate::support::{Finished, Folder, PROXY_INIT, Run, chart_in, install};
 

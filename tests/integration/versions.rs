@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use xtask::apt;
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::apt;
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::support::{Folder, install};
 

@@ -1,7 +1,7 @@
 //! What holds in nft mode and in legacy mode alike, as the iptables of each sees it.
 
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::any_flags::for_any_flags;
 use crate::support::{chart_in, install, saved, saved_by};

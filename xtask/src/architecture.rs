@@ -2,7 +2,7 @@
 
 use std::env;
 
-use xtask::shell::Result;
+use lab::shell::Result;
 
 /// What a binary is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

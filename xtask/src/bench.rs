@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use lab::samples::{self, Samples};
+use lab::shell::{Result, Run as _, cargo, need_root, root, target};
 use serde_json::Value;
-use xtask::samples::{self, Samples};
-use xtask::shell::{Result, Run as _, cargo, need_root, root, target};
 
 use crate::build;
 

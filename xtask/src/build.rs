@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _, cargo, root, target};
+use lab::shell::{Result, Run as _, cargo, root, target};
 
 use crate::architecture::Architecture;
 use crate::c_libraries::{self, Libraries};
@@ -96,9 +96,18 @@ fn stripped(built: &Path, architecture: Architecture) -> Result<PathBuf> {
     Ok(stripped)
 }
 
-/// Builds a program of xtask's for where there are no libraries, guests and containers, and returns where it is.
-pub(crate) fn of_xtask(program: &str, architecture: Architecture) -> Result<PathBuf> {
-    let (mut build, built) = compile("xtask", program, targets::of(architecture)?)?;
+/// Builds peer for where there are no libraries, containers, and returns where it is.
+pub(crate) fn peer(architecture: Architecture) -> Result<PathBuf> {
+    in_bare("lab", "peer", architecture)
+}
+
+/// Builds this program for where there are no libraries, guests, and returns where it is.
+pub(crate) fn guest(architecture: Architecture) -> Result<PathBuf> {
+    in_bare("xtask", "xtask", architecture)
+}
+
+fn in_bare(package: &str, program: &str, architecture: Architecture) -> Result<PathBuf> {
+    let (mut build, built) = compile(package, program, targets::of(architecture)?)?;
     build.run()?;
     stripped(&built, architecture)
 }

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::apt;
-use xtask::shell::{Result, Run as _, root};
+use lab::apt;
+use lab::shell::{Result, Run as _, root};
 
 use crate::architecture::Architecture;
 use crate::setup;

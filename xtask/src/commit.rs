@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _, root};
+use lab::shell::{Result, Run as _, root};
 
 pub(crate) struct Commit {
     /// All forty digits.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use xtask::shell::Result;
-use xtask::wait;
+use lab::shell::Result;
+use lab::wait;
 
 /// How long the kernel may take to end what was killed, and cgroups to become empty.
 const PATIENCE: Duration = Duration::from_secs(20);

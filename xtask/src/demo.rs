@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use xtask::lab::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
-use xtask::linkerd;
-use xtask::recording;
+use lab::linkerd;
+use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
+use lab::recording;
 
 use crate::build;
-use xtask::shell::{Result, need_root, target};
+use lab::shell::{Result, need_root, target};
 
 const INBOUND: u16 = 4143;
 const OUTBOUND: u16 = 4140;

@@ -7,10 +7,10 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use lab::linkerd;
+use lab::network::Namespace;
+use lab::shell::{Result, Run as _, need_root, root, target};
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
-use xtask::linkerd;
-use xtask::shell::{Result, Run as _, need_root, root, target};
 
 use crate::architecture::Architecture;
 use crate::build;

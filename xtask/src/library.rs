@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use xtask::shell::{self, Result, Run as _, cargo};
+use lab::shell::{self, Result, Run as _, cargo};
 
 /// The list of the library's public items, which is reviewed with the code.
 const LIST: &str = "docs/library-api.txt";

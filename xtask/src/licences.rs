@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::apt;
+use lab::shell::{Result, Run as _, cargo, root};
 use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
-use xtask::apt;
-use xtask::shell::{Result, Run as _, cargo, root};
 
 use crate::architecture::Architecture;
 use crate::rust::Rust;

@@ -24,7 +24,7 @@ mod setup;
 mod target;
 
 use architecture::Architecture;
-use xtask::shell::{self, Result, Run as _, cargo};
+use lab::shell::{self, Result, Run as _, cargo};
 
 const HELP: &str = "\
 Usage: cargo xtask COMMAND
@@ -199,7 +199,7 @@ fn test() -> Result<()> {
     // On what ships.
     tests.env("PROXY_INIT_TO_TEST", build::run()?);
     tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
-    if let Err(reason) = xtask::apt::mirror() {
+    if let Err(reason) = lab::apt::mirror() {
         tests.args(["--", "--skip", "versions::"]);
         skipped.push(format!(
             "other versions of iptables and nft: they are Debian's packages, and {reason}"

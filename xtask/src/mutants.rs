@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use lab::shell::{Result, cargo, root, target};
 use serde_json::Value;
-use xtask::shell::{Result, cargo, root, target};
 
 use crate::setup;
 

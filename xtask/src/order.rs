@@ -11,10 +11,10 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use lab::linkerd;
+use lab::network::Namespace;
+use lab::shell::{Result, Run as _, need_root, root, target};
 use serde_json::json;
-use xtask::lab::Namespace;
-use xtask::linkerd;
-use xtask::shell::{Result, Run as _, need_root, root, target};
 
 use crate::architecture::Architecture;
 use crate::build::{self, ORDER};

@@ -1,15 +1,15 @@
 //! `cargo xtask pods`: pods by a real containerd, in namespaces of its own.
 //!
-//! What happens in there is the crate in xtask/pods: a crate of its own, for its gRPC client is not for those who only
+//! What happens in there is lab's program `pods`: a program of its own, for its gRPC client is not for those who only
 //! build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::apt;
-use xtask::containerd::NEWER;
-use xtask::shell::{Result, Run as _, cargo, need_root, target};
+use lab::apt;
+use lab::containerd::NEWER;
+use lab::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::architecture::Architecture;
 use crate::build;
@@ -126,9 +126,18 @@ fn lay_out() -> Result<PathBuf> {
         .run()?;
     let peer = folder.join("peer");
     fs::create_dir_all(&peer)?;
-    fs::copy(build::of_xtask("peer", Architecture::here()?)?, peer.join("peer"))?;
-    cargo(&["build", "--locked", "--package", "pods"])
-        .env("CARGO_TARGET_DIR", target(""))
-        .run()?;
+    fs::copy(build::peer(Architecture::here()?)?, peer.join("peer"))?;
+    cargo(&[
+        "build",
+        "--locked",
+        "--package",
+        "lab",
+        "--bin",
+        "pods",
+        "--features",
+        "pods",
+    ])
+    .env("CARGO_TARGET_DIR", target(""))
+    .run()?;
     Ok(folder)
 }

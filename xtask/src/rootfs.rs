@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _};
+use lab::shell::{Result, Run as _};
 
 use crate::architecture::Architecture;
 

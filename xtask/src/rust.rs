@@ -10,12 +10,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::apt;
-use xtask::shell::{Result, Run as _};
+use lab::apt;
+use lab::shell::{Result, Run as _};
 
 use crate::architecture::Architecture;
 
-/// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. xtask/src/pinned.sums
+/// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. lab/src/pinned.sums
 /// says which one.
 const RELEASE: &str = "trixie";
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
-use xtask::shell::{Result, Run as _, cargo};
+use lab::shell::{Result, Run as _, cargo};
 
 /// How to tell that a thing is there.
 enum Sign {

@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use xtask::shell::Result;
+use lab::shell::Result;
 
 use crate::architecture::Architecture;
 use crate::c_libraries::{self, Libraries};

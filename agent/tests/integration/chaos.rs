@@ -189,7 +189,7 @@ impl Sequence {
 fn whatever_happens_on_a_node_ends_right() {
     let number = std::env::var("LINKERD_CNI_CHAOS").ok();
     let number = number.map_or(SEQUENCES, |number| number.parse().unwrap());
-    let seed = xtask::lab::seed();
+    let seed = lab::network::seed();
     let next = Mutex::new(0..number);
     thread::scope(|scope| {
         for _ in 0..AT_A_TIME {

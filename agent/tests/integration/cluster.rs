@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use api_double::{ApiServer, Plan};
+use lab::api_double::{ApiServer, Plan};
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -148,7 +148,7 @@ impl Sandbox {
     }
 
     /// Adds a process, which runs in this network.
-    pub(crate) fn add(&mut self, network: &xtask::lab::Namespace) -> u32 {
+    pub(crate) fn add(&mut self, network: &lab::network::Namespace) -> u32 {
         let mut command = std::process::Command::new("sleep");
         let child = network.run_here(|| command.arg("600").spawn()).unwrap();
         fs::write(self.cgroup.join("cgroup.procs"), child.id().to_string()).unwrap();

@@ -10,10 +10,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lab::network::Namespace;
+use lab::wait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xtask::lab::Namespace;
-use xtask::wait;
 
 use crate::cluster::Cluster;
 

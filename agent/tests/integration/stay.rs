@@ -295,7 +295,7 @@ fn links_are_not_followed_out_of_the_folders() {
 #[test]
 fn killed_at_any_moment_it_leaves_whole_files_and_the_next_one_finishes() {
     let node = Node::new();
-    let mut random = xtask::lab::seed();
+    let mut random = lab::network::seed();
     let mut below = |limit: u64| {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use lab::network::Namespace;
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
 
 use crate::cluster::{Cluster, Sandbox};
 use crate::node::{Agent, CALICO, Node, until, until_within};

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use api_double::{ApiServer, Plan, Pod};
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::api_double::{ApiServer, Plan, Pod};
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, Run, assert_untouched, by_api, linkerds, saved};
 

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
+use lab::linkerd::Flags;
+use lab::network::{Namespace, ROOT};
 use serde_json::{Value, json};
-use xtask::lab::{Namespace, ROOT};
-use xtask::linkerd::Flags;
 
 use crate::support::{Finished, Folder, PLUGIN, Run, assert_untouched, by_annotations, linkerds, meshed, saved};
 

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use lab::network::Namespace;
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
 
 use crate::support::{POD_ANNOTATIONS, Run, assert_untouched, by_annotations, meshed};
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use api_double::{ApiServer, Pod};
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
+use lab::api_double::{ApiServer, Pod};
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 
 use crate::support::{Finished, Folder, Run, by_api, linkerds, saved};
 

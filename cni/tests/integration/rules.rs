@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use lab::network::{Namespace, seed};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{Value, json};
-use xtask::lab::{Namespace, seed};
 
 use crate::support::{PLUGIN, Run, by_annotations, saved};
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lab::linkerd::Flags;
+use lab::network::Namespace;
 use serde_json::{Value, json};
-use xtask::lab::Namespace;
-use xtask::linkerd::Flags;
 
 /// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
 pub(crate) const PLUGIN: &str = match option_env!("LINKERD_CNI_TO_TEST") {

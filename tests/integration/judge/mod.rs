@@ -10,14 +10,14 @@ mod xtables;
 
 use std::cell::RefCell;
 
+use lab::handshake::Outcome;
+use lab::linkerd::Flags;
+use lab::network::{Namespace, families, seed};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use proxy_init::{Verdict, explain};
 use serde_json::Value;
-use xtask::handshake::Outcome;
-use xtask::lab::{Namespace, families, seed};
-use xtask::linkerd::Flags;
 
 use crate::support::{Run, feed};
 use nft::Table;

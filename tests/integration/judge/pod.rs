@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
+use lab::handshake::{Client, Handshakes, Outcome};
+use lab::linkerd;
+use lab::network::{DISTANT, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proxy_init::{Connection, Direction, Name};
-use xtask::handshake::{Client, Handshakes, Outcome};
-use xtask::lab::{DISTANT, NEIGHBOUR, Namespace, Owner, POD, ROOT, families};
-use xtask::linkerd;
 
 use crate::support::feed;
 

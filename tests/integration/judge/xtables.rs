@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
+use lab::network::{NEIGHBOUR, POD};
 use proptest::prelude::*;
 use proptest::sample::select;
-use xtask::lab::{NEIGHBOUR, POD};
 
 use super::pod::ELSEWHERE;
 

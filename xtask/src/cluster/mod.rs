@@ -1,15 +1,15 @@
 //! `cargo xtask cluster`: a Kubernetes cluster of one node, in namespaces of its own, and pods on it.
 //!
-//! What happens in there is the crate in xtask/cluster; this builds what it takes.
+//! What happens in there is lab's program `cluster`; this builds what it takes.
 
 mod kubernetes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::apt;
-use xtask::linkerd;
-use xtask::shell::{Result, Run as _, cargo, need_root, target};
+use lab::apt;
+use lab::linkerd;
+use lab::shell::{Result, Run as _, cargo, need_root, target};
 
 use crate::architecture::Architecture;
 use crate::confined::{self, Run};
@@ -82,8 +82,8 @@ fn lay_out() -> Result<PathBuf> {
     add_linkerd_init(&images)?;
     let peer = images.join("peer");
     fs::create_dir_all(&peer)?;
-    fs::copy(build::of_xtask("peer", Architecture::here()?)?, peer.join("peer"))?;
-    cargo(&["build", "--locked", "--package", "cluster"])
+    fs::copy(build::peer(Architecture::here()?)?, peer.join("peer"))?;
+    cargo(&["build", "--locked", "--package", "lab", "--bin", "cluster"])
         .env("CARGO_TARGET_DIR", target(""))
         .run()?;
     Ok(folder)

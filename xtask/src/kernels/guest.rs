@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use lab::linkerd;
+use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::{Value, json};
-use xtask::lab::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
-use xtask::linkerd;
 
 use super::variant::{LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, Told, VARIANTS};
 

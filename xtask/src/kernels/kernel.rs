@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use xtask::apt;
-use xtask::shell::{Result, Run as _, target};
+use lab::apt;
+use lab::shell::{Result, Run as _, target};
 
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
 use crate::architecture::Architecture;

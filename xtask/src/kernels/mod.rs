@@ -13,8 +13,8 @@ use std::panic::resume_unwind;
 use std::sync::Mutex;
 use std::thread;
 
-use xtask::apt;
-use xtask::shell::{Result, root};
+use lab::apt;
+use lab::shell::{Result, root};
 
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
@@ -236,7 +236,7 @@ fn guest(architecture: Architecture) -> Result<Guest> {
     Ok(Guest {
         architecture,
         binary: build::program("proxy-init", architecture)?,
-        init: build::of_xtask("xtask", architecture)?,
+        init: build::guest(architecture)?,
         origin,
     })
 }

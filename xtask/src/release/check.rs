@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-use xtask::shell::{Result, Run as _, cargo, target};
+use lab::shell::{Result, Run as _, cargo, target};
 
 use super::files;
 use crate::commit::git;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use xtask::shell::{Result, Run as _};
+use lab::shell::{Result, Run as _};
 
 const SUMS: &str = "SHA256SUMS";
 

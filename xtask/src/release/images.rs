@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::shell::{Result, Run as _, target};
 use serde_json::{Value, json};
-use xtask::shell::{Result, Run as _, target};
 
 use crate::architecture::Architecture;
 use crate::build;

@@ -11,7 +11,7 @@ mod sbom;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::shell::{Result, need_root, target};
+use lab::shell::{Result, need_root, target};
 
 use crate::architecture::Architecture;
 use crate::build;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use lab::shell::{Result, Run as _, cargo, root};
 use serde_json::{Value, json};
-use xtask::shell::{Result, Run as _, cargo, root};
 
 use super::files;
 use crate::architecture::Architecture;

@@ -1,0 +1,142 @@
+//! The node's machine: file systems, kernel settings, cgroups and a bridge that no other program sees, and which vanish
+//! with the namespaces.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lab::shell::{Result, Run as _};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// Where the node's files are.
+pub(crate) const NODE: &str = "/run/node";
+
+/// Where the node is reached, and where pods' addresses are.
+pub(crate) const ADDRESS: &str = "10.88.0.1";
+pub(crate) const PODS: [&str; 2] = ["10.88.0.0/16", "fd88::/64"];
+
+/// The bridge that all pods are on.
+pub(crate) const BRIDGE: &str = "cni0";
+
+/// A locally administered address, with the node's in it.
+const BRIDGES_MAC: &str = "02:00:0a:58:00:01";
+
+/// Where the node looks for network plugins and their configurations; whoever adds one does so there.
+pub(crate) const PLUGINS: &str = "/opt/cni/bin";
+pub(crate) const NETWORKS: &str = "/etc/cni/net.d";
+
+/// Where Debian's containernetworking-plugins has them.
+const DEBIANS_PLUGINS: &str = "/usr/lib/cni";
+
+/// The kernel's settings that kubelet writes unless they have these values already (setupKernelTunables in
+/// pkg/kubelet/cm/container_manager_linux.go). They are the whole machine's, so kubelet gets files in their place.
+const SETTINGS: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// Makes all of it.
+pub(crate) fn prepare(cgroup: &str) -> Result<()> {
+    std::env::set_current_dir("/")?;
+    mount_on("tmpfs", "/run", None)?;
+    // What is in there stays visible: it may be the checkout. What is written there is not left behind.
+    for folder in ["/etc", "/opt", "/var"] {
+        let [upper, work] = ["upper", "work"].map(|part| format!("/run/{part}{folder}"));
+        fs::create_dir_all(&upper)?;
+        fs::create_dir_all(&work)?;
+        let options = format!("lowerdir={folder},upperdir={upper},workdir={work}");
+        mount_on("overlay", folder, Some(&options))?;
+    }
+    for folder in [
+        NODE,
+        NETWORKS,
+        PLUGINS,
+        "/var/log/pods",
+        "/run/settings",
+        "/run/cgroup",
+        "/run/netns",
+        "/run/lock",
+    ] {
+        fs::create_dir_all(folder)?;
+    }
+    // That of this network namespace, with the cgroups that the machine has there.
+    bind("/sys/fs/cgroup", "/run/cgroup")?;
+    mount_on("sysfs", "/sys", None)?;
+    bind("/run/cgroup", "/sys/fs/cgroup")?;
+    umount2("/run/cgroup", MntFlags::MNT_DETACH)?;
+    for (setting, value) in SETTINGS {
+        let file = Path::new("/run/settings").join(setting.replace('/', "."));
+        fs::write(&file, format!("{value}\n"))?;
+        bind(&file.to_string_lossy(), &format!("/proc/sys/{setting}"))?;
+    }
+    // kubelet mounts volumes where containers are to see them.
+    mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_SHARED,
+        None::<&str>,
+    )?;
+    for hierarchy in hierarchies()? {
+        let own = hierarchy.join(cgroup);
+        fs::create_dir_all(&own)?;
+        // A cpuset is empty at first, and then so are those in it.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if let Ok(all) = fs::read(hierarchy.join(file)) {
+                fs::write(own.join(file), all)?;
+            }
+        }
+    }
+    network()
+}
+
+/// The hierarchies of version 1's cgroups, or version 2's one.
+pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
+    let root = PathBuf::from("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
+        return Ok(vec![root]);
+    }
+    let folders = fs::read_dir(root)?.flatten().map(|entry| entry.path());
+    Ok(folders.filter(|folder| folder.join("tasks").exists()).collect())
+}
+
+/// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after
+/// routing.
+fn network() -> Result<()> {
+    for plugin in ["bridge", "host-local", "loopback"] {
+        std::os::unix::fs::symlink(Path::new(DEBIANS_PLUGINS).join(plugin), Path::new(PLUGINS).join(plugin))?;
+    }
+    // One that looks for multicast routers sends reports of its own, which the pods' rules would count. One without a MAC address
+    // of its own takes the lowest of its pods', and other pods go on sending to a former one for a while.
+    for line in [
+        "link set lo up".to_owned(),
+        format!("link add {BRIDGE} address {BRIDGES_MAC} type bridge mcast_snooping 0"),
+        format!("addr add {ADDRESS}/16 dev {BRIDGE}"),
+        format!("addr add fd88::1/64 dev {BRIDGE} nodad"),
+        format!("link set {BRIDGE} up"),
+        format!("route add default dev {BRIDGE}"),
+    ] {
+        Command::new("ip").args(line.split(' ')).run()?;
+    }
+    Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)
+}
+
+fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
+    mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
+        .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
+}
+
+fn bind(from: &str, to: &str) -> Result<()> {
+    mount(
+        Some(from),
+        to,
+        None::<&str>,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        None::<&str>,
+    )
+    .map_err(|errno| format!("cannot mount {from} on {to}: {errno}").into())
+}

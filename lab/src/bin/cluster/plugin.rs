@@ -1,0 +1,59 @@
+//! `kubectl proxy-init`, as people type it: kubectl finds the script of deploy/kubectl by its name.
+
+use std::net::SocketAddr;
+
+use lab::shell::Result;
+use serde_json::Value;
+
+use crate::images;
+use crate::pod::{self, Pod};
+use crate::rollout;
+use crate::world::{Scenario, World};
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    vec![Scenario::new("kubectl proxy-init", asked)]
+}
+
+/// What show, verify and explain answer of a running pod, each with its exit code and without a line of kubectl's own.
+fn asked(world: &World<'_>, namespace: &str) -> Result<String> {
+    let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
+    let kubectl = &world.cluster.kubectl;
+    kubectl.create(namespace, &rollout::workload("Deployment", 1, &init))?;
+    let pod = Pod::create(kubectl, namespace, &pod::meshed("web", &init))?;
+    pod.ready()?;
+    rollout::wait_until_rolled(world, namespace, "deployment/web")?;
+    let ask = |code: i32, line: &str| -> Result<String> {
+        let arguments: Vec<_> = ["proxy-init"].into_iter().chain(line.split_whitespace()).collect();
+        let output = kubectl.output("", &[&arguments[..], &["--namespace", namespace]].concat())?;
+        let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        if output.status.code() != Some(code) || (code == 0 && !stderr.is_empty()) {
+            return Err(format!("kubectl proxy-init {line}: {}: {stdout}{stderr}", output.status).into());
+        }
+        Ok(stdout)
+    };
+    let mut shown = String::new();
+    for of in ["web", "deploy/web"] {
+        shown = ask(0, &format!("show {of}"))?;
+        if !shown.starts_with("nft mode\n") || !shown.contains("to the proxy, port 4143") {
+            return Err(shown.into());
+        }
+    }
+    let verified: Value = serde_json::from_str(&ask(0, "verify web --output json")?)?;
+    if verified["in_place"] != true {
+        return Err(verified.to_string().into());
+    }
+    let address = *pod.addresses()?.first().ok_or("a pod without an address")?;
+    let explained = ask(
+        0,
+        &format!("explain web inbound --to {}", SocketAddr::new(address, 4190)),
+    )?;
+    if !explained.starts_with("bypasses the proxy") {
+        return Err(explained.into());
+    }
+    ask(
+        3,
+        "verify web --incoming-proxy-port 4444 --outgoing-proxy-port 4140 --proxy-uid 2102",
+    )?;
+    ask(1, "show nobody")?;
+    Ok(shown.lines().next().unwrap_or_default().to_owned())
+}

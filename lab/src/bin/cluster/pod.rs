@@ -1,0 +1,329 @@
+//! Pods as Linkerd's injector makes them, and what kubectl shows of them.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use lab::connections::{self, Client, Connection};
+use lab::linkerd;
+use lab::shell::{Result, Run as _};
+use lab::wait;
+use serde_json::{Value, json};
+
+use crate::images;
+use crate::kubectl::Kubectl;
+use crate::services::PATIENCE;
+
+/// The init container that installs rules, and those that run on.
+pub(crate) const INIT: &str = "linkerd-init";
+const PROXY: &str = "linkerd-proxy";
+const APP: &str = "app";
+
+/// A pod that was made.
+#[derive(Debug)]
+pub(crate) struct Pod<'a> {
+    kubectl: &'a Kubectl,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// A command that goes on in a container.
+#[derive(Debug)]
+pub(crate) struct Started(Child);
+
+impl Started {
+    /// Ends it, and returns what it has printed.
+    pub(crate) fn end(mut self) -> Result<String> {
+        drop(self.0.stdin.take());
+        let output = self.0.wait_with_output()?;
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout)?)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into())
+        }
+    }
+}
+
+/// How an init container ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i64,
+    /// Such as `OOMKilled`.
+    pub(crate) reason: String,
+    /// What `kubectl describe` shows as its message: the end of its log, if it failed.
+    pub(crate) message: String,
+}
+
+/// proxy-init as Linkerd's chart runs it (charts/partials/templates/_proxy-init.tpl): its flags, security context,
+/// limits and volume.
+pub(crate) fn init(image: &str, flags: &[&str]) -> Value {
+    let args = [flags, &linkerd::CHART_ARGUMENTS].concat();
+    json!({
+        "name": INIT,
+        "image": image,
+        "args": args,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+            "runAsUser": 65534,
+            "seccompProfile": {"type": "RuntimeDefault"}
+        },
+        "resources": {
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+            "requests": {"cpu": "10m", "memory": "10Mi"}
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "linkerd-proxy-init-xtables-lock", "mountPath": "/run"}]
+    })
+}
+
+/// A pod with this init container, a proxy and an application.
+pub(crate) fn meshed(name: &str, init: &Value) -> Value {
+    let mut pod = plain(name);
+    pod["spec"] = specification(&[init]);
+    pod
+}
+
+/// A pod with a proxy and an application, and without an init container.
+pub(crate) fn plain(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": specification(&[])
+    })
+}
+
+/// What a pod with these init containers, a proxy and an application is made of.
+pub(crate) fn specification(init: &[&Value]) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 0,
+        "initContainers": init,
+        "containers": [
+            {
+                "name": PROXY,
+                "image": images::PROXY,
+                "securityContext": {"runAsUser": Client::Proxy.user(), "allowPrivilegeEscalation": false}
+            },
+            {"name": APP, "image": images::APP, "securityContext": {"runAsUser": Client::App.user()}}
+        ],
+        "volumes": [{"name": "linkerd-proxy-init-xtables-lock", "emptyDir": {}}]
+    })
+}
+
+impl<'a> Pod<'a> {
+    /// A pod that is there.
+    pub(crate) fn new(kubectl: &'a Kubectl, namespace: &str, name: &str) -> Self {
+        Self {
+            kubectl,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Makes a pod.
+    pub(crate) fn create(kubectl: &'a Kubectl, namespace: &str, object: &Value) -> Result<Self> {
+        kubectl.create(namespace, object)?;
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        Ok(Self::new(kubectl, namespace, name.ok_or("a pod without a name")?))
+    }
+
+    /// What the API server says of it.
+    pub(crate) fn object(&self) -> Result<Value> {
+        self.kubectl
+            .json(&["get", "pod", "--namespace", &self.namespace, &self.name])
+    }
+
+    /// What `kubectl describe` says of it, its events among that.
+    pub(crate) fn describe(&self) -> Result<String> {
+        self.kubectl
+            .run(&["describe", "pod", "--namespace", &self.namespace, &self.name])
+    }
+
+    /// What a container has written.
+    pub(crate) fn logs(&self, container: &str) -> Result<String> {
+        let arguments = [
+            "logs",
+            "--namespace",
+            &self.namespace,
+            &self.name,
+            "--container",
+            container,
+        ];
+        self.kubectl.run(&arguments)
+    }
+
+    /// Waits until something is so of the pod, or fails with what `kubectl describe` says of it.
+    pub(crate) fn until<T>(&self, what: &str, is_so: impl Fn(&Value) -> Option<T>) -> Result<T> {
+        let look = || self.object().map(|object| is_so(&object)).transpose();
+        let too_late = || Err(format!("{} {what}\n{}", self.name, self.describe()?).into());
+        wait::until(PATIENCE, look).unwrap_or_else(too_late)
+    }
+
+    /// Waits until all its containers are ready.
+    pub(crate) fn ready(&self) -> Result<()> {
+        self.until("does not become ready", |pod| {
+            let conditions = pod.pointer("/status/conditions")?.as_array()?;
+            let ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            conditions.iter().any(ready).then_some(())
+        })
+    }
+
+    /// Waits until each of its containers has been started again since it was made, and is ready.
+    pub(crate) fn ready_again(&self) -> Result<()> {
+        self.until("does not become ready again", |pod| {
+            let statuses = pod.pointer("/status/containerStatuses")?.as_array()?;
+            let again = |status: &Value| status["ready"] == true && status["restartCount"].as_i64() > Some(0);
+            statuses.iter().all(again).then_some(())
+        })
+    }
+
+    /// Waits until an init container has ended, and says how it did first.
+    pub(crate) fn ended(&self, container: &str) -> Result<Ended> {
+        self.until("has an init container that does not end", |pod| {
+            let statuses = pod.pointer("/status/initContainerStatuses")?.as_array()?;
+            let status = statuses.iter().find(|status| status["name"] == container)?;
+            let ended = status
+                .pointer("/lastState/terminated")
+                .or_else(|| status.pointer("/state/terminated"))?;
+            let text = |key: &str| ended[key].as_str().unwrap_or_default().to_owned();
+            Some(Ended {
+                code: ended["exitCode"].as_i64()?,
+                reason: text("reason"),
+                message: text("message"),
+            })
+        })
+    }
+
+    /// Its addresses: IPv4's, then IPv6's.
+    pub(crate) fn addresses(&self) -> Result<Vec<IpAddr>> {
+        self.until("has no addresses", |pod| {
+            let addresses = pod.pointer("/status/podIPs")?.as_array()?;
+            let addresses: Option<Vec<_>> = addresses
+                .iter()
+                .map(|address| address["ip"].as_str()?.parse().ok())
+                .collect();
+            addresses.filter(|addresses| addresses.len() == 2)
+        })
+    }
+
+    /// Runs a command in a container, as its user.
+    pub(crate) fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
+        self.kubectl.run(&self.in_container(&["exec"], container, command))
+    }
+
+    /// Starts a command in a container, which goes on until its stdin ends.
+    pub(crate) fn start(&self, container: &str, command: &[&str]) -> Result<Started> {
+        let arguments = self.in_container(&["exec", "--stdin"], container, command);
+        Ok(Started(self.kubectl.start(&arguments)?))
+    }
+
+    /// kubectl's arguments for a command in a container.
+    fn in_container<'c>(&'c self, exec: &[&'c str], container: &'c str, command: &[&'c str]) -> Vec<&'c str> {
+        let of_pod = [
+            "--namespace",
+            &self.namespace,
+            &self.name,
+            "--container",
+            container,
+            "--",
+        ];
+        [exec, &of_pod, command].concat()
+    }
+
+    /// The connections that [`connections::of`] has for this pod.
+    pub(crate) fn connections(&self, neighbour: &Pod<'_>, meshed: bool) -> Result<Vec<Connection>> {
+        Ok(connections::of(&self.addresses()?, &neighbour.addresses()?, meshed))
+    }
+
+    /// Really makes these connections, from the neighbour and from these containers, its application's and its proxy's.
+    pub(crate) fn try_connections(
+        &self,
+        neighbour: &Pod<'_>,
+        connections: &[Connection],
+        [app, proxy]: [&str; 2],
+    ) -> Result<()> {
+        for client in Client::ALL {
+            let (command, expected) = client.command(connections);
+            let command: Vec<_> = command.iter().map(String::as_str).collect();
+            let seen = match client {
+                Client::Neighbour => neighbour.exec("client", &command)?,
+                Client::App => self.exec(app, &command)?,
+                Client::Proxy => self.exec(proxy, &command)?,
+            };
+            if seen != expected {
+                return Err(format!("{client:?} reached\n{seen}in place of\n{expected}").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of
+    /// containers.
+    pub(crate) fn try_injected(&self, neighbour: &Pod<'_>, meshed: bool) -> Result<()> {
+        self.try_connections(neighbour, &self.connections(neighbour, meshed)?, [APP, PROXY])
+    }
+
+    /// Those of a pod with other rules: `differs` changes what is expected with the chart's.
+    pub(crate) fn try_injected_but(&self, neighbour: &Pod<'_>, differs: impl Fn(&mut Connection)) -> Result<()> {
+        let mut connections = self.connections(neighbour, true)?;
+        connections.iter_mut().for_each(differs);
+        self.try_connections(neighbour, &connections, [APP, PROXY])
+    }
+
+    /// Where its network namespace can be opened: the one of the node's that has its address.
+    pub(crate) fn netns(&self) -> Result<PathBuf> {
+        let address = format!(" {}/", self.addresses()?[0]);
+        let has_address = |netns: &PathBuf| {
+            let mut ip = Command::new("nsenter");
+            ip.arg(format!("--net={}", netns.display()))
+                .args(["ip", "-oneline", "addr"]);
+            ip.read().is_ok_and(|addresses| addresses.contains(&address))
+        };
+        let namespaces = fs::read_dir("/run/netns")?.flatten().map(|entry| entry.path());
+        let found = namespaces.into_iter().find(has_address);
+        found.ok_or_else(|| format!("no network namespace has{address}").into())
+    }
+
+    /// What a shell's command line prints in its network namespace, with the node's programs.
+    pub(crate) fn look(&self, line: &str) -> Result<String> {
+        let mut shell = Command::new("nsenter");
+        shell.arg(format!("--net={}", self.netns()?.display()));
+        shell.args(["sh", "-c", line]).read()
+    }
+
+    /// Waits for a warning of this reason.
+    pub(crate) fn warned(&self, reason: &str) -> Result<()> {
+        self.has_event(&format!("Warning {reason} "))
+    }
+
+    /// Waits for an event in whose kind, reason and message this is.
+    pub(crate) fn has_event(&self, text: &str) -> Result<()> {
+        let is_there = |events: Vec<String>| events.iter().any(|event| event.contains(text)).then_some(());
+        let too_late = || Err(format!("{} has no event {text}: {:?}", self.name, self.events()?).into());
+        wait::until(PATIENCE, || self.events().map(is_there).transpose()).unwrap_or_else(too_late)
+    }
+
+    /// The kinds, reasons and messages of its events, oldest first.
+    pub(crate) fn events(&self) -> Result<Vec<String>> {
+        let of_pod = format!("involvedObject.name={}", self.name);
+        let arguments = [
+            "get",
+            "events",
+            "--namespace",
+            &self.namespace,
+            "--field-selector",
+            &of_pod,
+        ];
+        let events = self.kubectl.json(&arguments)?;
+        let events = events["items"].as_array().cloned().unwrap_or_default();
+        let line = |event: &Value| {
+            let words = ["type", "reason", "message"].map(|key| event[key].as_str().unwrap_or_default());
+            words.join(" ")
+        };
+        Ok(events.iter().map(line).collect())
+    }
+}

@@ -1,0 +1,366 @@
+//! The programs that make a node and its cluster, from etcd to kubelet, and their logs.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lab::apt;
+use lab::containerd;
+use lab::shell::{Result, Run as _};
+use lab::wait;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::images;
+use crate::keys;
+use crate::kubectl::Kubectl;
+use crate::machine::{self, ADDRESS, BRIDGE, NETWORKS, NODE, PLUGINS, PODS};
+
+/// A cluster of one node. Its programs end with the process namespace.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// What `cargo xtask cluster` has filled.
+    folder: PathBuf,
+    cgroup: String,
+    running: Mutex<Vec<(&'static str, Child)>>,
+    pub(crate) kubectl: Kubectl,
+}
+
+/// How long any of it may take to be there, on a machine that others use too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Those features that later versions have in any case.
+const FEATURES: &str =
+    "--feature-gates=EphemeralContainers=true,BoundServiceAccountTokenVolume=true,IPv6DualStack=true";
+
+/// The network configuration of all pods, in the folder of these.
+pub(crate) const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
+
+/// The socket of containerd.
+const SOCKET: &str = "/run/containerd/containerd.sock";
+
+impl Cluster {
+    /// Starts all of it, and waits until the node is ready.
+    pub(crate) fn start(folder: &Path, cgroup: &str) -> Result<Self> {
+        let node = Path::new(NODE);
+        keys::make(&node.join("keys"))?;
+        fs::create_dir_all(node.join("logs"))?;
+        fs::write(NETWORK, network().to_string())?;
+        fs::write(node.join("audit.json"), audited().to_string())?;
+        let socket = Path::new(SOCKET);
+        fs::write(
+            node.join("containerd.toml"),
+            containerd::configuration(node, socket, &images::pause(), Path::new(PLUGINS), Path::new(NETWORKS)),
+        )?;
+        let cluster = Self {
+            folder: folder.to_owned(),
+            cgroup: cgroup.to_owned(),
+            running: Mutex::default(),
+            kubectl: Kubectl::new(&folder.join("bin/kubectl"), node),
+        };
+        for service in ["etcd", "containerd", "kube-apiserver"] {
+            cluster.start_service(service)?;
+        }
+        // While the API server starts.
+        wait_for("containerd", || socket.exists())?;
+        for image in images::all()? {
+            image.import(&folder.join("images"), socket, node)?;
+        }
+        cluster.wait_for_api()?;
+        for service in ["kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"] {
+            cluster.start_service(service)?;
+        }
+        wait_for("the node", || {
+            cluster
+                .kubectl
+                .run(&["get", "nodes"])
+                .is_ok_and(|nodes| nodes.contains(" Ready"))
+        })?;
+        Ok(cluster)
+    }
+
+    /// Waits until the API server answers.
+    pub(crate) fn wait_for_api(&self) -> Result<()> {
+        wait_for("the API server", || {
+            self.kubectl.run(&["get", "--raw", "/readyz"]).is_ok()
+        })
+    }
+
+    /// Starts one of the programs.
+    pub(crate) fn start_service(&self, name: &'static str) -> Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(Path::new(NODE).join("logs").join(name))?;
+        let own = self.folder.join("bin").join(name);
+        let program = if own.exists() { own } else { name.into() };
+        let child = Command::new(program)
+            .args(self.arguments(name))
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .map_err(|error| format!("{name}: {error}"))?;
+        self.running().push((name, child));
+        Ok(())
+    }
+
+    /// Kills one of the programs as the kernel does when it is out of memory.
+    pub(crate) fn kill_service(&self, name: &str) -> Result<()> {
+        let mut running = self.running();
+        let position = running.iter().position(|(running, _)| *running == name);
+        let (_, mut child) = running.remove(position.ok_or_else(|| format!("{name} does not run"))?);
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// The process of one of the programs.
+    pub(crate) fn process(&self, name: &str) -> Option<u32> {
+        let running = self.running();
+        let found = running.iter().find(|(running, _)| *running == name);
+        found.map(|(_, child)| child.id())
+    }
+
+    /// A file of an image's, by the image's folder and the path in it.
+    pub(crate) fn file_of_image(&self, path: &str) -> PathBuf {
+        self.folder.join("images").join(path)
+    }
+
+    /// Makes the runtime forget a container that has ended: containerd's own client removes it, and containerd notices
+    /// when it is started again. Containers that run are not its children, and run on.
+    pub(crate) fn forget_container(&self, id: &str) -> Result<()> {
+        Command::new("ctr")
+            .args(["--address", SOCKET, "--namespace", "k8s.io", "containers", "delete", id])
+            .run()?;
+        self.kill_service("containerd")?;
+        self.start_service("containerd")?;
+        wait_for("the node", || {
+            self.kubectl
+                .run(&["get", "nodes"])
+                .is_ok_and(|nodes| nodes.contains(" Ready"))
+        })
+    }
+
+    /// Reboots the node as if its power had failed. Its programs and all processes of its pods are killed, and what is
+    /// in memory goes with them: network namespaces, mounts and sockets. What is on disks stays, and so does the
+    /// control plane, which is elsewhere in other clusters. Then the node's programs start again.
+    pub(crate) fn reboot(&self) -> Result<()> {
+        const NODES: [&str; 3] = ["kubelet", "kube-proxy", "containerd"];
+        for service in NODES {
+            self.kill_service(service)?;
+        }
+        // All that this process namespace has else: containers and their shims, whose ends let new ones begin.
+        wait_for("the node's end", || self.kill_others().is_ok_and(|killed| killed == 0))?;
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        let state = [
+            "/run/netns/".to_owned(),
+            "/run/containerd/".to_owned(),
+            format!("{NODE}/state/"),
+            format!("{NODE}/kubelet/pods/"),
+        ];
+        // What is mounted last is above the others.
+        for point in points
+            .rev()
+            .filter(|point| state.iter().any(|folder| point.starts_with(folder)))
+        {
+            umount2(point, MntFlags::MNT_DETACH)?;
+        }
+        for folder in &state[..3] {
+            fs::remove_dir_all(folder)?;
+            fs::create_dir(folder)?;
+        }
+        for service in NODES.into_iter().rev() {
+            self.start_service(service)?;
+        }
+        Ok(())
+    }
+
+    /// Kills every process that is neither this one, nor the first, nor a program that [`Self::start_service`] started,
+    /// and says how many there were.
+    fn kill_others(&self) -> Result<usize> {
+        let mut spared: Vec<u32> = self.running().iter().map(|(_, child)| child.id()).collect();
+        spared.extend([1, std::process::id()]);
+        let mut killed = 0;
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            // What ends meanwhile needs no killing, and what has ended is waited for by its parent.
+            let status = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            if !spared.contains(&process) && !status.is_empty() && !status.contains(") Z ") {
+                let _ = kill(Pid::from_raw(process.try_into()?), Signal::SIGKILL);
+                killed += 1;
+            }
+        }
+        Ok(killed)
+    }
+
+    /// What this file of a container's cgroups says: one of version 1's hierarchies has it, or version 2's one.
+    pub(crate) fn cgroup_file(&self, id: &str, file: &str) -> Option<String> {
+        let hierarchies = machine::hierarchies().ok()?;
+        let text = hierarchies.iter().find_map(|hierarchy| {
+            let cgroup = apt::find(&hierarchy.join(&self.cgroup), id)?;
+            fs::read_to_string(cgroup.join(file)).ok()
+        })?;
+        Some(text.trim().to_owned())
+    }
+
+    /// How somebody at a shell gets at the cluster.
+    pub(crate) fn how_to_reach(&self) -> String {
+        format!(
+            "Images are registry.example/{{proxy-init:VERSION, proxy-init:legacy, proxy:1, app:1}}, as in deploy/pod.yaml. In another \
+             shell, as root:\n\n    node=$(pgrep --newest --full 'cluster .* {cgroup} --keep$')\n    alias kubectl='nsenter \
+             --target $node --net --mount --pid env HOME={NODE} KUBECONFIG={NODE}/keys/admin.conf {kubectl}'\n    kubectl apply -f \
+             {checkout}/deploy/pod.yaml\n    kubectl get pods\n\nCtrl-C ends it, and nothing is left.",
+            cgroup = self.cgroup,
+            kubectl = self.folder.join("bin/kubectl").display(),
+            checkout = lab::shell::root().display(),
+        )
+    }
+
+    /// Copies the programs' logs to where they outlast the run.
+    pub(crate) fn keep_logs(&self, to: &Path) -> Result<()> {
+        fs::create_dir_all(to)?;
+        for log in fs::read_dir(Path::new(NODE).join("logs"))?.flatten() {
+            fs::copy(log.path(), to.join(log.file_name()))?;
+        }
+        eprintln!("cluster: the logs of its programs are in {}", to.display());
+        Ok(())
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, Vec<(&'static str, Child)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arguments(&self, service: &str) -> Vec<String> {
+        let keys = format!("{NODE}/keys");
+        let own = format!("{NODE}/{service}");
+        let kubeconfig = format!("--kubeconfig={keys}/admin.conf");
+        match service {
+            "etcd" => vec![
+                format!("--data-dir={own}"),
+                "--listen-client-urls=http://127.0.0.1:2379".to_owned(),
+                "--advertise-client-urls=http://127.0.0.1:2379".to_owned(),
+                "--listen-peer-urls=http://127.0.0.1:2380".to_owned(),
+                "--unsafe-no-fsync".to_owned(),
+            ],
+            "containerd" => vec![format!("--config={NODE}/containerd.toml")],
+            "kube-apiserver" => vec![
+                "--etcd-servers=http://127.0.0.1:2379".to_owned(),
+                "--secure-port=443".to_owned(),
+                "--bind-address=0.0.0.0".to_owned(),
+                format!("--advertise-address={ADDRESS}"),
+                format!("--service-cluster-ip-range={}", keys::SERVICES),
+                format!("--client-ca-file={keys}/ca.crt"),
+                format!("--tls-cert-file={keys}/apiserver.crt"),
+                format!("--tls-private-key-file={keys}/apiserver.key"),
+                format!("--kubelet-client-certificate={keys}/kubelet-client.crt"),
+                format!("--kubelet-client-key={keys}/kubelet-client.key"),
+                "--kubelet-preferred-address-types=InternalIP".to_owned(),
+                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                format!("--service-account-signing-key-file={keys}/sa.key"),
+                format!("--service-account-key-file={keys}/sa.pub"),
+                "--service-account-extend-token-expiration=false".to_owned(),
+                "--authorization-mode=Node,RBAC".to_owned(),
+                "--allow-privileged".to_owned(),
+                format!("--audit-policy-file={NODE}/audit.json"),
+                format!("--audit-log-path={AUDIT}"),
+                format!("--cert-dir={own}"),
+                FEATURES.to_owned(),
+            ],
+            "kube-controller-manager" => vec![
+                kubeconfig,
+                format!("--service-account-private-key-file={keys}/sa.key"),
+                format!("--root-ca-file={keys}/ca.crt"),
+                "--use-service-account-credentials".to_owned(),
+                "--leader-elect=false".to_owned(),
+                format!("--cluster-signing-cert-file={keys}/ca.crt"),
+                format!("--cluster-signing-key-file={keys}/ca.key"),
+                format!("--flex-volume-plugin-dir={own}/volumes"),
+                format!("--cert-dir={own}"),
+                FEATURES.to_owned(),
+            ],
+            "kube-scheduler" => vec![
+                kubeconfig,
+                "--leader-elect=false".to_owned(),
+                format!("--cert-dir={own}"),
+            ],
+            "kube-proxy" => vec![
+                kubeconfig,
+                "--proxy-mode=iptables".to_owned(),
+                // Pods are on one bridge, where an answer would not come back through the node otherwise.
+                "--masquerade-all".to_owned(),
+                "--hostname-override=node".to_owned(),
+                // Its settings of conntrack are the whole machine's.
+                "--conntrack-max-per-core=0".to_owned(),
+                "--conntrack-tcp-timeout-established=0".to_owned(),
+                "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+            ],
+            _ => vec![
+                kubeconfig,
+                format!("--root-dir={own}"),
+                format!("--cert-dir={own}/keys"),
+                format!("--volume-plugin-dir={own}/volume-plugins"),
+                "--container-runtime=remote".to_owned(),
+                format!("--container-runtime-endpoint=unix://{SOCKET}"),
+                "--hostname-override=node".to_owned(),
+                format!("--node-ip={ADDRESS}"),
+                format!("--client-ca-file={keys}/ca.crt"),
+                "--authorization-mode=AlwaysAllow".to_owned(),
+                "--read-only-port=0".to_owned(),
+                "--cgroup-driver=cgroupfs".to_owned(),
+                format!("--cgroup-root=/{}", self.cgroup),
+                "--enforce-node-allocatable=".to_owned(),
+                "--oom-score-adj=0".to_owned(),
+                "--resolv-conf=".to_owned(),
+                // There is none; kubelet warns of each pod unless it is told one.
+                format!("--cluster-dns={}", keys::DNS),
+                "--fail-swap-on=false".to_owned(),
+                // However full the machine is: it is not ours.
+                "--eviction-hard=".to_owned(),
+                "--image-gc-high-threshold=100".to_owned(),
+                "--max-pods=110".to_owned(),
+                FEATURES.to_owned(),
+            ],
+        }
+    }
+}
+
+/// The API server's log of the requests that the node's agent and plugin have made, whose account deploy/cni makes.
+pub(crate) const AUDIT: &str = "/run/node/audit.log";
+
+/// What it logs: each request once, at its end. A watch begins with its answer.
+fn audited() -> serde_json::Value {
+    json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
+        {"level": "Metadata", "users": ["system:serviceaccount:linkerd-cni:linkerd-cni"]},
+        {"level": "None"}
+    ]})
+}
+
+/// The network configuration: a bridge, with addresses of both families.
+fn network() -> serde_json::Value {
+    json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{
+        "type": "bridge",
+        "bridge": BRIDGE,
+        "isGateway": true,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": format!("{NODE}/addresses"),
+            "ranges": PODS.map(|subnet| [json!({"subnet": subnet})]),
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+        }
+    }]})
+}
+
+/// Waits until it is so.
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let answer = wait::until(PATIENCE, || is_so().then_some(()));
+    answer.ok_or_else(|| format!("{what} is not ready").into())
+}

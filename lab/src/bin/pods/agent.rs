@@ -1,0 +1,362 @@
+//! The node's agent on a node of its own, from a node without the plugin to one that has left it: pods that it heals,
+//! programs that write the same files, updates, and the end.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use lab::api_double::{ApiServer, Pod as Object};
+use lab::linkerd;
+use lab::shell::Result;
+use lab::wait;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::cni::{connects, has_rules, rules};
+use crate::mesh;
+use crate::node::{Bridge, Network, Node, Setup};
+use crate::pod::{Meta, Pod};
+use crate::scenario::{Scenario, World};
+
+/// In the folder that `cargo xtask pods` fills.
+const AGENT: &str = "cni/usr/lib/linkerd/linkerd-cni-agent";
+const PLUGINS: &str = "cni/opt/cni/bin";
+
+const NODE: &str = "/run/agents-node";
+const NAMESPACE: &str = "shop";
+const SET: &str = "/apis/apps/v1/namespaces/linkerd-cni/daemonsets/linkerd-cni";
+const BRIDGE: Bridge = Bridge {
+    name: "cni1",
+    subnets: ["10.89.0.0/16", "fd89::/64"],
+};
+
+/// How long something may take that is to happen at once, while other scenarios use the machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What the network validator ends with where nothing is redirected.
+const UNSUCCESSFUL: i32 = 95;
+
+pub(crate) fn scenario(folder: &Path) -> Scenario {
+    let folder = folder.to_owned();
+    Scenario::new("the node's agent, from its start to its end".to_owned(), move |world| {
+        live(world, &folder)
+    })
+}
+
+/// The node's folders and the API server, as its agents have them.
+struct Host<'a> {
+    folder: &'a Path,
+    server: ApiServer,
+}
+
+/// An agent, killed in the end.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Agent {
+    fn end(mut self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Host<'_> {
+    fn networks() -> PathBuf {
+        Path::new(NODE).join("networks/agent")
+    }
+
+    fn list() -> PathBuf {
+        Self::networks().join("10.conflist")
+    }
+
+    fn plugin() -> PathBuf {
+        Path::new(NODE).join("plugins/linkerd-cni")
+    }
+
+    /// In containers' places, but for the container.
+    fn agent(&self, name: &str) -> Result<Agent> {
+        let entry = json!({
+            "name": "linkerd-cni", "type": "linkerd-cni", "log_level": "debug",
+            "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}, "linkerd": linkerd::cni_section("api"),
+        });
+        let mut command = Command::new(self.folder.join(AGENT));
+        command
+            .arg0("/usr/lib/linkerd/linkerd-cni-agent")
+            .env_clear()
+            .env("CONTAINER_MOUNT_PREFIX", "/")
+            .env("CONTAINER_CNI_BIN_DIR", self.folder.join(PLUGINS))
+            .env("DEST_CNI_BIN_DIR", Path::new(NODE).join("plugins"))
+            .env("DEST_CNI_NET_DIR", Self::networks())
+            .env("CNI_NETWORK_CONFIG", entry.to_string())
+            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", Path::new(NODE).join("account"))
+            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_PORT", self.server.address().port().to_string())
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "linkerd-cni-agent")
+            .stdin(Stdio::null())
+            .stderr(File::create(Path::new(NODE).join(format!("{name}.log")))?);
+        Ok(Agent(command.spawn()?))
+    }
+
+    /// A meshed pod's sandbox.
+    fn pod<'a>(&self, world: &World<'a>) -> Result<Pod<'a>> {
+        let meta = Meta {
+            name: "web".to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            ..Meta::default()
+        };
+        Pod::start(world.node, "agent", &meta)
+    }
+
+    /// What kubelet says of a pod.
+    fn tell(&self, pod: &Pod<'_>, status: Value) {
+        let name = &pod.name;
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": NAMESPACE, "uid": pod.uid, "labels": {"linkerd.io/control-plane-ns": "linkerd"}},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "app"}, {"name": "linkerd-proxy"}]},
+            "status": status,
+        });
+        self.server.add(&format!("namespaces/{NAMESPACE}/pods/{name}"), object);
+    }
+
+    fn names_plugin() -> bool {
+        let list: Value = serde_json::from_slice(&fs::read(Self::list()).unwrap_or_default()).unwrap_or_default();
+        let plugins = list.get("plugins").and_then(Value::as_array);
+        plugins.is_some_and(|plugins| plugins.last().is_some_and(|last| last["type"] == "linkerd-cni"))
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let answer = wait::until(SOON, || is_so().then_some(()));
+    answer.ok_or_else(|| format!("it never came to pass that {what}").into())
+}
+
+/// Every file in the node's folders that isn't a link to a plugin of Debian's.
+fn tree() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut tree = BTreeMap::new();
+    for folder in [Host::networks(), Path::new(NODE).join("plugins")] {
+        for file in folder.read_dir()? {
+            let path = file?.path();
+            if !path.is_symlink() {
+                tree.insert(path.clone(), fs::read(path)?);
+            }
+        }
+    }
+    Ok(tree)
+}
+
+fn failed() -> Value {
+    json!({"phase": "Pending", "initContainerStatuses": [{"name": "linkerd-network-validator",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": UNSUCCESSFUL}}}]})
+}
+
+fn running() -> Value {
+    json!({"phase": "Running", "containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
+}
+
+/// Runs the network validator in a pod; its exit code.
+fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
+    let args = [
+        "--listen-addr",
+        "0.0.0.0:4140",
+        "--connect-addr",
+        "192.0.2.1:20001",
+        "--timeout",
+        "1s",
+    ];
+    Ok(pod.run(&mesh::validator(world.images.scratch(), &args))?.code)
+}
+
+fn live(outer: &World<'_>, folder: &Path) -> Result<String> {
+    let networks = [Network::new("agent")];
+    let node = Node::start(&Setup {
+        folder: NODE.into(),
+        cgroup: &outer.node.cgroup,
+        bridge: &BRIDGE,
+        networks: &networks,
+        plugins: &[],
+        images: &outer.images.all()[..2],
+        image_folder: folder,
+    })?;
+    let world = &World::new(&node, outer.images, "agent")?;
+    let host = Host {
+        folder,
+        server: ApiServer::start(TcpListener::bind("127.0.0.1:0")?),
+    };
+    let server = &host.server;
+    let account = Path::new(NODE).join("account");
+    fs::create_dir_all(&account)?;
+    for (name, text) in [
+        ("token", "good-token"),
+        ("namespace", "linkerd-cni"),
+        ("ca.crt", server.authority()),
+    ] {
+        fs::write(account.join(name), text)?;
+    }
+    let meshed = Object {
+        containers: &["app", "linkerd-proxy"],
+        ..Object::default()
+    };
+    server.add_pod(NAMESPACE, "web", &meshed);
+    server.add("namespaces/linkerd-cni", json!({"metadata": {"name": "linkerd-cni"}}));
+    server.add(SET, json!({"metadata": {"name": "linkerd-cni", "uid": "set"}}));
+    server.add(
+        "namespaces/linkerd-cni/pods/linkerd-cni-agent",
+        json!({"metadata": {"name": "linkerd-cni-agent", "namespace": "linkerd-cni", "uid": "agent", "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set"}]}}),
+    );
+    let before = tree()?;
+    let notes = |reason: &str| server.notes().iter().filter(|note| note["reason"] == reason).count();
+
+    // A pod that starts before the plugin is there.
+    let early = host.pod(world)?;
+    if validated(world, &early)? != UNSUCCESSFUL {
+        return Err("the validator passed in a pod without rules".into());
+    }
+    host.tell(&early, failed());
+    let first = host.agent("first")?;
+    until("the pod is healed", || notes("LinkerdCNIRepaired") == 1)?;
+    if validated(world, &early)? != 0 {
+        return Err("the validator fails in a pod that was healed".into());
+    }
+    has_rules(&early, &linkerd::Flags::default())?;
+    connects(world, &early, true)?;
+    host.tell(&early, running());
+
+    // One that starts with it.
+    until("the plugin is in the list", Host::names_plugin)?;
+    let late = host.pod(world)?;
+    has_rules(&late, &linkerd::Flags::default())?;
+    connects(world, &late, true)?;
+
+    // From here on, no look finds a list that names a plugin that isn't there, whatever agents do.
+    let over = AtomicBool::new(false);
+    let said = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // What is seen first is what is removed last, and the other way round: twice.
+                if Host::names_plugin() && !Host::plugin().exists() && Host::names_plugin() {
+                    return false;
+                }
+                sleep(Duration::from_millis(1));
+            }
+            true
+        });
+        let outcome = rewrites_and_updates(world, &host, first);
+        over.store(true, Ordering::Relaxed);
+        match (outcome, watcher.join()) {
+            (Ok(said), Ok(true)) => Ok(said),
+            (Ok(_), _) => Err("a list named a plugin that wasn't there".into()),
+            (Err(error), _) => Err(error),
+        }
+    })?;
+    let after = tree()?;
+    if after != before {
+        return Err(format!("left behind: {:?}", after.keys().collect::<Vec<_>>()).into());
+    }
+    if !server.deletions().is_empty() {
+        return Err(format!("deleted: {:?}", server.deletions()).into());
+    }
+    // The node goes on without it.
+    let last = host.pod(world)?;
+    if !rules(&last)?.is_empty() {
+        return Err("a pod has rules after the plugin has left".into());
+    }
+    for pod in [early, late, last] {
+        pod.remove()?;
+    }
+    Ok(said)
+}
+
+/// Programs that write the list without the plugin, agents that take each other's place, and the end of the last one.
+fn rewrites_and_updates(world: &World<'_>, host: &Host<'_>, first: Agent) -> Result<String> {
+    let flags = linkerd::Flags::default();
+    let original = {
+        let mut list: Value = serde_json::from_slice(&fs::read(Host::list())?)?;
+        list["plugins"].as_array_mut().ok_or("no list")?.pop();
+        list.to_string()
+    };
+    let other_writes = || -> Result<()> {
+        // In the same folder: of a file that comes from elsewhere, containerd isn't told.
+        let other = Host::networks().join(".other-programs");
+        fs::write(&other, &original)?;
+        Ok(fs::rename(other, Host::list())?)
+    };
+    // Calico writes it now and then.
+    for _ in 0..3 {
+        other_writes()?;
+        until("the plugin is back in the list", Host::names_plugin)?;
+    }
+    let pod = host.pod(world)?;
+    has_rules(&pod, &flags)?;
+    pod.remove()?;
+
+    // An update, the newer one being killed; and a canary, the older one ending first.
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let newer = host.agent("killed")?;
+        sleep(Duration::from_millis(300));
+        newer.end(signal)?;
+        let pod = host.pod(world)?;
+        has_rules(&pod, &flags)?;
+        pod.remove()?;
+    }
+    let second = host.agent("second")?;
+    sleep(Duration::from_millis(300));
+    first.end(Signal::SIGTERM)?;
+    let pod = host.pod(world)?;
+    has_rules(&pod, &flags)?;
+    pod.remove()?;
+
+    // Cilium keeps at it, and pods that start meanwhile are healed.
+    let over = AtomicBool::new(false);
+    let healed = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if Host::names_plugin() {
+                    let _ = other_writes();
+                }
+                sleep(Duration::from_millis(20));
+            }
+        });
+        let log = || fs::read_to_string(Path::new(NODE).join("second.log")).unwrap_or_default();
+        let contested = until("the agent says who rewrites the list", || {
+            log().contains("again and again")
+        });
+        let work = || -> Result<()> {
+            contested?;
+            let pod = host.pod(world)?;
+            if has_rules(&pod, &flags).is_ok() {
+                return Err("the plugin was in a list that another program keeps it out of".into());
+            }
+            host.tell(&pod, running());
+            until("the pod is healed", || has_rules(&pod, &flags).is_ok())?;
+            connects(world, &pod, true)?;
+            host.server.remove(&format!("namespaces/{NAMESPACE}/pods/{}", pod.name));
+            pod.remove()
+        };
+        let outcome = work();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    });
+    healed?;
+
+    // The DaemonSet is deleted.
+    host.server.remove(SET);
+    second.end(Signal::SIGTERM)?;
+    Ok("pods are healed where they run, lists are kept, agents follow each other, and the last one takes everything back".to_owned())
+}

@@ -1,0 +1,573 @@
+//! The CNI plugin linkerd-cni after bridge and host-local, by both ways of knowing the pod.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use lab::api_double::{ApiServer, Plan, Pod as Object};
+use lab::linkerd::{self, Flags};
+use lab::network::Namespace;
+use lab::scenario::each;
+use lab::shell::{Result, Run as _};
+use lab::wait;
+use serde_json::{Value, json};
+
+use crate::mesh::{self, Containers};
+use crate::node::Network;
+use crate::pod::{Meta, Pod};
+use crate::scenario::{Scenario, World};
+
+/// The plugin, in the folder that `cargo xtask pods` fills as it does the Dockerfile's target `cni`.
+pub(crate) const PLUGIN: &str = "cni/opt/cni/bin/linkerd-cni";
+
+const NAMESPACE: &str = "emojivoto";
+const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+/// API servers on the node's loopback address, each with its own way of answering, and their kubeconfigs.
+pub(crate) struct Servers {
+    /// Has all objects.
+    good: ApiServer,
+    /// Has them too, and answers after two seconds.
+    slow: ApiServer,
+    /// Goes away and comes back.
+    flapping: ApiServer,
+    /// Holds its answers back for as long as its scenario needs.
+    waiting: ApiServer,
+    folder: PathBuf,
+    /// Answers every request with 500.
+    failing: ApiServer,
+    /// Never listens.
+    away: ApiServer,
+}
+
+/// The networks by an API server, and the file of each one's kubeconfig.
+const BY_API: [&str; 7] = ["good", "slow", "failing", "away", "expired", "flapping", "waiting"];
+/// The kubeconfig where none is read.
+const NO_FILE: &str = "/nonexistent";
+/// The network by annotations.
+const BY_ANNOTATIONS: &str = "annotations";
+/// The same for a runtime that is told to hand over nothing.
+const NOTHING: &str = "nothing";
+
+impl Servers {
+    pub(crate) fn start(folder: &Path) -> Result<Self> {
+        let listen = || TcpListener::bind("127.0.0.1:0").map(ApiServer::start);
+        let servers = Self {
+            good: listen()?,
+            slow: listen()?,
+            flapping: listen()?,
+            waiting: listen()?,
+            folder: folder.join("kubeconfigs"),
+            failing: listen()?,
+            away: ApiServer::new(TcpListener::bind("127.0.0.1:0")?.local_addr()?),
+        };
+        for (name, server, token) in [
+            ("good", &servers.good, "good-token"),
+            ("slow", &servers.slow, "good-token"),
+            ("failing", &servers.failing, "good-token"),
+            ("away", &servers.away, "good-token"),
+            ("expired", &servers.good, "expired-token"),
+            ("flapping", &servers.flapping, "good-token"),
+            ("waiting", &servers.waiting, "good-token"),
+        ] {
+            let folder = servers.folder.join(name);
+            fs::create_dir_all(&folder)?;
+            server.kubeconfig(&folder, token);
+        }
+        let meshed = Object {
+            containers: &["app", "linkerd-proxy"],
+            ..Object::default()
+        };
+        for server in [&servers.good, &servers.slow, &servers.flapping, &servers.waiting] {
+            server.add_pod(NAMESPACE, "web", &meshed);
+        }
+        servers.waiting.add_pod(NAMESPACE, "vanishing", &meshed);
+        servers.slow.plan_for_ever(Some(Plan::Late(Duration::from_secs(2))));
+        servers.failing.plan_for_ever(Some(Plan::Answer(500, "")));
+        let good = &servers.good;
+        good.add_pod(
+            NAMESPACE,
+            "native-sidecar",
+            &Object {
+                containers: &["app"],
+                init_containers: &["linkerd-proxy"],
+                ..Object::default()
+            },
+        );
+        good.add_pod(
+            NAMESPACE,
+            "plain",
+            &Object {
+                containers: &["app"],
+                ..Object::default()
+            },
+        );
+        good.add_pod(
+            NAMESPACE,
+            "with-init",
+            &Object {
+                init_containers: &["linkerd-init"],
+                ..meshed
+            },
+        );
+        good.add_pod(
+            NAMESPACE,
+            "wrong",
+            &Object {
+                annotations: &[("config.linkerd.io/skip-outbound-ports", "3306,http")],
+                ..meshed
+            },
+        );
+        good.add_pod(
+            "linkerd",
+            "destination",
+            &Object {
+                labels: &[("linkerd.io/control-plane-component", "destination")],
+                ..meshed
+            },
+        );
+        good.add(
+            "namespaces/default/services/kubernetes",
+            json!({"metadata": {"name": "kubernetes", "namespace": "default"}, "spec": {"ports": [{"port": 443, "targetPort": 16443}]}}),
+        );
+        good.add_pod(
+            "shop",
+            "overridden",
+            &Object {
+                annotations: &[("config.linkerd.io/skip-outbound-ports", "3306, 5000")],
+                namespace: &[
+                    ("config.linkerd.io/skip-outbound-ports", "1"),
+                    ("config.linkerd.io/skip-inbound-ports", "8000-8100"),
+                    ("config.linkerd.io/skip-subnets", "192.0.2.0/24,fd00::/8"),
+                ],
+                ..meshed
+            },
+        );
+        Ok(servers)
+    }
+
+    fn kubeconfig(&self, name: &str) -> PathBuf {
+        self.folder.join(name).join("ZZZ-linkerd-cni-kubeconfig")
+    }
+}
+
+/// The plugin in a list of network configurations.
+fn entry(kubeconfig: &Path, pod_info: &str) -> Value {
+    json!({
+        "type": "linkerd-cni",
+        "log_level": "debug",
+        "kubernetes": {"kubeconfig": kubeconfig},
+        "linkerd": linkerd::cni_section(pod_info),
+    })
+}
+
+/// The same, for a runtime that hands over the pod's annotations.
+pub(crate) fn by_annotations() -> Value {
+    let mut entry = entry(Path::new(NO_FILE), "annotations");
+    entry["capabilities"] = json!({POD_ANNOTATIONS: true});
+    entry
+}
+
+/// One for each server, with Linkerd's default configuration in nft mode, and those by annotations.
+pub(crate) fn networks(servers: &Servers) -> Vec<Network> {
+    let chained = |name: &'static str, entry: Value| Network {
+        chained: vec![entry],
+        ..Network::new(name)
+    };
+    let by_api = BY_API.map(|name| chained(name, entry(&servers.kubeconfig(name), "api")));
+    let mut networks: Vec<_> = by_api.into();
+    networks.push(chained(BY_ANNOTATIONS, by_annotations()));
+    networks.push(chained(NOTHING, entry(Path::new(NO_FILE), "annotations")));
+    networks
+}
+
+pub(crate) fn scenarios(servers: &Arc<Servers>) -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    let mut add = |scenario: Scenario| scenarios.push(scenario);
+    let named = |name: &str| format!("cni, {name}");
+    let meshed = || annotations(&[("linkerd.io/proxy-version", "edge-1")]);
+    for (name, network, pod, carried) in [
+        ("by annotations, meshed", BY_ANNOTATIONS, "web", meshed()),
+        ("by the API server, meshed", "good", "web", HashMap::new()),
+        (
+            "by the API server, native sidecar",
+            "good",
+            "native-sidecar",
+            HashMap::new(),
+        ),
+        ("by an API server that takes two seconds", "slow", "web", HashMap::new()),
+    ] {
+        add(Scenario::new(named(name), move |world| {
+            in_the_mesh(world, network, pod, &carried)
+        }));
+    }
+    for (name, network, pod) in [
+        ("by annotations, not meshed", BY_ANNOTATIONS, "plain"),
+        ("by the API server, not meshed", "good", "plain"),
+        ("by the API server, with linkerd-init", "good", "with-init"),
+    ] {
+        add(Scenario::new(named(name), move |world| {
+            not_in_the_mesh(world, network, pod)
+        }));
+    }
+    let control_plane = |port| Flags {
+        outbound: [4567, 4568, 443, port].map(|port| (port, port)).into(),
+        ..Flags::default()
+    };
+    let mut overridden = Flags {
+        outbound: [3306, 5000].map(|port| (port, port)).into(),
+        inbound_subnets: ["192.0.2.0/24", "fd00::/8"].map(str::to_owned).into(),
+        ..Flags::default()
+    };
+    overridden.inbound.push((8000, 8100));
+    let by_pod = annotations(&[
+        ("linkerd.io/proxy-version", "edge-1"),
+        ("config.linkerd.io/skip-outbound-ports", "3306, 5000"),
+        ("config.linkerd.io/skip-inbound-ports", "8000-8100"),
+        ("config.linkerd.io/skip-subnets", "192.0.2.0/24,fd00::/8"),
+    ]);
+    for (name, network, namespace, pod, carried, flags) in [
+        (
+            "by annotations, control plane",
+            BY_ANNOTATIONS,
+            "linkerd",
+            "x",
+            meshed(),
+            control_plane(6443),
+        ),
+        (
+            "by the API server, control plane",
+            "good",
+            "linkerd",
+            "destination",
+            HashMap::new(),
+            control_plane(16443),
+        ),
+        (
+            "by annotations, overridden by the pod",
+            BY_ANNOTATIONS,
+            "shop",
+            "x",
+            by_pod,
+            overridden.clone(),
+        ),
+        (
+            "by the API server, overridden by pod and namespace",
+            "good",
+            "shop",
+            "overridden",
+            HashMap::new(),
+            overridden,
+        ),
+    ] {
+        add(Scenario::new(named(name), move |world| {
+            let pod = start(world, network, namespace, pod, &carried)?;
+            has_rules(&pod, &flags)?;
+            pod.remove()?;
+            Ok("its rules are linkerd-init's for these flags".to_owned())
+        }));
+    }
+    let wrong = annotations(&[
+        ("linkerd.io/proxy-version", "edge-1"),
+        ("config.linkerd.io/skip-outbound-ports", "3306,http"),
+    ]);
+    for (name, network, pod, carried, words, longest) in [
+        (
+            "by annotations, a wrong one",
+            BY_ANNOTATIONS,
+            "web",
+            wrong,
+            "skip-outbound-ports of pod emojivoto/web",
+            5,
+        ),
+        (
+            "by the API server, a wrong annotation",
+            "good",
+            "wrong",
+            HashMap::new(),
+            "of pod emojivoto/wrong",
+            5,
+        ),
+        (
+            "by annotations, none handed over",
+            NOTHING,
+            "web",
+            HashMap::new(),
+            "handed over no annotations",
+            5,
+        ),
+        (
+            "by the API server, no such pod",
+            "good",
+            "unknown",
+            HashMap::new(),
+            "404",
+            5,
+        ),
+        (
+            "by the API server, expired token",
+            "expired",
+            "web",
+            HashMap::new(),
+            "401",
+            5,
+        ),
+        (
+            "by an API server that is away",
+            "away",
+            "web",
+            HashMap::new(),
+            "try again later",
+            14,
+        ),
+        (
+            "by an API server that answers 500",
+            "failing",
+            "web",
+            HashMap::new(),
+            "the double's words for 500",
+            14,
+        ),
+    ] {
+        add(Scenario::new(named(name), move |world| {
+            let begun = Instant::now();
+            let Err(error) = start(world, network, NAMESPACE, pod, &carried) else {
+                return Err("the sandbox was made".into());
+            };
+            let (error, took) = (error.to_string(), begun.elapsed());
+            if !error.contains(words) || took > Duration::from_secs(longest) {
+                return Err(format!("after {took:?}: {error}").into());
+            }
+            Ok(format!(
+                "the sandbox failed after {:.1} s, saying why",
+                took.as_secs_f64()
+            ))
+        }));
+    }
+    add(Scenario::new(named("DEL twice"), deleted_twice));
+    let shared = Arc::clone(servers);
+    add(Scenario::new(
+        named("a network namespace that vanishes during ADD"),
+        move |world| vanishing(world, &shared.waiting),
+    ));
+    let shared = Arc::clone(servers);
+    add(Scenario::new(
+        named("30 pods, 8 at a time, while the API server goes away and comes back"),
+        move |world| storm(world, &shared.flapping),
+    ));
+    scenarios
+}
+
+pub(crate) fn annotations(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    // kubelet's own.
+    let kubelets = [("kubernetes.io/config.source", "api")];
+    let all = kubelets.iter().chain(pairs);
+    all.map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn start<'a>(
+    world: &World<'a>,
+    network: &str,
+    namespace: &str,
+    name: &str,
+    annotations: &HashMap<String, String>,
+) -> Result<Pod<'a>> {
+    Pod::start(
+        world.node,
+        network,
+        &Meta {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            annotations: annotations.clone(),
+            ..Meta::default()
+        },
+    )
+}
+
+/// Both families' nat rules in a network namespace, without what differs from run to run.
+fn saved(netns: &Path) -> Result<String> {
+    let mut text = String::new();
+    for save in ["iptables-nft-save", "ip6tables-nft-save"] {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", netns.display()))
+            .args([save, "-t", "nat"]);
+        for line in command.read()?.lines().filter(|line| !line.starts_with('#')) {
+            text += line.split(" [").next().unwrap_or_default();
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
+/// All rules in a pod's network namespace.
+pub(crate) fn rules(pod: &Pod<'_>) -> Result<String> {
+    let mut nft = Command::new("nsenter");
+    nft.arg(format!("--net={}", pod.netns.display()))
+        .args(["nft", "list", "ruleset"]);
+    nft.read()
+}
+
+/// Fails unless the pod has the rules that linkerd-init's commands add for these flags.
+pub(crate) fn has_rules(pod: &Pod<'_>, flags: &Flags) -> Result<()> {
+    let other = Namespace::new();
+    flags.add_with_iptables(&other, "nft");
+    let (rules, expected) = (saved(&pod.netns)?, saved(&other.path())?);
+    if rules == expected {
+        return Ok(());
+    }
+    Err(format!("it has the rules\n{rules}in place of\n{expected}").into())
+}
+
+/// Real connections in both directions, to a stand-in for the proxy or past it.
+pub(crate) fn connects(world: &World<'_>, pod: &Pod<'_>, meshed: bool) -> Result<()> {
+    let connections = mesh::connections(world, pod, meshed);
+    Containers::start(world, pod)?.try_connections(world, &connections)
+}
+
+fn in_the_mesh(world: &World<'_>, network: &str, name: &str, annotations: &HashMap<String, String>) -> Result<String> {
+    let pod = start(world, network, NAMESPACE, name, annotations)?;
+    has_rules(&pod, &Flags::default())?;
+    connects(world, &pod, true)?;
+    pod.remove()?;
+    Ok("its rules are linkerd-init's, and connections go to the proxy in both directions".to_owned())
+}
+
+fn not_in_the_mesh(world: &World<'_>, network: &str, name: &str) -> Result<String> {
+    let pod = start(world, network, NAMESPACE, name, &annotations(&[]))?;
+    let rules = rules(&pod)?;
+    if !rules.is_empty() {
+        return Err(format!("it has rules: {rules}").into());
+    }
+    connects(world, &pod, false)?;
+    pod.remove()?;
+    Ok("it has no rules, and connections go straight to it".to_owned())
+}
+
+/// kubelet stops a sandbox until that succeeds, and the network namespace is gone the second time.
+fn deleted_twice(world: &World<'_>) -> Result<String> {
+    let pod = start(world, "good", NAMESPACE, "web", &HashMap::new())?;
+    for _ in 0..2 {
+        pod.stop()?;
+    }
+    if pod.netns.exists() {
+        return Err(format!("{} is still there", pod.netns.display()).into());
+    }
+    pod.remove()?;
+    Ok("each time it succeeded".to_owned())
+}
+
+/// Whoever removes the network namespace's file while the plugin waits for the API server.
+fn vanishing(world: &World<'_>, server: &ApiServer) -> Result<String> {
+    let rules_of_node = || Command::new("nft").args(["list", "ruleset"]).read();
+    let before = rules_of_node()?;
+    server.plan([Plan::Late(Duration::from_secs(2))]);
+    let made = thread::scope(|scope| -> Result<_> {
+        let pod = scope.spawn(|| {
+            let made = start(world, "waiting", NAMESPACE, "vanishing", &HashMap::new());
+            made.map(|_| ()).map_err(|error| error.to_string())
+        });
+        let netns = || match netns_of_add("vanishing") {
+            None if pod.is_finished() => Some(None),
+            found => found.map(Some),
+        };
+        let netns = wait::until(Duration::from_secs(60), netns).flatten();
+        let netns = netns.ok_or("the plugin did not run")?;
+        // As the runtime does it.
+        Command::new("umount").arg("--lazy").arg(&netns).run()?;
+        fs::remove_file(&netns)?;
+        Ok(pod.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    if rules_of_node()? != before {
+        return Err(format!("the node's own rules have changed: {}", rules_of_node()?).into());
+    }
+    // The node goes on.
+    start(world, "waiting", NAMESPACE, "web", &HashMap::new())?.remove()?;
+    let said = match made {
+        Ok(()) => "the sandbox was made without it".to_owned(),
+        Err(error) => format!("the sandbox failed: {error}"),
+    };
+    Ok(format!("the node's own rules are unchanged; {said}"))
+}
+
+/// `CNI_NETNS` of the linkerd-cni that is adding a pod of this name.
+fn netns_of_add(pod: &str) -> Option<PathBuf> {
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let name = fs::read_to_string(process.path().join("comm")).ok()?;
+        let environment = fs::read(process.path().join("environ")).ok()?;
+        let environment = String::from_utf8_lossy(&environment);
+        let value = |name: &str| {
+            environment
+                .split('\0')
+                .find_map(|it| it.strip_prefix(name)?.strip_prefix('='))
+        };
+        let is_it = name.trim() == "linkerd-cni"
+            && value("CNI_COMMAND") == Some("ADD")
+            && value("CNI_ARGS")?.contains(&format!("K8S_POD_NAME={pod}-"));
+        is_it.then(|| value("CNI_NETNS").map(PathBuf::from)).flatten()
+    })
+}
+
+/// Each pod has all its rules, or its sandbox failed.
+fn storm(world: &World<'_>, server: &ApiServer) -> Result<String> {
+    let other = Namespace::new();
+    Flags::default().add_with_iptables(&other, "nft");
+    let expected = saved(&other.path())?;
+    let address: SocketAddr = server.address();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Away for a moment, and then for longer than the plugin waits.
+            for away in [1, 2, 13, 1, 1].into_iter().cycle() {
+                server.go_away();
+                for _ in 0..10 * away {
+                    sleep(Duration::from_millis(100));
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                if let Ok(listener) = TcpListener::bind(address) {
+                    server.listen(listener);
+                }
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                sleep(Duration::from_millis(1500));
+            }
+        });
+        let outcomes = each(8, &[(); 30], |()| {
+            let pod = match start(world, "flapping", NAMESPACE, "web", &HashMap::new()) {
+                Ok(pod) => pod,
+                Err(error)
+                    if error.to_string().contains("linkerd-cni") || error.to_string().contains("try again later") =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            let rules = saved(&pod.netns).map_err(|error| error.to_string())?;
+            if rules != expected {
+                return Err(format!("a pod has the rules\n{rules}"));
+            }
+            pod.remove().map_err(|error| error.to_string())?;
+            Ok(true)
+        });
+        over.store(true, Ordering::Relaxed);
+        let outcomes: std::result::Result<Vec<bool>, String> = outcomes.into_iter().collect();
+        let outcomes = outcomes?;
+        let whole = outcomes.iter().filter(|&&whole| whole).count();
+        if whole == 0 {
+            return Err("no pod was made".into());
+        }
+        Ok(format!(
+            "{whole} pods have all their rules, {} sandboxes failed, and none is half a pod",
+            outcomes.len() - whole
+        ))
+    })
+}

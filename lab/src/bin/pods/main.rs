@@ -1,0 +1,144 @@
+//! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container
+//! runtime, and scenarios on it.
+//!
+//! `pods FOLDER CGROUP [WORD...]`: the folder that `cargo xtask pods` has filled, the cgroup for all containers, and
+//! words that the names of scenarios must have. With `--hold` as the only word it starts one pod and waits to be
+//! killed.
+//!
+//! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a
+//! function.
+
+mod agent;
+mod cni;
+mod cri;
+mod documentation;
+mod init;
+mod mesh;
+mod node;
+mod own_users;
+mod pod;
+mod scenario;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use lab::containerd::NEWER;
+use lab::shell::{Result, Run as _};
+use nix::mount::{MsFlags, mount};
+
+use cni::Servers;
+use node::{Bridge, Node, Setup};
+use pod::{Meta, Pod};
+use scenario::{Images, World};
+
+/// Where the node's files are.
+const NODE: &str = "/run/node";
+
+/// The bridge of its networks.
+const BRIDGE: Bridge = Bridge {
+    name: "cni0",
+    subnets: ["10.88.0.0/16", "fd88::/64"],
+};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, cgroup, words @ ..] = arguments.as_slice() else {
+        eprintln!("cargo xtask pods runs this");
+        return ExitCode::FAILURE;
+    };
+    let folder = Path::new(folder);
+    match run(folder, cgroup, words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pods: {error}");
+            say_what_containerd_says(folder);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Its last complaints, and all of its log in the folder that outlives this process.
+fn say_what_containerd_says(folder: &Path) {
+    const LINES: usize = 20;
+    let Ok(log) = std::fs::read(Path::new(NODE).join(node::LOG)) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&log);
+    let complaints: Vec<_> = text.lines().filter(|line| !line.contains("level=info")).collect();
+    for line in &complaints[complaints.len().saturating_sub(LINES)..] {
+        eprintln!("containerd: {line}");
+    }
+    let kept = folder.join(node::LOG);
+    if std::fs::write(&kept, log).is_ok() {
+        eprintln!("pods: what containerd says is in {}", kept.display());
+    }
+}
+
+fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
+    // All that the runtime leaves goes with the mount namespace: containerd and its shims have their sockets, and the
+    // CNI library has its cache, at places that can't be chosen.
+    std::env::set_current_dir("/")?;
+    mount_on("/run", "tmpfs", None)?;
+    let [upper, work] = ["/run/upper", "/run/work"];
+    for folder in [upper, work] {
+        std::fs::create_dir(folder)?;
+    }
+    // What is in there stays visible: it may be the checkout.
+    let options = format!("lowerdir=/var/lib,upperdir={upper},workdir={work}");
+    mount_on("/var/lib", "overlay", Some(&options))?;
+    let newer = folder.join(NEWER);
+    let is_newer = newer.exists();
+    if is_newer {
+        // All programs in here get its C library, which takes older ones too. The link has no colon in its name, which
+        // would end it in the option.
+        symlink(newer, "/run/newer")?;
+        mount_on("/usr", "overlay", Some("lowerdir=/run/newer:/usr"))?;
+    }
+    Command::new("ip").args(["link", "set", "lo", "up"]).run()?;
+    let images = Images::new()?;
+    let servers = Arc::new(Servers::start(Path::new(NODE))?);
+    let mut networks = vec![init::network()];
+    networks.extend(documentation::networks());
+    networks.extend(cni::networks(&servers));
+    networks.extend(own_users::networks());
+    let node = Node::start(&Setup {
+        folder: NODE.into(),
+        cgroup,
+        bridge: &BRIDGE,
+        networks: &networks,
+        plugins: &[folder.join(cni::PLUGIN)],
+        images: images.all(),
+        image_folder: folder,
+    })?;
+    if words == ["--hold"] {
+        let _pod = Pod::start(&node, init::NETWORK, &Meta::default())?;
+        println!("holding");
+        loop {
+            std::thread::park();
+        }
+    }
+    let world = World::new(&node, &images, init::NETWORK)?;
+    let mut scenarios = init::scenarios();
+    scenarios.push(documentation::scenario(folder));
+    scenarios.extend(cni::scenarios(&servers));
+    scenarios.push(agent::scenario(folder));
+    if is_newer {
+        scenarios.extend(own_users::scenarios());
+    } else {
+        println!("not tried: pods with users of their own, which take a newer containerd: cargo xtask pods --newer");
+    }
+    lab::scenario::run_all(
+        "pods'",
+        &scenarios,
+        words,
+        |scenario| &scenario.name,
+        |scenario| scenario::with_living_shims(&scenario.name, || (scenario.try_it)(&world)),
+    )
+}
+
+fn mount_on(folder: &str, kind: &str, options: Option<&str>) -> Result<()> {
+    mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
+        .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
+}

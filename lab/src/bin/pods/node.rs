@@ -1,0 +1,203 @@
+//! A node of a cluster, but for kubelet: containerd, with CNI plugins and images.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lab::containerd::{self, Image};
+use lab::shell::{Result, Run as _};
+use lab::wait;
+use serde_json::{Value, json};
+
+use crate::cri::Client;
+
+/// What a node is made of.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    /// Where its own files go, in a file system that vanishes with it.
+    pub(crate) folder: PathBuf,
+    /// The cgroup that its containers are in.
+    pub(crate) cgroup: &'a str,
+    /// The bridge of all networks, which is made.
+    pub(crate) bridge: &'static Bridge,
+    /// Each pod is on one of these networks, of which all reach each other.
+    pub(crate) networks: &'a [Network],
+    /// Besides those of Debian's that every network uses.
+    pub(crate) plugins: &'a [PathBuf],
+    /// The first is the sandbox's, and has to do nothing, for ever.
+    pub(crate) images: &'a [Image],
+    /// Each image's files are in the folder of its name in here.
+    pub(crate) image_folder: &'a Path,
+}
+
+/// A bridge, and the addresses of the pods on it.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    pub(crate) name: &'static str,
+    pub(crate) subnets: [&'static str; 2],
+}
+
+/// A network configuration: a bridge, and what is chained after it.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) name: &'static str,
+    /// The only addresses of IPv4 and IPv6 that it has, in the bridge's subnets. Else pods get the first free ones
+    /// there.
+    pub(crate) addresses: Option<[&'static str; 2]>,
+    /// As in a list of network configurations (the CNI specification's `plugins`).
+    pub(crate) chained: Vec<Value>,
+}
+
+/// A running containerd; it ends with the process namespace.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) client: Client,
+    pub(crate) cgroup: String,
+    folder: PathBuf,
+}
+
+/// The file in the node's folder that has what containerd says.
+pub(crate) const LOG: &str = "containerd.log";
+
+/// Where Debian's containernetworking-plugins has them.
+const PLUGINS: &str = "/usr/lib/cni";
+
+impl Node {
+    /// How long containerd may take to start; it takes a fraction of a second.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Starts containerd, and waits until it answers.
+    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self> {
+        let folder = setup.folder.clone();
+        let plugins = folder.join("plugins");
+        fs::create_dir_all(&plugins)?;
+        for plugin in ["bridge", "host-local", "loopback"] {
+            symlink(Path::new(PLUGINS).join(plugin), plugins.join(plugin))?;
+        }
+        for plugin in setup.plugins {
+            let name = plugin
+                .file_name()
+                .ok_or_else(|| format!("no name: {}", plugin.display()))?;
+            symlink(plugin, plugins.join(name))?;
+        }
+        // The plugin takes the bridge that is there. One that looks for multicast routers sends reports of its own,
+        // which the pods' rules would count.
+        let mut bridge = Command::new("ip");
+        bridge.args([
+            "link",
+            "add",
+            setup.bridge.name,
+            "type",
+            "bridge",
+            "mcast_snooping",
+            "0",
+        ]);
+        bridge.run()?;
+        let socket = folder.join("containerd.sock");
+        fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
+        let log = File::create(folder.join(LOG))?;
+        let mut containerd = Command::new("containerd")
+            .arg("--config")
+            .arg(folder.join("containerd.toml"))
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let mut answer = || match Client::connect(&socket) {
+            Err(_) if matches!(containerd.try_wait(), Ok(None)) => None,
+            answer => Some(answer),
+        };
+        let client = wait::until(Self::PATIENCE, &mut answer).unwrap_or_else(|| Client::connect(&socket));
+        let client = client.map_err(|error| format!("containerd does not answer: {error}"))?;
+        for image in setup.images {
+            image.import(setup.image_folder, &socket, &folder)?;
+        }
+        Ok(Self {
+            client,
+            cgroup: setup.cgroup.to_owned(),
+            folder,
+        })
+    }
+
+    /// A number that no other pod has, of whichever node.
+    pub(crate) fn next(&self) -> u32 {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        NUMBER.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A folder for a pod's logs and volumes.
+    pub(crate) fn pod_folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join("pods").join(name);
+        fs::create_dir_all(&folder)?;
+        Ok(folder)
+    }
+}
+
+/// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a
+/// sandbox is made with.
+fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
+    let pause = setup.images.first().ok_or("a node needs an image for sandboxes")?;
+    let default = setup.networks.first().ok_or("a node needs a network")?.name;
+    let [plugins, networks] = ["plugins", "networks"].map(|name| setup.folder.join(name));
+    let mut text = containerd::configuration(&setup.folder, socket, pause, &plugins, &networks);
+    text += &format!(
+        r#"[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "{default}"
+"#
+    );
+    for network in setup.networks {
+        let name = network.name;
+        let networks = setup.folder.join("networks").join(name);
+        fs::create_dir_all(&networks)?;
+        fs::write(networks.join("10.conflist"), network.list(setup).to_string())?;
+        text += &format!(
+            r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+runtime_type = "io.containerd.runc.v2"
+cni_conf_dir = "{}"
+"#,
+            networks.display()
+        );
+    }
+    Ok(text)
+}
+
+impl Network {
+    /// The bridge alone.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            addresses: None,
+            chained: Vec::new(),
+        }
+    }
+
+    /// All networks share the bridge and its addresses.
+    fn list(&self, setup: &Setup<'_>) -> Value {
+        let range = |family: usize, subnet: &str| match self.addresses {
+            Some(addresses) => {
+                json!([{"subnet": subnet, "rangeStart": addresses[family], "rangeEnd": addresses[family]}])
+            }
+            None => json!([{"subnet": subnet}]),
+        };
+        // host-local goes on from the last address that was taken, so an address of its own isn't noted where those of
+        // others are: the next pod of another network would get the one after it, which may be another network's own.
+        let addresses = self.addresses.map_or("addresses", |_| self.name);
+        let bridge = json!({
+            "type": "bridge",
+            "bridge": setup.bridge.name,
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": setup.folder.join(addresses),
+                "ranges": [range(0, setup.bridge.subnets[0]), range(1, setup.bridge.subnets[1])],
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+            }
+        });
+        let mut plugins = vec![bridge];
+        plugins.extend(self.chained.iter().cloned());
+        // One name for all: by name, host-local keeps the addresses it has given.
+        json!({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins})
+    }
+}

@@ -1,0 +1,107 @@
+//! Pods with users of their own (`hostUsers: false`), with proxy-init as the init container, and with the plugin
+//! linkerd-cni.
+//!
+//! Their network namespaces belong to user namespaces of theirs, so that the plugin is outside of these.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use lab::shell::{Result, Run as _};
+use serde_json::json;
+
+use crate::cni;
+use crate::init::{self, COMBINATIONS};
+use crate::mesh;
+use crate::node::Network;
+use crate::pod::{Meta, Pod};
+use crate::scenario::{Scenario, World};
+
+const NAME: &str = "own users";
+
+/// The plugin's modes, each with a network of its own, and the mode that it comes to; none for that of the node's
+/// iptables.
+const MODES: [(&str, &str, Option<&str>); 5] = [
+    ("nft", "own-users-nft", Some("nft")),
+    ("native", "own-users-native", Some("native")),
+    ("auto", "own-users-auto", Some("nft")),
+    ("legacy", "own-users-legacy", Some("legacy")),
+    ("plain", "own-users-plain", None),
+];
+
+/// The plugin in each mode, by annotations.
+pub(crate) fn networks() -> impl Iterator<Item = Network> {
+    MODES.iter().map(|&(mode, name, _)| {
+        let mut entry = cni::by_annotations();
+        entry["linkerd"]["iptables-mode"] = json!(mode);
+        Network {
+            chained: vec![entry],
+            ..Network::new(name)
+        }
+    })
+}
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    for (image_name, image, modes) in COMBINATIONS {
+        for &(mode, becomes) in modes {
+            let name = format!("{NAME}, image {image_name}, mode {mode}");
+            scenarios.push(Scenario::new(name, move |world| {
+                let pod = pod(world, init::NETWORK)?;
+                init::meshed(world, pod, image(world.images), mode, becomes, |_| {})
+            }));
+        }
+    }
+    for (mode, network, becomes) in MODES {
+        let name = format!("{NAME}, cni, mode {mode}");
+        scenarios.push(Scenario::new(name, move |world| by_plugin(world, network, becomes)));
+    }
+    scenarios
+}
+
+fn pod<'a>(world: &World<'a>, network: &str) -> Result<Pod<'a>> {
+    let meta = Meta {
+        annotations: cni::annotations(&[("linkerd.io/proxy-version", "edge-1")]),
+        own_users: true,
+        ..mesh::meta()
+    };
+    let pod = Pod::start(world.node, network, &meta)?;
+    belongs_to_others(&pod)?;
+    Ok(pod)
+}
+
+/// Fails if the pod's network namespace belongs to this program's user namespace.
+fn belongs_to_others(pod: &Pod<'_>) -> Result<()> {
+    let [netns, own] = [pod.netns.as_path(), Path::new("/proc/self/ns/user")].map(fs::metadata);
+    let (netns, own) = (netns?.ino(), own?.ino());
+    let mut lsns = Command::new("lsns");
+    lsns.args(["--type", "net", "--output", "NS,ONS", "--noheadings", "--raw"]);
+    let listed = lsns.read()?;
+    let owner = listed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find_map(|(namespace, owner)| (namespace.parse() == Ok(netns)).then(|| owner.parse::<u64>()))
+        .ok_or_else(|| format!("lsns doesn't list the pod's network namespace {netns}: {listed}"))??;
+    if owner == own {
+        return Err("the pod's network namespace belongs to the node's user namespace".into());
+    }
+    Ok(())
+}
+
+fn by_plugin(world: &World<'_>, network: &str, becomes: Option<&str>) -> Result<String> {
+    let becomes = match becomes {
+        Some(mode) => mode,
+        None => {
+            // iptables-restore v1.8.9 (nf_tables)
+            let said = Command::new("iptables-restore").arg("--version").read()?;
+            if said.contains("(nf_tables)") { "nft" } else { "legacy" }
+        }
+    };
+    let pod = pod(world, network)?;
+    init::in_the_mesh(world, &pod, becomes)?;
+    pod.remove()?;
+    Ok(format!(
+        "its rules are in {becomes} mode, and connections go to the proxy in both directions"
+    ))
+}
