@@ -102,8 +102,8 @@ impl Default for Metrics {
         );
         own.register(
             "pods",
-            "Pods of the node with a proxy: all of them (meshed), with the rules that they should have (in_place), and those of \
-             which it can't be told (not_known)",
+            "Meshed pods of the node: not looked at yet (new), with the rules that they should have (in_place), with others \
+             (drifted), and those of which it can't be told (not_known)",
             metrics.pods.clone(),
         );
         own.register(

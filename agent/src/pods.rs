@@ -429,26 +429,29 @@ impl Watcher<'_> {
         self.events.publish(&about, kind, reason, action, note).await;
     }
 
-    /// Tells Prometheus how the pods stand.
+    /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
     fn count(&self) {
-        let (mut in_place, mut not_known, mut drifted) = (0, 0, BTreeMap::new());
-        let mut meshed = 0;
+        let mut standings = BTreeMap::from([("new", 0), ("in_place", 0), ("drifted", 0), ("not_known", 0)]);
+        let mut reasons = BTreeMap::new();
         for tracked in self.pods.values() {
-            match &tracked.standing {
+            let standing = match &tracked.standing {
                 Standing::Left => continue,
-                Standing::New => {}
-                Standing::InPlace => in_place += 1,
-                Standing::NotKnown(_) => not_known += 1,
-                Standing::Drifted(reason) => *drifted.entry(*reason).or_insert(0) += 1,
-            }
-            meshed += 1;
+                Standing::New => "new",
+                Standing::InPlace => "in_place",
+                Standing::NotKnown(_) => "not_known",
+                Standing::Drifted(reason) => {
+                    *reasons.entry(*reason).or_insert(0) += 1;
+                    "drifted"
+                }
+            };
+            *standings.entry(standing).or_insert(0) += 1;
         }
         let Metrics { pods, drifts, .. } = &self.health.metrics;
-        for (standing, number) in [("meshed", meshed), ("in_place", in_place), ("not_known", not_known)] {
+        for (standing, number) in standings {
             pods.get_or_create(&[("standing", standing.to_owned())]).set(number);
         }
         drifts.clear();
-        for (reason, number) in drifted {
+        for (reason, number) in reasons {
             drifts.get_or_create(&[("reason", reason.to_owned())]).set(number);
         }
     }

@@ -54,6 +54,11 @@ impl Watched {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
+    /// How many pods stand in this way.
+    fn pods(&self, standing: &str) -> Option<String> {
+        self.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#))
+    }
+
     fn has_noted(&self, reason: &str) -> bool {
         self.cluster.notes().iter().any(|(one, _)| one == reason)
     }
@@ -77,12 +82,7 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
     until("it is counted", || {
         watched.metric("linkerd_cni_agent_repair_seconds_count").as_deref() == Some("1")
     });
-    until("it is in place", || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
-            .as_deref()
-            == Some("1")
-    });
+    until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
     assert_eq!(watched.cluster.deletions(), []);
     assert_eq!(
         watched
@@ -126,12 +126,7 @@ fn a_drift_is_told_in_verifys_words_and_repaired_only_if_asked_for() {
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&network);
         watched.cluster.pod("web-0", &uid, running());
-        until("it is in place", || {
-            watched
-                .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
-                .as_deref()
-                == Some("1")
-        });
+        until("it is in place", || watched.pods("in_place").as_deref() == Some("1"));
         network.sh("iptables-nft -t nat -F PROXY_INIT_OUTPUT");
         if repairs {
             until("it is repaired", || rules(&network).contains("--to-ports 4140"));
@@ -242,16 +237,37 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
     }
     assert_eq!(cluster.deletions(), []);
     until("the liar is not known", || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods{standing="not_known"}"#)
-            .as_deref()
-            == Some("1")
+        watched.pods("not_known").as_deref() == Some("1")
     });
     let said = watched.agent.terminate();
     assert!(
         said.contains("pod shop/liar: its network namespace is the agent's own"),
         "{said}"
     );
+}
+
+#[test]
+fn each_pod_is_counted_once() {
+    let watched = Watched::start("linkerd-cni-agent", &["--mode", "off"]);
+    let networks: Vec<Namespace> = (0..2).map(|_| Namespace::new()).collect();
+    let mut sandboxes = Vec::new();
+    for (name, network) in [
+        ("drifted", &networks[0]),
+        ("too", &networks[1]),
+        ("liar", &watched.node.network),
+    ] {
+        let uid = uid();
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(network);
+        sandboxes.push(sandbox);
+        watched.cluster.pod(name, &uid, running());
+    }
+    watched.cluster.pod("early", &uid(), json!({"phase": "Pending"}));
+    for (standing, number) in [("drifted", "2"), ("not_known", "1"), ("new", "1"), ("in_place", "0")] {
+        until(standing, || watched.pods(standing).as_deref() == Some(number));
+    }
+    assert_eq!(watched.pods("meshed"), None);
+    watched.agent.terminate();
 }
 
 #[test]
@@ -299,10 +315,7 @@ fn a_full_node_costs_little() {
     }
     let all = PODS.to_string();
     until_within(Duration::from_secs(600), "all are healed", || {
-        watched
-            .metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#)
-            .as_ref()
-            == Some(&all)
+        watched.pods("in_place").as_ref() == Some(&all)
     });
     let before = watched.agent.processor_time();
     std::thread::sleep(Duration::from_secs(SECONDS.into()));

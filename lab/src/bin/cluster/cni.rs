@@ -131,7 +131,9 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     // Another program takes a rule away.
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
     meshed.warned("LinkerdCNIDrifted")?;
-    let meshed_pods = metric(r#"linkerd_cni_agent_pods{standing="meshed"}"#);
+    let standings = ["new", "in_place", "drifted", "not_known"];
+    let meshed_pods = standings.map(|standing| metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#)));
+    let meshed_pods = meshed_pods.into_iter().sum::<Option<i64>>();
     let log = agent.log("linkerd-cni")?;
     let of_plugin = |pod: &Pod<'_>| log.contains(&format!("pod=\"{namespace}/{}\"", pod.name));
     let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
