@@ -110,8 +110,16 @@ struct Plugin {
     kind: Option<Value>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many bytes of lists this thread has read.
+    static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl<'a> File<'a> {
     fn read(text: &'a str) -> Result<Self, Unusable> {
+        #[cfg(test)]
+        READ.set(READ.get() + text.len());
         // serde's structs can be read from arrays too.
         let file: &RawValue = serde_json::from_str(text).map_err(|error| Unusable::NotJson(error.to_string()))?;
         if !file.get().starts_with('{') {
@@ -175,21 +183,33 @@ pub fn chain(text: &str, entry: &Entry) -> Result<Option<String>, Unusable> {
 /// # Errors
 /// Why the text is no list of plugins.
 pub fn unchain(text: &str) -> Result<Option<String>, Unusable> {
-    let mut left = text.to_owned();
-    loop {
-        let plugins = File::read(&left)?.plugins()?;
-        let Some(index) = ours(&plugins)?.iter().position(|it| *it) else {
-            return Ok((left != text).then_some(left));
-        };
-        let range = |index: usize| plugins.get(index).map(|plugin| range(&left, plugin));
-        let here = range(index).unwrap_or_default();
-        let cut = match (index.checked_sub(1).and_then(range), range(index + 1)) {
-            (Some(before), _) => before.end..here.end,
-            (None, Some(after)) => here.start..after.start,
-            (None, None) => return Err(Unusable::Alone),
-        };
-        left.replace_range(cut, "");
+    let plugins = File::read(text)?.plugins()?;
+    let ours = ours(&plugins)?;
+    if !ours.contains(&true) {
+        return Ok(None);
     }
+    if !ours.contains(&false) {
+        return Err(Unusable::Alone);
+    }
+    let mut left = String::with_capacity(text.len());
+    // Of the plugin before, whether that stays or not: a plugin takes along what separates the two.
+    let mut end = None;
+    let mut is_first = true;
+    for (plugin, is_ours) in plugins.into_iter().zip(ours) {
+        let range = range(text, plugin);
+        // Up to the first plugin, all stays.
+        if end.is_none() {
+            left.push_str(text.get(..range.start).unwrap_or_default());
+        }
+        if !is_ours {
+            let start = end.filter(|_| !is_first).unwrap_or(range.start);
+            left.push_str(text.get(start..range.end).unwrap_or_default());
+            is_first = false;
+        }
+        end = Some(range.end);
+    }
+    left.push_str(end.and_then(|end| text.get(end..)).unwrap_or_default());
+    Ok(Some(left))
 }
 
 /// The list that takes the place of a `.conf`, which holds one plugin: as Linkerd's installer makes it (`inject` in
@@ -312,6 +332,20 @@ mod tests {
             assert_eq!(types(&unchain(before).unwrap().unwrap()), ["calico"]);
             assert!(names_plugin(before));
         }
+        let before =
+            r#"{"plugins": [ {"type": "linkerd-cni"} , {"type": "a"} , {"type": "linkerd-cni"} ,{"type": "b"} ]}"#;
+        let after = r#"{"plugins": [ {"type": "a"} ,{"type": "b"} ]}"#;
+        assert_eq!(unchain(before).unwrap().as_deref(), Some(after));
+    }
+
+    #[test]
+    fn however_often_the_entry_is_there_the_list_is_read_a_few_times() {
+        let entries = vec![r#"{"type": "linkerd-cni"}"#; 1000].join(",");
+        let before = format!(r#"{{"plugins": [{entries}, {{"type": "calico"}}, {entries}]}}"#);
+        READ.set(0);
+        assert_eq!(types(&unchain(&before).unwrap().unwrap()), ["calico"]);
+        assert_eq!(types(&chain(&before, &entry()).unwrap().unwrap()), ["calico", PLUGIN]);
+        assert!(READ.get() <= 4 * before.len(), "{} of {}", READ.get(), before.len());
     }
 
     #[test]
