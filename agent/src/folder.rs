@@ -35,8 +35,14 @@ pub struct Folder {
 pub enum Content {
     /// A regular file.
     File(Text),
-    /// Something that is neither read nor followed, in words.
-    Other(&'static str),
+    /// What can't be taken for a configuration, and why.
+    Other(String),
+}
+
+impl Content {
+    fn other(reason: &str) -> Self {
+        Self::Other(reason.to_owned())
+    }
 }
 
 /// A regular file's content.
@@ -136,13 +142,13 @@ impl Folder {
     /// with a dot and is a file of the agent's own.
     ///
     /// # Errors
-    /// As of readdir(3) and read(2). What vanished meanwhile is left out.
+    /// As of readdir(3). What vanished meanwhile is left out.
     pub fn configurations(&self) -> io::Result<BTreeMap<String, Content>> {
         let mut found = BTreeMap::new();
         for name in self.names()? {
             if (name.ends_with(".conf") || name.ends_with(".conflist"))
                 && !name.starts_with('.')
-                && let Some(content) = self.read(&name)?
+                && let Some(content) = self.read(&name)
             {
                 found.insert(name, content);
             }
@@ -151,41 +157,31 @@ impl Folder {
     }
 
     /// What a name stands for; none if there is no such name.
-    ///
-    /// # Errors
-    /// As of read(2).
-    pub fn read(&self, name: &str) -> io::Result<Option<Content>> {
+    pub fn read(&self, name: &str) -> Option<Content> {
         let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(Errno::ELOOP) => return Ok(Some(Content::Other("a symbolic link, which is not followed"))),
+            Err(Errno::ENOENT) => return None,
+            Err(Errno::ELOOP) => return Some(Content::other("it is a symbolic link, which is not followed")),
             // A socket, or a device without a driver.
-            Err(Errno::ENXIO) => return Ok(Some(Content::Other("no regular file"))),
-            Err(errno) => return Err(errno.into()),
+            Err(Errno::ENXIO) => return Some(Content::other("it is no regular file")),
+            Err(errno) => {
+                let reason = format!("it cannot be opened: {}", io::Error::from(errno));
+                return Some(Content::Other(reason));
+            }
         };
-        let stat = fstat(&file)?;
-        if !is_regular(&stat) {
-            return Ok(Some(Content::Other("no regular file")));
-        }
-        let mut bytes = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LONGEST {
-            return Ok(Some(Content::Other("longer than a MiB")));
-        }
-        let mode = stat.st_mode & 0o7777;
-        Ok(Some(Content::File(Text { bytes, mode })))
+        Some(content(&file).unwrap_or_else(|error| Content::Other(format!("it cannot be read: {error}"))))
     }
 
     /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
+    /// What can't be opened hasn't.
     ///
     /// # Errors
     /// As of read(2).
     pub fn same(&self, name: &str, source: &mut impl io::Read, mode: u32) -> io::Result<Option<Stamp>> {
-        let mut here = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
+        let Ok(here) = openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) else {
+            return Ok(None);
         };
+        let mut here = File::from(here);
         let stat = fstat(&here)?;
         if !is_regular(&stat) || stat.st_mode & 0o7777 != mode {
             return Ok(None);
@@ -239,8 +235,7 @@ impl Folder {
             fsync(&file)?;
             drop(file);
             if let Some(expected) = expected {
-                let now = self.read(name)?;
-                let is_expected = match (&now, expected) {
+                let is_expected = match (&self.read(name), expected) {
                     (None, None) => true,
                     (Some(Content::File(now)), Some(expected)) => now == expected,
                     _ => false,
@@ -289,7 +284,7 @@ impl Folder {
             Err(Errno::ENOENT) => return Ok(true),
             Err(errno) => return Err(errno.into()),
         }
-        if matches!(self.read(&aside)?, Some(Content::File(now)) if now == *expected) {
+        if matches!(self.read(&aside), Some(Content::File(now)) if now == *expected) {
             self.remove(&aside)?;
             return Ok(true);
         }
@@ -325,6 +320,21 @@ impl Folder {
             mode,
         )?))
     }
+}
+
+/// What an open file holds.
+fn content(file: &File) -> io::Result<Content> {
+    let stat = fstat(file)?;
+    if !is_regular(&stat) {
+        return Ok(Content::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Ok(Content::other("it is longer than a MiB"));
+    }
+    let mode = stat.st_mode & 0o7777;
+    Ok(Content::File(Text { bytes, mode }))
 }
 
 fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {

@@ -294,7 +294,7 @@ impl Keeper {
         });
         let path = net.path().join(&paths.kubeconfig);
         let failed = |error: io::Error| format!("the kubeconfig cannot be written: {}: {error}", path.display());
-        if net.read(&paths.kubeconfig).map_err(failed)? == Some(wanted) {
+        if net.read(&paths.kubeconfig) == Some(wanted) {
             return Ok(());
         }
         net.write(&paths.kubeconfig, &mut text.as_bytes(), KUBECONFIG_MODE, None)
@@ -473,7 +473,7 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         let mut hidden = BTreeMap::new();
         let names = net.names().map_err(|error| unreadable(net, &error))?;
         for name in names.into_iter().filter(|name| plan::is_saved(name)) {
-            if let Some(content) = net.read(&name).map_err(|error| unreadable(net, &error))? {
+            if let Some(content) = net.read(&name) {
                 hidden.insert(name, content);
             }
         }

@@ -103,7 +103,7 @@ fn saved(conf: &str) -> String {
 
 fn text(content: &Content) -> Result<(&Text, &str), String> {
     match content {
-        Content::Other(what) => Err(format!("it is {what}")),
+        Content::Other(reason) => Err(reason.clone()),
         Content::File(file) => {
             let text = std::str::from_utf8(&file.bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
             Ok((file, text))
@@ -187,7 +187,7 @@ fn chain_into(
     let before = match folder.get(&list_name) {
         None => None,
         Some(Content::File(before)) => Some(before),
-        Some(Content::Other(what)) => return Err(format!("{list_name} is in the way: it is {what}")),
+        Some(Content::Other(reason)) => return Err(format!("{list_name} is in the way: {reason}")),
     };
     // To be put back when the plugin leaves.
     plan.steps.push(Step::Write {
@@ -261,8 +261,12 @@ pub fn remove(
             _ => take_out(&mut plan, name, content),
         }
     }
-    for name in hidden.keys() {
-        plan.remove(name, None);
+    for (name, content) in hidden {
+        match text(content) {
+            Ok(_) => plan.remove(name, None),
+            // It may be all that is left of somebody's file.
+            Err(reason) => plan.skip(name, reason),
+        }
     }
     plan
 }
@@ -340,7 +344,7 @@ mod tests {
         ]);
         files.insert(
             "40-link.conf".to_owned(),
-            Content::Other("a symbolic link, which is not followed"),
+            Content::Other("it is a symbolic link".to_owned()),
         );
         files.insert(
             "50-bytes.conf".to_owned(),
@@ -442,7 +446,7 @@ mod tests {
             1 => Just(file(r#"{"plugins": [{"type": "linkerd-cni"}]}"#)),
             1 => Just(file("{")),
             1 => Just(file("")),
-            1 => Just(Content::Other("a symbolic link, which is not followed")),
+            1 => Just(Content::Other("it is a symbolic link".to_owned())),
             1 => ".*".prop_map(|text| file(&text)),
         ]
     }

@@ -175,6 +175,21 @@ impl Node {
         self.start(command)
     }
 
+    /// One that has mounts of its own, which a shell's script makes first, with the node's folder of configurations as
+    /// `$NET`. What it has there is at [`Agent::net`].
+    pub(crate) fn agent_in_mounts(&self, script: &str, arguments: &[&str]) -> Agent {
+        let mut command = Command::new("unshare");
+        // The process stays the same throughout.
+        let script = format!("set -e; {script}; unset NET; exec \"$@\"");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.arg(program()).args(arguments);
+        self.prepare(&mut command);
+        command
+            .env("NET", self.net(""))
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        self.start(command)
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program());
         command.arg0("/usr/bin/linkerd2-cni-install").args(arguments);
@@ -270,6 +285,11 @@ impl Agent {
         let (status, said) = self.wait();
         assert!(status.success(), "{status}: {said}");
         said
+    }
+
+    /// A file in the node's folder of configurations, as this agent sees it.
+    pub(crate) fn net(&self, node: &Node, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.process.id(), node.net(name).display()))
     }
 
     /// The processor time that it has used so far.

@@ -132,6 +132,26 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
 }
 
 #[test]
+fn a_file_that_cannot_be_opened_holds_up_no_other() {
+    let node = Node::new();
+    // A device on a mount that has none: not even root may open it.
+    let mounts = "mount -t tmpfs -o nodev tmpfs $NET; mknod $NET/20-device.conflist c 1 3; \
+                  mknod $NET/ZZZ-linkerd-cni-kubeconfig c 1 3; echo '{\"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist";
+    let agent = node.agent_in_mounts(mounts, &[]);
+    until("the list beside has the entry", || {
+        fs::read_to_string(agent.net(&node, "10-calico.conflist"))
+            .is_ok_and(|text| types(&text).is_some_and(|types| types == ["calico", "linkerd-cni"]))
+    });
+    until("it is ready", || agent.says("ready: 1 network configurations"));
+    let said = agent.terminate();
+    let line = said.lines().find(|line| line.contains("20-device.conflist")).unwrap();
+    assert!(
+        line.contains("is left as it is: it cannot be opened: Permission denied"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     let node = Node::new();
     node.write("05-other.conflist", CALICO);
