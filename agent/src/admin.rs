@@ -1,5 +1,6 @@
 //! The admin server: /metrics, and whether the agent is alive and ready.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -12,17 +13,30 @@ use hyper::header::CONTENT_TYPE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::timeout;
 use tracing::debug;
 
 use crate::metrics::Metrics;
 
-/// How many connections there may be: one prober, one Prometheus, somebody who looks.
-const CONNECTIONS: usize = 16;
-/// How long a client may take for the head of a request.
+/// How many connections a listener has at most. The oldest gives way to a new one: whoever opens many, and leaves them
+/// open, keeps nobody out.
+const CONNECTIONS: usize = 64;
+/// How long one takes at most, from its beginning to the last byte of its answer. It is for one request, so that
+/// nobody has the server make answers that they don't read.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a listener answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// Metrics, and probes.
+    All,
+    /// Probes alone.
+    Probes,
+}
 
 /// How the agent is, as the server tells.
 #[derive(Debug, Default)]
@@ -37,13 +51,10 @@ pub struct Health {
 ///
 /// # Errors
 /// The address can't be listened on.
-pub async fn serve(address: SocketAddr, health: Arc<Health>) -> io::Result<Infallible> {
+pub async fn serve(address: SocketAddr, served: Served, health: Arc<Health>) -> io::Result<Infallible> {
     let listener = TcpListener::bind(address).await?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            continue;
-        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -53,25 +64,34 @@ pub async fn serve(address: SocketAddr, health: Arc<Health>) -> io::Result<Infal
                 continue;
             }
         };
-        let health = Arc::clone(&health);
-        tokio::spawn(async move {
-            let _place = place;
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &health))));
-            let mut server = http1::Builder::new();
-            server
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
-                .max_buf_size(16 << 10);
-            if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-                debug!("a connection to the admin server: {error}");
-            }
-        });
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        let connection = tokio::spawn(converse(stream, served, Arc::clone(&health)));
+        connections.push_back(connection.abort_handle());
+        // However many more wait to be taken, whoever has asked by now is answered first.
+        yield_now().await;
     }
 }
 
-fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
+/// Takes one request and answers it.
+async fn converse(stream: TcpStream, served: Served, health: Arc<Health>) {
+    let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, served, &health))));
+    let mut server = http1::Builder::new();
+    server.keep_alive(false).max_buf_size(16 << 10);
+    match timeout(PATIENCE, server.serve_connection(TokioIo::new(stream), service)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!("a connection to the admin server: {error}"),
+        Err(_) => debug!("a connection to the admin server took longer than {PATIENCE:?}"),
+    }
+}
+
+fn answer(request: &Request<Incoming>, served: Served, health: &Health) -> Response<Full<Bytes>> {
     let (status, kind, text) = match request.uri().path() {
-        "/metrics" => (
+        "/metrics" if served == Served::All => (
             StatusCode::OK,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
             health.metrics.text(),

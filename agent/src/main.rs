@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use linkerd_cni_agent::admin::{self, Health};
+use linkerd_cni_agent::admin::{self, Health, Served};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
 use linkerd_cni_agent::{hook, install, pods, taint};
@@ -65,10 +65,11 @@ async fn run(settings: &Settings) -> Result<(), String> {
         return Err("another TLS provider was installed already".to_owned());
     }
     let health = Arc::new(Health::default());
-    if let Some(address) = settings.admin {
+    for (address, served) in [(settings.admin, Served::All), (settings.probes, Served::Probes)] {
+        let Some(address) = address else { continue };
         let health = Arc::clone(&health);
         tokio::spawn(async move {
-            let Err(error) = admin::serve(address, health).await;
+            let Err(error) = admin::serve(address, served, health).await;
             error!("the admin server cannot listen on {address}: {error}");
         });
     }

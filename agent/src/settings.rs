@@ -63,7 +63,7 @@ struct Flag(
 );
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 14] = [
+const FLAGS: [Flag; 15] = [
     Flag(
         "log-level",
         "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
@@ -84,6 +84,14 @@ const FLAGS: [Flag; 14] = [
         "ADDRESS:PORT",
         None,
         "Where /metrics, /readyz and /livez are served",
+    ),
+    Flag(
+        "probe-addr",
+        "LINKERD_CNI_AGENT_PROBE_ADDR",
+        "ADDRESS:PORT",
+        None,
+        "Where /readyz and /livez alone are served, such as 127.0.0.1:9991 for\n\
+         kubelet",
     ),
     Flag(
         "node-name",
@@ -279,6 +287,8 @@ pub struct Settings {
     pub log_json: bool,
     /// Where the admin server listens.
     pub admin: Option<SocketAddr>,
+    /// Where it listens for probes alone.
+    pub probes: Option<SocketAddr>,
     /// The node's name.
     pub node: Option<String>,
     /// What to install.
@@ -424,15 +434,12 @@ impl Settings {
             program,
             log: filter(value("log-level").unwrap_or_default())?,
             log_json: one_of("log-format", value("log-format"), &[("plain", false), ("json", true)])?,
-            admin: match value("admin-addr") {
+            admin: match address("admin-addr", value("admin-addr"))? {
                 // The chart's repair controller is asked for its health there (kubert's default).
                 None if program == Program::Repair => Some(SocketAddr::from(([0, 0, 0, 0], 8080))),
-                None => None,
-                Some(text) => Some(
-                    text.parse()
-                        .map_err(|_| format!("--admin-addr is {text:?}, which is not of the form ADDRESS:PORT"))?,
-                ),
+                admin => admin,
             },
+            probes: address("probe-addr", value("probe-addr"))?,
             node,
             taint,
             installation: Installation {
@@ -488,6 +495,14 @@ fn one_of<T: Copy>(name: &str, value: Option<&str>, choices: &[(&str, T)]) -> Re
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         format!("--{name} is {value:?}, where one of {} was expected", words.join(", "))
     })
+}
+
+fn address(name: &str, value: Option<&str>) -> Result<Option<SocketAddr>, String> {
+    let parse = |text: &str| {
+        text.parse()
+            .map_err(|_| format!("--{name} is {text:?}, which is not of the form ADDRESS:PORT"))
+    };
+    value.map(parse).transpose()
 }
 
 /// A path of the node below the folder under which the container has it mounted, as Go's `path.Join` puts them together.
@@ -649,7 +664,14 @@ mod tests {
         for (arguments, words) in [
             (["--log-level", "loud"], "loud"),
             (["--log-format", "xml"], "plain, json"),
-            (["--admin-addr", "here"], "ADDRESS:PORT"),
+            (
+                ["--admin-addr", "here"],
+                "--admin-addr is \"here\", which is not of the form ADDRESS:PORT",
+            ),
+            (
+                ["--probe-addr", "9991"],
+                "--probe-addr is \"9991\", which is not of the form ADDRESS:PORT",
+            ),
             (["--own-file", "../x.conflist"], "name of a file"),
             (["--own-file", "x.conf"], ".conflist"),
             (["--on-exit", "never"], "auto, keep, remove"),

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, ResourceQuota, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use linkerd_cni_agent::conflist::Entry;
 use linkerd_cni_agent::metrics::Metrics;
 use linkerd_cni_agent::settings::Settings;
@@ -161,6 +162,40 @@ fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
     }
 }
 
+/// Its pods have the node's network: whoever reaches the node would reach the probes, too.
+#[test]
+fn in_every_overlay_kubelet_asks_where_the_agent_answers_the_node_alone() {
+    for (name, objects) in all() {
+        let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
+        let settings = settings(&container);
+        let probes = settings.probes.unwrap();
+        assert!(probes.ip().is_loopback(), "{name}: {probes}");
+        let port = |name: &str| {
+            let mut ports = container.ports.iter().flatten();
+            ports.find(|port| port.name.as_deref() == Some(name)).unwrap()
+        };
+        assert_eq!(port("admin").container_port, i32::from(settings.admin.unwrap().port()));
+        for probe in [&container.readiness_probe, &container.liveness_probe] {
+            let asked = probe.as_ref().unwrap().http_get.as_ref().unwrap();
+            let IntOrString::String(named) = &asked.port else {
+                panic!("{name}: {asked:?}");
+            };
+            let port = port(named);
+            assert_eq!(port.container_port, i32::from(probes.port()), "{name}");
+            assert_eq!(asked.host, Some(probes.ip().to_string()), "{name}");
+            assert_eq!(port.host_ip, asked.host, "{name}");
+        }
+    }
+}
+
+/// What the agent makes of a container's arguments.
+fn settings(container: &Container) -> Settings {
+    let command = container.command.iter().flatten().take(1);
+    let arguments = command.chain(container.args.iter().flatten());
+    let variable = |variable: &str| (variable == "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME").then(|| "node-1".into());
+    Settings::read(arguments.map(OsString::from), &variable).unwrap()
+}
+
 /// Whoever doesn't ask for the taint gives nobody a right on nodes.
 #[test]
 fn only_the_component_of_the_taint_has_rights_on_nodes_and_its_flag_is_one_of_the_agents() {
@@ -171,16 +206,7 @@ fn only_the_component_of_the_taint_has_rights_on_nodes_and_its_flag_is_one_of_th
     for (name, objects) in all() {
         assert_eq!(has_nodes(&objects), name == "taint", "{name}");
         let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
-        let arguments = container
-            .command
-            .unwrap()
-            .into_iter()
-            .take(1)
-            .chain(container.args.unwrap());
-        let variable =
-            |variable: &str| (variable == "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME").then(|| "node-1".into());
-        let settings = Settings::read(arguments.map(OsString::from), &variable).unwrap();
-        let taint = settings.taint.map(|(key, _)| key);
+        let taint = settings(&container).taint.map(|(key, _)| key);
         assert_eq!(taint.is_some(), name == "taint", "{name}");
         assert!(taint.is_none_or(|key| key == "linkerd.io/cni-not-ready"), "{name}");
     }

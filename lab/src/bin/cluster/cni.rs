@@ -210,7 +210,7 @@ fn beside(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Strin
     pod_starts()?;
     delete(CANARY)?;
     for first_to_leave in [CANARY, "linkerd-cni"] {
-        kubectl.create(AGENTS, &agent.daemonset(CANARY, 9991)?)?;
+        kubectl.create(AGENTS, &agent.daemonset(CANARY, 9992)?)?;
         agent.rolled(CANARY)?;
         pod_starts()?;
         if !agent.log(CANARY)?.contains("the files are this agent's") {
@@ -363,17 +363,23 @@ impl Agent<'_> {
             .run(&["logs", "--namespace", AGENTS, &format!("daemonset/{daemonset}")])
     }
 
-    /// The installed DaemonSet under another name, and with another port of the node's.
+    /// The installed DaemonSet under another name, and with this and the next port of the node's.
     fn daemonset(&self, name: &str, port: u16) -> Result<Value> {
         let mut object = self
             .kubectl
             .json(&["get", "daemonset", "--namespace", AGENTS, "linkerd-cni"])?;
         let mut container = object.pointer_mut("/spec/template/spec/containers/0").map(Value::take);
         let container = container.as_mut().ok_or("a DaemonSet without a container")?;
-        container["ports"] = json!([{"name": "admin", "containerPort": port}]);
+        let probes = port + 1;
+        container["ports"] = json!([
+            {"name": "admin", "containerPort": port},
+            {"name": "probes", "containerPort": probes, "hostIP": "127.0.0.1"},
+        ]);
         for argument in container["args"].as_array_mut().into_iter().flatten() {
             if *argument == json!("0.0.0.0:9990") {
                 *argument = json!(format!("0.0.0.0:{port}"));
+            } else if *argument == json!("127.0.0.1:9991") {
+                *argument = json!(format!("127.0.0.1:{probes}"));
             }
         }
         let labels = json!({"k8s-app": name});
