@@ -153,7 +153,7 @@ pub const BUILD: &str = concat!(
 );
 
 pub use error::Error;
-pub use findings::difference::Finding;
+pub use findings::difference::{Finding, FindingKind};
 pub use findings::explain::{Connection, Verdict};
 pub use findings::proxy::ProxyWarning;
 pub use findings::user_namespaces::UserNamespaces;

@@ -3,8 +3,13 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use kube::core::object::NotUsed;
+use kube::core::{ApiResource, Object};
 use kube::{Api, Client, Config, Error};
+use linkerd_cni::annotations::Given;
+use linkerd_cni::object::ServiceSpec;
+use tokio::time::timeout;
 
 use crate::settings::Installation;
 
@@ -56,6 +61,34 @@ impl Server {
         })
     }
 
+    /// The annotations of a namespace that count for its pods.
+    ///
+    /// # Errors
+    /// Why they aren't known.
+    pub async fn annotations(&self, namespace: &str) -> Result<Given, String> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = within(namespaces.get(namespace)).await;
+        let found = found.map_err(|reason| format!("namespace {namespace}: {reason}"))?;
+        Ok(found.metadata.annotations.unwrap_or_default().into_iter().collect())
+    }
+
+    /// The ports and target ports of the service by which pods reach the API server.
+    ///
+    /// # Errors
+    /// Why they aren't known.
+    pub async fn ports_of_api_server(&self) -> Result<Vec<u16>, String> {
+        let resource = ApiResource::erase::<Service>(&());
+        let services: Api<Object<ServiceSpec, NotUsed>> =
+            Api::namespaced_with(self.client.clone(), "default", &resource);
+        let found = within(services.get("kubernetes")).await;
+        let found = found.map_err(|reason| format!("service default/kubernetes: {reason}"))?;
+        let ports = found.spec.ports.unwrap_or_default().0;
+        if ports.is_empty() {
+            return Err("service default/kubernetes: it has no ports".to_owned());
+        }
+        Ok(ports)
+    }
+
     /// What it says of the agent's own objects, within some seconds.
     pub async fn fate(&self) -> Fate {
         let asked = tokio::time::timeout(PATIENCE, self.ask()).await;
@@ -91,6 +124,14 @@ impl Server {
             Err(error) if refused(&error) => Fate::Silent,
             Err(_) => Fate::Unknown,
         }
+    }
+}
+
+/// An answer, if it comes in time.
+async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+    match timeout(PATIENCE, request).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the API server did not answer within {} s", PATIENCE.as_secs())),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use linkerd_cni::configuration::Configuration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -66,6 +67,14 @@ impl Entry {
         self.value
             .pointer("/linkerd/pod-info")
             .is_none_or(|info| info != "annotations")
+    }
+
+    /// As the plugin reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in the plugin's words.
+    pub fn read(&self) -> Result<Configuration, linkerd_cni::error::Error> {
+        Configuration::read(self.text.as_bytes())
     }
 
     /// What the plugin gets on standard input, where a list with this version has the entry.

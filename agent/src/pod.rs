@@ -2,10 +2,9 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Object};
-use linkerd_cni::object::{CONTROL_PLANE_COMPONENT, Containers};
-use linkerd_cni::{annotations, api};
+use linkerd_cni::annotations;
+use linkerd_cni::object::{self, CONTROL_PLANE_COMPONENT, Containers, Labels};
 use serde::Deserialize;
-use serde_json::json;
 
 /// The label of pods that Linkerd's injector meshed.
 pub const MESHED: &str = "linkerd.io/control-plane-ns";
@@ -137,17 +136,27 @@ pub fn forget(pod: &mut Meshed) {
 }
 
 /// What the plugin would be told of the pod if it asked; none if that makes no sense.
-pub fn known(pod: &Meshed) -> Option<api::Pod> {
-    let Spec {
+pub fn known(pod: &Meshed) -> Option<object::Pod> {
+    let labels = pod.metadata.labels.iter().flatten();
+    let is_control_plane = |(key, value): (&String, &String)| key == CONTROL_PLANE_COMPONENT && !value.is_empty();
+    let containers = pod.spec.containers?;
+    // Kubernetes has no pod without containers and none of them without a name.
+    if !containers.is_any || containers.is_one_unnamed {
+        return None;
+    }
+    Some(object::Pod {
+        annotations: pod
+            .metadata
+            .annotations
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
+        labels: Labels {
+            is_control_plane: labels.into_iter().any(is_control_plane),
+        },
         containers,
-        init_containers,
-        ..
-    } = pod.spec;
-    let metadata = json!({"annotations": pod.metadata.annotations, "labels": pod.metadata.labels});
-    Some(api::Pod {
-        metadata: serde_json::from_value(metadata).ok()?,
-        containers: containers.filter(|it| it.is_any && !it.is_one_unnamed)?,
-        init_containers: init_containers.unwrap_or_default(),
+        init_containers: pod.spec.init_containers.unwrap_or_default(),
     })
 }
 
@@ -194,7 +203,7 @@ impl Uid {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -268,13 +277,12 @@ mod tests {
         let known = known(&seen).unwrap();
         assert_eq!(known.containers.proxy.unwrap().user, Some(2102));
         assert!(known.init_containers.is_any && !known.init_containers.has_init);
-        assert!(known.metadata.labels.unwrap().is_control_plane);
-        let given = known.metadata.annotations.unwrap();
+        assert!(known.labels.is_control_plane);
         let expected = json!({
             "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/proxy-version": "v2"
         });
         assert_eq!(json!(seen.metadata.annotations), expected);
-        assert_eq!(given, serde_json::from_value(expected).unwrap());
+        assert_eq!(known.annotations, serde_json::from_value(expected).unwrap());
         // No pod is without containers; whoever says so is asked again.
         let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
         assert!(none.is_none());

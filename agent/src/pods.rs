@@ -23,8 +23,8 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed, Uid};
-use crate::rules::{self, Found};
-use crate::settings::{Installation, Mode, Settings};
+use crate::rules::{self, Drift, Found};
+use crate::settings::{Mode, Settings};
 
 const PROC: &str = "/proc";
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
@@ -53,7 +53,7 @@ enum Standing {
     /// It was not looked at yet.
     New,
     InPlace,
-    Drifted(&'static str),
+    Drifted(Drift),
     /// Why not.
     NotKnown(String),
     /// It is none of the agent's business.
@@ -286,11 +286,11 @@ impl Watcher<'_> {
         };
         let (reason, words) = match found {
             Found::InPlace => return Ok(Standing::InPlace),
-            Found::None => ("none", "there are no rules of linkerd-cni's".to_owned()),
+            Found::None => (Drift::NoRules, "there are no rules of linkerd-cni's".to_owned()),
             Found::Drifted { reason, words } => (reason, words),
         };
         let heals = match mode {
-            Mode::InPlace => failed || reason == "none" || self.settings.repairs_drift,
+            Mode::InPlace => failed || reason == Drift::NoRules || self.settings.repairs_drift,
             Mode::Delete | Mode::Off => false,
         };
         if !heals {
@@ -362,13 +362,8 @@ impl Watcher<'_> {
         let wanted = match &tracked.wanted {
             Some(wanted) => wanted.clone(),
             None => {
-                let installation: Installation = self.settings.installation.clone();
-                let pod = tracked.pod.clone();
-                let work = move || {
-                    let kubeconfig = installation.paths.net.join(&installation.paths.kubeconfig);
-                    rules::wanted(&installation.entry()?, &kubeconfig, &pod)
-                };
-                let wanted = spawn_blocking(work).await.map_err(|error| error.to_string())??;
+                let entry = self.settings.installation.entry()?;
+                let wanted = rules::wanted(&entry, self.server, &tracked.pod).await?;
                 tracked.wanted.insert(wanted.map(Arc::new)).clone()
             }
         };
@@ -452,7 +447,7 @@ impl Watcher<'_> {
         }
         drifts.clear();
         for (reason, number) in reasons {
-            drifts.get_or_create(&[("reason", reason.to_owned())]).set(number);
+            drifts.get_or_create(&[("reason", reason.to_string())]).set(number);
         }
     }
 }

@@ -1,55 +1,94 @@
 //! The rules that a pod is to have: what the plugin's ADD would install.
 
-use std::path::Path;
+use std::fmt;
 
-use linkerd_cni::configuration::{Configuration, LogLevel};
-use linkerd_cni::log::Log;
+use linkerd_cni::configuration::PodInfo;
+use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
-use linkerd_cni::redirect;
-use proxy_init::{Choice, Finding, HostNetwork, Install, Namespace, Verification};
-use serde_json::{Value, json};
+use linkerd_cni::redirect::{self, Answers, Decision};
+use proxy_init::{Choice, FindingKind, HostNetwork, Install, Namespace, Verification};
+use tracing::{debug, warn};
 
+use crate::api::Server;
 use crate::conflist::Entry;
 use crate::pod::{self, Meshed};
 
-/// What the plugin would install, by its own configuration, and its own requests for what the watch doesn't tell, with
-/// this kubeconfig; none if it would leave the pod alone.
+/// What the plugin would install, by its own configuration, what the watch told of the pod, and what else the plugin
+/// would ask for; none if it would leave the pod alone.
 ///
 /// # Errors
-/// What stands in the way, in the plugin's words.
-pub fn wanted(entry: &Entry, kubeconfig: &Path, pod: &Meshed) -> Result<Option<Install>, String> {
-    let mut configuration = entry.configuration("1.0.0");
-    if let Some(path) = configuration.pointer_mut("/kubernetes/kubeconfig") {
-        *path = Value::from(kubeconfig.to_string_lossy());
-    }
-    // As a runtime hands them over.
-    if let Some(map) = configuration.as_object_mut() {
-        let annotations = json!({"io.kubernetes.cri.pod-annotations": pod.metadata.annotations});
-        map.insert("runtimeConfig".to_owned(), annotations);
-    }
-    let words = |error: linkerd_cni::error::Error| error.to_string();
-    let configuration = Configuration::read(configuration.to_string().as_bytes()).map_err(words)?;
-    if configuration.simulates() {
-        return Ok(None);
-    }
+/// What stands in the way.
+pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Option<Install>, String> {
+    let words = |error: Error| error.to_string();
+    let configuration = entry.read().map_err(words)?;
     let metadata = &pod.metadata;
     let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
         return Err("the pod has no name".to_owned());
     };
-    let name = PodName::in_arguments(&format!(
-        "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"
-    ))?;
-    let Some(name) = name else { return Ok(None) };
-    let mut log = Log::new(LogLevel::Warning);
-    log.format = configuration.log_format();
-    log.about.push(("pod", name.to_string()));
-    let config = redirect::rules(&configuration, &name, pod::known(pod), &log).map_err(words)?;
-    Ok(config.map(|config| {
-        let mut install = configuration.install(config);
-        // Whatever a pod's processes did to be taken for it.
-        install.host_network = HostNetwork::Refuse;
-        install
-    }))
+    let name = PodName::new(namespace, name)?;
+    if configuration.simulates() || configuration.is_agent(&name) {
+        return Ok(None);
+    }
+    let pod = pod::known(pod).ok_or("the API server's words about the pod make no sense: it has no containers")?;
+    let decision = match configuration.pod_info() {
+        PodInfo::Annotations => redirect::by_annotations(&configuration, &name, pod.annotations),
+        PodInfo::Api => match redirect::questions(&pod) {
+            Err(reason) => Ok(Decision::Leave(reason)),
+            Ok(questions) => {
+                let mut answers = Answers::default();
+                if questions.namespace {
+                    answers.namespace = server.annotations(name.namespace()).await?;
+                }
+                if questions.api_server_ports {
+                    match server.ports_of_api_server().await {
+                        Ok(ports) => answers.api_server_ports = Some(ports),
+                        Err(reason) => warn!("pod {name}: {reason}; 443 and 6443 are taken for its ports instead"),
+                    }
+                }
+                redirect::by_pod(&configuration, &name, &pod, answers)
+            }
+        },
+    };
+    match decision.map_err(words)? {
+        Decision::Redirect(config) => {
+            let mut install = configuration.install(*config);
+            // Whatever a pod's processes did to be taken for it.
+            install.host_network = HostNetwork::Refuse;
+            Ok(Some(install))
+        }
+        Decision::Leave(reason) => {
+            debug!("pod {name} is left alone: {reason}");
+            Ok(None)
+        }
+    }
+}
+
+/// How a pod's rules aren't as they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Drift {
+    /// There are none.
+    NoRules,
+    /// By the first difference that was found.
+    Finding(FindingKind),
+    /// They are as they should be, and another mode has rules as well.
+    OtherBackend,
+}
+
+impl Drift {
+    /// The word for it in metrics and events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRules => "none",
+            Self::Finding(kind) => kind.as_str(),
+            Self::OtherBackend => "other-backend",
+        }
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// What a look at a pod's rules came to.
@@ -61,8 +100,8 @@ pub enum Found {
     None,
     /// There are others, and this is how they differ.
     Drifted {
-        /// The kind of the first difference, in `verify`'s words (docs/verify.md).
-        reason: &'static str,
+        /// In a word.
+        reason: Drift,
         /// All of them, for people.
         words: String,
     },
@@ -80,23 +119,21 @@ pub fn verify(namespace: &Namespace, install: &Install) -> Result<Found, String>
         .run(|| any.verify())
         .and_then(|verdict| verdict)
         .map_err(|error| error.to_string())?;
-    Ok(found(&verdict, install))
+    Ok(found(&verdict))
 }
 
-fn found(verdict: &Verification, install: &Install) -> Found {
+fn found(verdict: &Verification) -> Found {
     if verdict.is_in_place() {
         return Found::InPlace;
     }
-    let first = verdict.findings.first();
-    // A family that has none of the rules is one finding; native mode's table is for all families.
-    let has_none = verdict.findings.iter().all(|finding| finding.kind() == "no-rules");
-    let families = if install.config.ipv6 { 2 } else { 1 };
-    let is_all = verdict.findings.len() == families || first.is_some_and(|finding| finding.family == "inet");
-    if verdict.others.is_empty() && has_none && is_all {
+    if !verdict.finds_rules {
         return Found::None;
     }
     Found::Drifted {
-        reason: first.map_or("other-backend", Finding::kind),
+        reason: verdict
+            .findings
+            .first()
+            .map_or(Drift::OtherBackend, |finding| Drift::Finding(finding.kind())),
         words: verdict.to_string(),
     }
 }

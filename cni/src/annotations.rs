@@ -108,6 +108,19 @@ impl<'de> Deserialize<'de> for Given {
     }
 }
 
+impl FromIterator<(String, String)> for Given {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        let mut given = Self::default();
+        for (key, value) in pairs {
+            given.is_injected |= key == PROXY_VERSION;
+            if let Some(known) = KEYS.into_iter().find(|known| *known == key) {
+                given.values.insert(known, value);
+            }
+        }
+        given
+    }
+}
+
 /// The annotations that count for one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotations(BTreeMap<&'static str, Annotation>);
@@ -332,6 +345,9 @@ mod tests {
         for wrong in ["[]", "7", r#"{"config.linkerd.io/proxy-uid": 7}"#] {
             serde_json::from_str::<Given>(wrong).unwrap_err();
         }
+        let pairs = [("a", "b"), (PROXY_VERSION, "x"), (PROXY_UID, ""), (PROXY_GID, "9")];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(pairs.into_iter().collect::<Given>(), given);
         // No object of Kubernetes' is allowed that.
         let long = format!("{{{SKIP_SUBNETS:?}: {:?}}}", ",".repeat(LONGEST + 1));
         assert!(

@@ -15,9 +15,10 @@ use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::transport::DefaultConnector;
 
+use crate::annotations::Given;
 use crate::error::{Error, one_line, shortened};
 use crate::kubeconfig::{Kubeconfig, Trust};
-use crate::object::{Containers, Map, Metadata, NamespaceSpec, Object, PodSpec, ServiceSpec};
+use crate::object::{Map, Metadata, NamespaceSpec, Object, Pod, PodSpec, ServiceSpec};
 use crate::pod::PodName;
 use crate::resolve::Names;
 
@@ -38,17 +39,6 @@ const LONGEST_ANSWER: u64 = 2 << 20;
 
 /// The longest body of a failure that is looked at.
 const LONGEST_FAILURE: u64 = 64 << 10;
-
-/// A pod, and what counts of it.
-#[derive(Debug)]
-pub struct Pod {
-    /// What is noted on it.
-    pub metadata: Metadata,
-    /// Its containers, of which there are some.
-    pub containers: Containers,
-    /// Its init containers.
-    pub init_containers: Containers,
-}
 
 /// A connection to the API server, made when it is first needed.
 pub struct Client {
@@ -109,21 +99,22 @@ impl Client {
             return Err(no_sense(&request, "the pod has a container without a name"));
         }
         Ok(Pod {
-            metadata,
+            annotations: metadata.annotations.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
             containers,
             init_containers: spec.init_containers.unwrap_or_default(),
         })
     }
 
-    /// What is noted on the pod's namespace.
+    /// The annotations of the pod's namespace.
     ///
     /// # Errors
     /// As of [`Client::pod`].
-    pub fn namespace(&self, pod: &PodName) -> Result<Metadata, Error> {
+    pub fn namespace(&self, pod: &PodName) -> Result<Given, Error> {
         let name = pod.namespace();
         let (request, path) = (format!("namespace {name}"), format!("namespaces/{name}"));
         let (metadata, NamespaceSpec {}) = self.get("Namespace", &request, &path, None, name)?;
-        Ok(metadata)
+        Ok(metadata.annotations.unwrap_or_default())
     }
 
     /// The ports and target ports of the service by which pods reach the API server.

@@ -38,8 +38,21 @@ pub struct Metadata {
     pub labels: Option<Labels>,
 }
 
+/// A pod, and what counts of it.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    /// The annotations that count.
+    pub annotations: Given,
+    /// The labels that count.
+    pub labels: Labels,
+    /// Its containers, of which there are some.
+    pub containers: Containers,
+    /// Its init containers.
+    pub init_containers: Containers,
+}
+
 /// The labels of a pod that count.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Labels {
     /// Whether the pod is a component of Linkerd's control plane.
     pub is_control_plane: bool,
@@ -60,7 +73,7 @@ pub struct PodSpec {
 pub struct NamespaceSpec {}
 
 /// What the plugin knows of a service.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct ServiceSpec {
     /// Its ports.
     pub ports: Option<ServicePorts>,
@@ -87,7 +100,7 @@ pub struct Proxy {
 }
 
 /// The ports of a service: each, and its target port if that is a number.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicePorts(pub Vec<u16>);
 
 /// More ports than this no service of the API server's has.

@@ -12,12 +12,14 @@ use nix::sys::stat::fstat;
 use proxy_init::error::Errno;
 use proxy_init::{Choice, Install, Installed, Namespace, Notice, Simulate, user_namespaces};
 
+use crate::api::Client;
 use crate::command::{Container, Environment, verb};
 use crate::configuration::{Configuration, LogLevel, PodInfo};
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
 use crate::log::Log;
-use crate::redirect;
+use crate::pod::PodName;
+use crate::redirect::{self, Answers, Decision};
 use crate::verb::Verb;
 use crate::version::{self, Version};
 
@@ -144,8 +146,50 @@ impl Command {
         };
         self.log.about.push(("pod", pod.to_string()));
         let namespace = PodNamespace::open(&container.netns)?;
-        let config = redirect::rules(configuration, pod, None, &self.log)?;
-        Ok(config.map(|config| (configuration.install(config), namespace)))
+        if configuration.is_agent(pod) {
+            self.log
+                .add(LogLevel::Debug, "the pod is the node's agent: nothing to do");
+            return Ok(None);
+        }
+        let decision = match configuration.pod_info() {
+            PodInfo::Annotations => {
+                let given = configuration.annotations();
+                let given = given.ok_or_else(|| Error::NoAnnotations { pod: pod.clone() })?;
+                redirect::by_annotations(configuration, pod, given)?
+            }
+            PodInfo::Api => self.by_api(configuration, pod)?,
+        };
+        match decision {
+            Decision::Redirect(config) => Ok(Some((configuration.install(*config), namespace))),
+            Decision::Leave(reason) => {
+                self.log.add(LogLevel::Debug, format_args!("{reason}: nothing to do"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks the API server about a pod.
+    fn by_api(&self, configuration: &Configuration, name: &PodName) -> Result<Decision, Error> {
+        let client = Client::new(Kubeconfig::read(&configuration.kubeconfig()?)?);
+        let pod = client.pod(name)?;
+        let questions = match redirect::questions(&pod) {
+            Ok(questions) => questions,
+            Err(reason) => return Ok(Decision::Leave(reason)),
+        };
+        let mut answers = Answers::default();
+        if questions.namespace {
+            answers.namespace = client.namespace(name)?;
+        }
+        if questions.api_server_ports {
+            match client.ports_of_api_server() {
+                Ok(ports) => answers.api_server_ports = Some(ports),
+                Err(error) => self.log.add(
+                    LogLevel::Warning,
+                    format_args!("{error}; 443 and 6443 are skipped instead"),
+                ),
+            }
+        }
+        redirect::by_pod(configuration, name, &pod, answers)
     }
 
     fn add(&mut self, configuration: &Configuration, container: &Container) -> Result<(), Error> {

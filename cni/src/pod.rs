@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// How long the names of namespaces and of pods may be.
+const LONGEST_NAMESPACE: usize = 63;
+const LONGEST_NAME: usize = 253;
+
 /// A pod's namespace and name, as Kubernetes allows them: they can be put into a path as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodName {
@@ -46,17 +50,22 @@ impl PodName {
         if namespace.is_empty() || name.is_empty() {
             return Ok(None);
         }
-        for (key, value, longest) in [("K8S_POD_NAMESPACE", namespace, 63), ("K8S_POD_NAME", name, 253)] {
-            if !is_kubernetes_name(value) || value.len() > longest {
-                return Err(format!(
-                    "has {key}={value:?}, which is no name in Kubernetes (lower-case letters, digits, dashes and dots)"
-                ));
-            }
-        }
         Ok(Some(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            namespace: checked(namespace, LONGEST_NAMESPACE).map_err(|what| format!("has K8S_POD_NAMESPACE={what}"))?,
+            name: checked(name, LONGEST_NAME).map_err(|what| format!("has K8S_POD_NAME={what}"))?,
         }))
+    }
+
+    /// The pod of this name in this namespace.
+    ///
+    /// # Errors
+    /// Which of the two is no name.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, String> {
+        Ok(Self {
+            namespace: checked(namespace, LONGEST_NAMESPACE)
+                .map_err(|what| format!("the pod's namespace is {what}"))?,
+            name: checked(name, LONGEST_NAME).map_err(|what| format!("the pod is called {what}"))?,
+        })
     }
 
     /// Its namespace.
@@ -74,6 +83,16 @@ impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// A name that is at most so long.
+fn checked(text: &str, longest: usize) -> Result<String, String> {
+    if is_kubernetes_name(text) && text.len() <= longest {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "{text:?}, which is no name in Kubernetes (lower-case letters, digits, dashes and dots)"
+    ))
 }
 
 /// A DNS subdomain (RFC 1123), as Kubernetes requires of names: labels of letters, digits and inner dashes.
@@ -135,5 +154,20 @@ mod tests {
         }
         let long = format!("K8S_POD_NAMESPACE={};K8S_POD_NAME=b", "a".repeat(64));
         assert!(PodName::in_arguments(&long).is_err());
+        assert_eq!(
+            PodName::new("shop", "web-0"),
+            Ok(
+                PodName::in_arguments("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0")
+                    .unwrap()
+                    .unwrap()
+            )
+        );
+        for (namespace, name) in [("", "b"), ("a", ""), ("A", "b"), ("a", "../b"), (&"a".repeat(64), "b")] {
+            assert!(
+                PodName::new(namespace, name)
+                    .unwrap_err()
+                    .contains("no name in Kubernetes")
+            );
+        }
     }
 }

@@ -26,9 +26,65 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// What is wrong, in a word of docs/verify.md's list.
-    pub fn kind(&self) -> &'static str {
+    /// What is wrong.
+    pub fn kind(&self) -> FindingKind {
         self.problem.kind()
+    }
+}
+
+/// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// The family has none of proxy-init's rules.
+    NoRules,
+    /// The chain, or native mode's table, was not found.
+    NoChain,
+    /// The table is dormant, so none of its chains is hooked.
+    Dormant,
+    /// The base chain is not hooked where it should be.
+    NotHooked,
+    /// A rule was not found.
+    Missing,
+    /// A rule was found that isn't expected.
+    Unexpected,
+    /// A rule with the right comment says something else.
+    Different,
+    /// All rules were found, but in another order.
+    OutOfOrder,
+    /// The jump to proxy-init's chain was found more than once.
+    Doubled,
+    /// Another program's rule keeps connections from proxy-init's chain.
+    Shadowed,
+    /// The base chain's policy drops what bypasses the proxy.
+    Policy,
+    /// Another program's rule drops what proxy-init's rules have redirected.
+    Dropped,
+}
+
+impl FindingKind {
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FindingKind::NoRules => "no-rules",
+            FindingKind::NoChain => "no-chain",
+            FindingKind::Dormant => "dormant",
+            FindingKind::NotHooked => "not-hooked",
+            FindingKind::Missing => "missing",
+            FindingKind::Unexpected => "unexpected",
+            FindingKind::Different => "different",
+            FindingKind::OutOfOrder => "out-of-order",
+            FindingKind::Doubled => "doubled",
+            FindingKind::Shadowed => "shadowed",
+            FindingKind::Policy => "policy",
+            FindingKind::Dropped => "dropped",
+        }
+    }
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -93,9 +149,21 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Its name for machines.
-    pub fn kind(&self) -> &'static str {
-        self.names().0
+    pub fn kind(&self) -> FindingKind {
+        match self {
+            Problem::NoRules(_) => FindingKind::NoRules,
+            Problem::NoChain => FindingKind::NoChain,
+            Problem::Dormant => FindingKind::Dormant,
+            Problem::NotHooked => FindingKind::NotHooked,
+            Problem::Missing(_) => FindingKind::Missing,
+            Problem::Unexpected(_) => FindingKind::Unexpected,
+            Problem::Different { .. } => FindingKind::Different,
+            Problem::OutOfOrder { .. } => FindingKind::OutOfOrder,
+            Problem::Doubled(_) => FindingKind::Doubled,
+            Problem::Shadowed { .. } => FindingKind::Shadowed,
+            Problem::Policy => FindingKind::Policy,
+            Problem::Dropped { .. } => FindingKind::Dropped,
+        }
     }
 
     /// Whether it is about rules of other programs, which proxy-init's are right beside.
@@ -131,32 +199,21 @@ impl Problem {
 
     /// What is wrong, in words.
     fn words(&self) -> String {
-        self.names().1
-    }
-
-    /// Its name for machines, and what is wrong, in words.
-    fn names(&self) -> (&'static str, String) {
         let does = |verb: &str, certain: &bool| match certain {
             true => format!("{verb}s"),
             false => format!("may {verb}"),
         };
-        let (name, words) = match self {
-            Problem::NoRules(rules) => return ("no-rules", format!("all {rules} rules are missing")),
-            Problem::NoChain => ("no-chain", "not found"),
-            Problem::Dormant => ("dormant", "the table is dormant: none of its chains is hooked"),
-            Problem::NotHooked => (
-                "not-hooked",
-                "the chain is not hooked where it should be, so it sees no connection",
-            ),
-            Problem::Missing(_) => ("missing", "missing"),
-            Problem::Unexpected(_) => ("unexpected", "unexpected"),
-            Problem::Different { .. } => ("different", "different"),
-            Problem::OutOfOrder { .. } => ("out-of-order", "out of order"),
-            Problem::Doubled(_) => ("doubled", "found more than once"),
-            Problem::Policy => (
-                "policy",
-                "the chain's policy drops the connections that bypass the proxy",
-            ),
+        let words = match self {
+            Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
+            Problem::NoChain => "not found",
+            Problem::Dormant => "the table is dormant: none of its chains is hooked",
+            Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
+            Problem::Missing(_) => "missing",
+            Problem::Unexpected(_) => "unexpected",
+            Problem::Different { .. } => "different",
+            Problem::OutOfOrder { .. } => "out of order",
+            Problem::Doubled(_) => "found more than once",
+            Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
             Problem::Shadowed {
                 fate,
                 connections,
@@ -170,8 +227,7 @@ impl Problem {
                     Fate::Dropped => does("drop", certain) + " connections",
                     Fate::Untracked => does("keep", certain) + " connections from being redirected",
                 };
-                let words = format!("shadowed: the rule marked + {does}: {connections}");
-                return ("shadowed", words);
+                return format!("shadowed: the rule marked + {does}: {connections}");
             }
             Problem::Dropped {
                 connections,
@@ -184,11 +240,10 @@ impl Problem {
                     Packet::Reply => "the replies to connections that were redirected",
                     Packet::First | Packet::Ack => "connections that were redirected",
                 };
-                let words = format!("dropped: the rule marked + {does} {what}: {connections}");
-                return ("dropped", words);
+                return format!("dropped: the rule marked + {does} {what}: {connections}");
             }
         };
-        (name, words.to_owned())
+        words.to_owned()
     }
 }
 
@@ -824,7 +879,10 @@ mod tests {
             .collect();
         assert_eq!(
             said,
-            [("missing", &"IPv6".to_owned()), ("shadowed", &"IPv4".to_owned())]
+            [
+                (FindingKind::Missing, &"IPv6".to_owned()),
+                (FindingKind::Shadowed, &"IPv4".to_owned())
+            ]
         );
     }
 
@@ -1138,10 +1196,10 @@ mod tests {
             (shadowed(Some("a"), Fate::Accepted, true), "shadowed", a, b.clone()),
             (shadowed(None, Fate::Accepted, true), "shadowed", vec![], b),
         ] {
-            assert_eq!(problem.kind(), kind);
+            assert_eq!(problem.kind().to_string(), kind);
             assert_eq!(problem.sides(), (expected, found), "{kind}");
         }
-        let of_others: Vec<&str> = [
+        let of_others: Vec<FindingKind> = [
             shadowed(None, Fate::Dropped, true),
             Problem::Policy,
             Problem::NoChain,
@@ -1151,8 +1209,8 @@ mod tests {
         .filter(|problem| problem.is_about_others())
         .map(Problem::kind)
         .collect();
-        assert_eq!(of_others, ["shadowed", "policy"]);
-        assert_eq!(Problem::NoRules(6).kind(), "no-rules");
+        assert_eq!(of_others, [FindingKind::Shadowed, FindingKind::Policy]);
+        assert_eq!(Problem::NoRules(6).kind().to_string(), "no-rules");
         for (fate, certain, does) in [
             (Fate::Accepted, true, "lets connections pass by"),
             (Fate::Translated, true, "redirects connections"),
@@ -1204,7 +1262,7 @@ mod tests {
             let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
             assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
             assert_eq!(finding.in_a_line(), format!("{said} (drop)"));
-            assert_eq!(finding.kind(), "dropped");
+            assert_eq!(finding.kind(), FindingKind::Dropped);
             assert_eq!(finding.problem.is_warning(), !certain);
             assert!(finding.problem.is_about_others());
         }

@@ -32,6 +32,20 @@ impl Found {
         self.holders().next()
     }
 
+    /// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are
+    /// none.
+    pub fn has_rules(&self) -> bool {
+        let is_ours = |table: &Table, chain: &Chain| {
+            let is_own = ChainName::own(&chain.name).is_some();
+            chain.rules.iter().any(|rule| is_own || rule.leads_to(table).is_some())
+        };
+        let has_ours = |table: &Table| table.chains.iter().any(|chain| is_ours(table, chain));
+        self.holds(Mode::Native)
+            || [Subsystem::NfTables, Subsystem::Legacy]
+                .into_iter()
+                .any(|subsystem| self.nat_tables(subsystem).any(has_ours))
+    }
+
     /// How many rules the `ip nat` and `ip6 nat` tables of a subsystem hold together, as iptables-save would print
     /// them.
     pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
@@ -136,6 +150,34 @@ mod tests {
         ] {
             assert_eq!(held(vec![table]), [false, false, false]);
         }
+    }
+
+    #[test]
+    fn flushed_chains_hold_no_rules_and_a_jump_to_one_is_a_rule() {
+        let rulesets = plan(&Config::new("4143".parse().unwrap(), "4140".parse().unwrap()));
+        let has_rules = |tables: Vec<Table>| {
+            let not_known = vec![];
+            Found { tables, not_known }.has_rules()
+        };
+        assert!(!has_rules(vec![]));
+        for mode in [Mode::Nft, Mode::Legacy] {
+            let mut tables = expected(mode, &rulesets);
+            assert!(has_rules(tables.clone()));
+            let chains = tables.iter_mut().flat_map(|table| &mut table.chains);
+            let rules: Vec<_> = chains.map(|chain| std::mem::take(&mut chain.rules)).collect();
+            assert!(!has_rules(tables.clone()), "{mode}");
+            for (index, rules) in rules.into_iter().take(tables[0].chains.len()).enumerate() {
+                let mut tables = tables.clone();
+                tables[0].chains[index].rules = rules;
+                assert!(has_rules(tables), "{mode} {index}");
+            }
+        }
+        assert!(has_rules(expected(Mode::Native, &rulesets)));
+        let other = examples::rule([], Action::Accept);
+        assert!(!has_rules(vec![examples::table(
+            "ip nat",
+            vec![examples::chain("OUTPUT", vec![other])]
+        )]));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::findings::difference::{Finding, Problem, differences};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
+use crate::findings::recognize;
 use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate;
@@ -42,6 +43,12 @@ pub struct Verification {
     pub warnings: Vec<ProxyWarning>,
     /// What other programs have to do with where connections go, as far as it can be seen.
     pub neighbours: Vec<String>,
+    /// Whether any rule of proxy-init's was found, in whichever mode.
+    pub finds_rules: bool,
+    /// If what was found isn't in place, but is one complete, untouched installation of another config, as an earlier
+    /// one leaves it: that config. Whoever takes away a rule that a config may do without leaves such an installation
+    /// too.
+    pub other_config: Option<Config>,
 }
 
 impl Verification {
@@ -61,7 +68,7 @@ impl Verification {
             let mut pairs = vec![
                 ("family", finding.family.as_str().into()),
                 ("chain", finding.chain.as_str().into()),
-                ("kind", finding.problem.kind().into()),
+                ("kind", finding.kind().as_str().into()),
                 ("wanted", expected.into()),
                 ("found", found.into()),
             ];
@@ -194,6 +201,9 @@ impl Install {
         }
         legacy::leave_out_ipv6(mode, &mut rulesets);
         let mut verdict = verdict(mode, &rulesets, &found)?;
+        if !verdict.is_in_place() {
+            verdict.other_config = complete_config(mode, &found);
+        }
         if others_unseen {
             verdict.not_known.push(Subsystem::Legacy);
         }
@@ -228,5 +238,70 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
         not_known: found.unseen_subsystems(),
         warnings: Vec::new(),
         neighbours: Vec::new(),
+        finds_rules: found.has_rules(),
+        other_config: None,
     })
+}
+
+/// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
+fn complete_config(mode: Mode, found: &Found) -> Option<Config> {
+    let config = recognize::config(mode, found).ok()?;
+    let verdict = verdict(mode, &plan(&config), found).ok()?;
+    verdict.is_in_place().then_some(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Table;
+    use crate::wanted::OwnerId;
+
+    fn chart() -> Config {
+        let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+        config.proxy_uid = OwnerId::new(2102);
+        config.ignored_inbound_ports = ["4190", "4191"].map(|port| port.parse().unwrap()).into();
+        config
+    }
+
+    fn found(tables: Vec<Table>) -> Found {
+        Found {
+            tables,
+            not_known: vec![],
+        }
+    }
+
+    #[test]
+    fn rules_of_another_config_are_known_and_half_of_them_are_not() {
+        for (mode, ipv6) in Mode::ALL.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+            let (mut wanted, mut earlier) = (chart(), chart());
+            (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
+            wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];
+            for older in [
+                earlier.clone(),
+                Config {
+                    ipv6: !ipv6,
+                    ..earlier.clone()
+                },
+            ] {
+                let held = found(expected(mode, &plan(&older)));
+                assert!(!verdict(mode, &plan(&wanted), &held).unwrap().is_in_place());
+                assert_eq!(complete_config(mode, &held), Some(older), "{mode}");
+            }
+            let mut tables = expected(mode, &plan(&earlier));
+            let chain = tables[0]
+                .chains
+                .iter_mut()
+                .find(|chain| chain.name == *"PROXY_INIT_OUTPUT")
+                .unwrap();
+            chain.rules.pop();
+            assert_eq!(complete_config(mode, &found(tables)), None, "{mode}");
+            assert_eq!(complete_config(mode, &Found::default()), None);
+        }
+    }
+
+    #[test]
+    fn rules_of_another_config_beside_a_second_mode_are_of_none() {
+        let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart())));
+        assert_eq!(complete_config(Mode::Nft, &found(both.concat())), None);
+    }
 }
