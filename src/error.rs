@@ -346,13 +346,19 @@ impl Error {
         matches!(self, Error::InMode(_, error) if lack(error))
     }
 
-    /// Whether it says that this host lacks something which another mode does without.
-    pub(crate) fn is_mended_by_another_mode(&self) -> bool {
+    /// The mode that does without what this says that this host lacks, after that mode failed.
+    pub(crate) fn mode_instead(&self, failed: Mode) -> Option<Mode> {
         match self {
-            Error::NoCommand { .. } | Error::NoLegacyTables { .. } => true,
-            Error::InMode(_, ModeError::Lacks { lack, .. }) => matches!(lack, Lack::Extension { .. }),
-            Error::InMode(_, ModeError::ForeignOwner(_)) => true,
-            _ => false,
+            Error::NoCommand { .. } | Error::NoLegacyTables { .. } => failed.fallback(),
+            Error::InMode(
+                _,
+                ModeError::Lacks {
+                    lack: Lack::Extension { .. },
+                    ..
+                },
+            ) => failed.fallback(),
+            Error::InMode(_, ModeError::ForeignOwner(_)) => Some(Mode::Native),
+            _ => None,
         }
     }
 }

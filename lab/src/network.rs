@@ -121,16 +121,15 @@ impl Namespace {
     }
 
     /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
-    /// `outside` here, and so on. The user and group `owner` makes it, and may enter it.
+    /// `outside` here, and so on.
     ///
     /// # Panics
-    /// Without root's privileges, or without setpriv, unshare and nsenter.
-    pub fn of_user_namespace(outside: u32, owner: Owner) -> Self {
+    /// Without root's privileges, or without unshare and nsenter.
+    pub fn of_user_namespace(outside: u32) -> Self {
         let open = || {
-            let mut setpriv = Command::new("setpriv");
-            setpriv.args([format!("--reuid={}", owner.uid), format!("--regid={}", owner.gid)]);
-            setpriv.args(["--clear-groups", "unshare", "--user"]);
-            let user = Holder::start(setpriv)?;
+            let mut unshare = Command::new("unshare");
+            unshare.arg("--user");
+            let user = Holder::start(unshare)?;
             for map in ["uid_map", "gid_map"] {
                 fs::write(user.path(map), format!("0 {outside} 65536"))?;
             }

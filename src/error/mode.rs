@@ -91,11 +91,12 @@ pub enum ModeError {
         ids: IdRange,
     },
 
-    /// The network namespace belongs to another user namespace, which can't be entered. The rule is shown as an iptables command.
+    /// The network namespace belongs to another user namespace, and the process is outside of that. The rule is shown as
+    /// an iptables command.
     #[error(
         "nothing was changed: the kernel refuses `{0}` (EINVAL): the network namespace belongs to \
-         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from there, \
-         which takes CAP_SYS_ADMIN: use native mode, whose rules compare with the pod's own ids"
+         another user namespace, as that of a pod with hostUsers: false, and xtables' rules on owners must come from inside \
+         of that: use native mode, whose rules compare with the pod's own ids, or run proxy-init in the pod"
     )]
     ForeignOwner(String),
 

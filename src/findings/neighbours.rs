@@ -141,18 +141,6 @@ fn is_ignored(found: &Found, device: &Name) -> bool {
     purposes.any(|purpose| matches!(purpose, Purpose::IgnoreInterface(name) if *device == *name.to_string()))
 }
 
-/// Which user namespace the network namespace belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NetworkOwner {
-    /// The process's own, or it can't be told.
-    #[default]
-    Own,
-    /// Another, which the process may enter.
-    Other,
-    /// Another, which the process may not enter.
-    Closed,
-}
-
 /// What the machine shows of itself beside its rules. What can't be read is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Traces {
@@ -162,8 +150,8 @@ pub struct Traces {
     pub status: String,
     /// /proc/self/attr/current: how a security module confines the process.
     pub confinement: String,
-    /// Whose the network namespace is.
-    pub owner: NetworkOwner,
+    /// Whether the network namespace belongs to the process's user namespace; none if it can't be told.
+    pub owns_network: Option<bool>,
     /// The names in /etc/cni/net.d.
     pub networks: Vec<String>,
 }
@@ -175,17 +163,13 @@ pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refu
     if traces.version.contains("-gvisor") || traces.version.contains("Sun Jan 10 15:06:54 PST 2016") {
         signs.push("the kernel is gVisor, which has no nf_tables".to_owned());
     }
-    let made = match traces.owner {
-        NetworkOwner::Own => None,
-        NetworkOwner::Other => Some("nft and legacy mode enter it to make them"),
-        NetworkOwner::Closed => Some("they need native mode, as entering it takes CAP_SYS_ADMIN"),
-    };
-    signs.extend(made.map(|made| {
-        format!(
+    if traces.owns_network == Some(false) {
+        signs.push(
             "the network namespace belongs to another user namespace, as that of a pod with hostUsers: false: rules on owners \
-             compare with the ids in there; {made}"
-        )
-    }));
+             compare with the ids in there; from outside, they are made in native mode alone"
+                .to_owned(),
+        );
+    }
     signs.extend(kube_proxy(found, devices));
     // Cilium renames what it finds there (cni.exclusive in its chart).
     let set_aside = |name: &&String| name.ends_with(".cilium_bak");
@@ -196,7 +180,7 @@ pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refu
         ));
     }
     // Then something else has refused.
-    if is_refused && has_capability(&traces.status, NET_ADMIN) {
+    if is_refused && has_net_admin(&traces.status) {
         signs.extend(refusers(traces));
     }
     signs
@@ -220,14 +204,13 @@ fn kube_proxy(found: &Found, devices: &[Device]) -> Option<String> {
     })
 }
 
-/// CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h).
+/// CAP_NET_ADMIN (linux/capability.h).
 const NET_ADMIN: u32 = 12;
-pub(super) const SYS_ADMIN: u32 = 21;
 
-/// Whether the process has the capability, by its /proc/self/status.
-pub(super) fn has_capability(status: &str, number: u32) -> bool {
+/// Whether the process has that, by its /proc/self/status.
+fn has_net_admin(status: &str) -> bool {
     let effective = field(status, "CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    effective.is_some_and(|bits| bits & (1 << number) != 0)
+    effective.is_some_and(|bits| bits & (1 << NET_ADMIN) != 0)
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -402,17 +385,14 @@ mod tests {
 
     #[test]
     fn a_pod_with_users_of_its_own_is_known_by_its_owner() {
-        for (owner, words) in [
-            (NetworkOwner::Other, "; nft and legacy mode enter it"),
-            (NetworkOwner::Closed, "; they need native mode"),
-        ] {
+        for (owns_network, count) in [(Some(false), 1), (Some(true), 0), (None, 0)] {
             let traces = Traces {
-                owner,
+                owns_network,
                 ..Traces::default()
             };
             let signs = said(&traces, false);
-            assert!(signs.len() == 1 && signs[0].contains("hostUsers: false"), "{signs:?}");
-            assert!(signs[0].contains(words), "{signs:?}");
+            assert_eq!(signs.len(), count, "{signs:?}");
+            assert!(signs.iter().all(|sign| sign.contains("hostUsers: false")), "{signs:?}");
         }
     }
 

@@ -15,7 +15,6 @@ use thiserror::Error;
 use super::batch::FinishedBatch;
 use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
 use super::uapi::NLMSGERR_ATTR_MSG;
-use super::user_namespace::UserNamespace;
 
 /// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
 /// net/netlink/af_netlink.c).
@@ -151,21 +150,6 @@ impl Socket {
     /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
     pub(crate) fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
         self.send(&batch.0).map_err(CommitError::NotSent)?;
-        self.outcome()
-    }
-
-    /// As [`Socket::send_batch`], from within a user namespace. The socket has room for the batch: it has been sent
-    /// before.
-    pub(crate) fn send_batch_from(&self, within: &UserNamespace, batch: &FinishedBatch) -> Result<(), CommitError> {
-        let send = || send(self.socket.as_raw_fd(), &batch.0, MsgFlags::empty()).map(drop);
-        match within.call(send) {
-            Some(Err(errno)) => Err(CommitError::NotSent(errno)),
-            // If it isn't known whether the batch was sent, the kernel's answer tells.
-            Some(Ok(())) | None => self.outcome(),
-        }
-    }
-
-    fn outcome(&self) -> Result<(), CommitError> {
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {

@@ -7,7 +7,6 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::message::{put, u32_at};
-use super::user_namespace::UserNamespace;
 use crate::rules::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
@@ -107,14 +106,7 @@ pub(crate) fn replace(family: Family, table: &str, entries: &Entries) -> Result<
         structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());
         structure.extend(&entries.bytes);
         name(&mut structure, table);
-        let set = || set(&socket, level, SET_REPLACE, &structure);
-        let mut result = set();
-        // xt_owner takes rules only from the user namespace that the network namespace belongs to.
-        if result == Err(Errno::EINVAL)
-            && let Some(owner) = UserNamespace::of_network()
-        {
-            result = owner.call(set).unwrap_or(Err(Errno::EINTR));
-        }
+        let result = set(&socket, level, SET_REPLACE, &structure);
         drop(old_counters);
         result
     })

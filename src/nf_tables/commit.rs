@@ -8,8 +8,7 @@ use super::edit::{self, Edit};
 use super::read::{self, Snapshot, back_off};
 use super::refusal;
 use crate::error::{self, ModeError};
-use crate::netlink::user_namespace::UserNamespace;
-use crate::netlink::{CommitError, FinishedBatch, Generation, Socket};
+use crate::netlink::{CommitError, Generation, Socket};
 use crate::rules::Table;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
@@ -39,37 +38,13 @@ pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
 
 /// Commits the edits if the ruleset is at this generation.
 pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<Outcome, ModeError> {
+    refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(&error))?;
-    match send(socket, edits, &batch) {
+    match socket.send_batch(&batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
         Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
         Err(error) => Err(refusal::explain(socket, edits, &batch, error)),
-    }
-}
-
-/// Sends a batch. A rule on an owner is refused (EINVAL) unless it comes from the user namespace that the network namespace
-/// belongs to (`owner_check`, net/netfilter/xt_owner.c): where that is another one which may be entered, the batch is sent from
-/// there. Nobody asks for it before the kernel has refused, in milliseconds, but where the process has opened the namespace.
-fn send(socket: &Socket, edits: &[Edit<'_>], batch: &FinishedBatch) -> Result<(), CommitError> {
-    let is_of_xtables = |edit: &Edit<'_>| matches!(edit, Edit::AddRule(new) if new.is_of_xtables());
-    if edits.iter().any(is_of_xtables)
-        && let Some(owner) = UserNamespace::of_opened()
-    {
-        match socket.send_batch_from(&owner, batch) {
-            Err(CommitError::NotSent(_)) => {}
-            result => return result,
-        }
-    }
-    let refused = match socket.send_batch(batch) {
-        Err(CommitError::Messages(failures)) if failures.iter().any(|failure| failure.errno == Errno::EINVAL) => {
-            CommitError::Messages(failures)
-        }
-        result => return result,
-    };
-    match UserNamespace::of_network().map(|owner| socket.send_batch_from(&owner, batch)) {
-        None | Some(Err(CommitError::NotSent(_))) => Err(refused),
-        Some(result) => result,
     }
 }
 
@@ -93,6 +68,7 @@ pub(crate) fn check_each<'a>(
             let first = edits.len();
             // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
             list.and_then(|list| {
+                refusal::refuse_outside(&list)?;
                 edit::trial(&list).map_err(|error| refusal::unwritten(&error))?;
                 edits.extend(list);
                 Ok(first..edits.len())
@@ -102,7 +78,7 @@ pub(crate) fn check_each<'a>(
     let batch = edit::trial(&edits);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
-        (Ok(socket), Ok(batch)) if !edits.is_empty() => send(socket, &edits, batch).err(),
+        (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
         _ => None,
     };
     let outcome = |range: Result<Range<usize>, ModeError>| {

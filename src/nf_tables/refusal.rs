@@ -8,10 +8,10 @@ use nix::errno::Errno;
 
 use super::edit::{Edit, Unwritten};
 use crate::error::{self, Lack, ModeError, Privilege};
-use crate::netlink::user_namespace::{UserNamespace, owns_network};
+use crate::netlink::user_namespace::{is_known_to_be_outside, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
 use crate::rules::{Rule, TableFamily};
-use crate::wanted::{IdRange, Mode, owner};
+use crate::wanted::{IdRange, Mode, is_on_owner, owner};
 
 /// The socket could not be opened.
 pub(crate) fn no_socket(errno: Errno) -> ModeError {
@@ -152,16 +152,28 @@ pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeErr
     (!is_mapped(ids, map)).then(|| ModeError::UnmappedOwner { rule: rule(), ids })
 }
 
-/// The error about a rule that matches an owner and was refused, unless the network namespace is of the process's own
-/// user namespace. Where that which it belongs to can be entered, the rule came from there too. `shown` is the rule for
-/// people.
-pub(crate) fn foreign(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
-    let (ids, _) = owner(rule)?;
-    let rule = || shown.to_string();
-    if UserNamespace::enterable().is_some() {
-        return Some(ModeError::UnmappedOwner { rule: rule(), ids });
+/// The error about a rule that matches an owner and was refused, if the network namespace belongs to another user
+/// namespace. `shown` is the rule for people.
+fn foreign(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
+    let is_refused = is_on_owner(rule) && owns_network() == Some(false);
+    is_refused.then(|| ModeError::ForeignOwner(shown.to_string()))
+}
+
+/// Refuses what the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user namespace that
+/// the network namespace belongs to (`owner_check`, net/netfilter/xt_owner.c).
+pub(super) fn refuse_outside(edits: &[Edit<'_>]) -> Result<(), ModeError> {
+    if !is_known_to_be_outside() {
+        return Ok(());
     }
-    (owns_network() != Some(true)).then(|| ModeError::ForeignOwner(rule()))
+    for edit in edits {
+        if let Edit::AddRule(new) = edit
+            && new.is_of_xtables()
+            && is_on_owner(new.rule)
+        {
+            return Err(ModeError::ForeignOwner(edit.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The error about an edit that can't be written. Nothing has been sent.

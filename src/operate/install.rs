@@ -254,7 +254,7 @@ impl Install {
             Mode::Legacy => self.installed_commands(rulesets).and_then(|_| legacy::check(rulesets)),
             Mode::Nft | Mode::Native => try_out(mode, rulesets),
         };
-        tried.err().filter(Error::is_mended_by_another_mode)
+        tried.err().filter(|error| error.mode_instead(mode).is_some())
     }
 
     /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here
@@ -343,19 +343,21 @@ impl Work<'_, '_> {
     /// # Errors
     /// The same error, which no other mode mends.
     fn fallback(&self, mode: Mode, error: Error) -> Result<(Error, Mode), Error> {
-        let Some(next) = mode.fallback().filter(|_| !self.install.no_fallback) else {
+        if self.install.no_fallback {
             return Err(error);
-        };
-        match error {
+        }
+        let missing = match error {
+            // An earlier run has fallen back to where the rules are now.
             Error::InMode(_, ModeError::OtherBackend(other))
                 if self.install.falls_back(mode, other, &self.rulesets) =>
             {
-                // An earlier run has fallen back to where the rules are now.
-                let missing = self.install.lack(mode, &self.rulesets).unwrap_or(error);
-                Ok((missing, next))
+                self.install.lack(mode, &self.rulesets).unwrap_or(error)
             }
-            missing if missing.is_mended_by_another_mode() => Ok((missing, next)),
-            error => Err(error),
+            error => error,
+        };
+        match missing.mode_instead(mode) {
+            Some(next) => Ok((missing, next)),
+            None => Err(missing),
         }
     }
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::io::ErrorKind;
 
 use crate::backend::proc_of_thread;
-use crate::findings::neighbours::{NetworkOwner, Traces};
+use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 use crate::found::Device;
 use crate::netlink::route;
-use crate::netlink::user_namespace::{UserNamespace, owns_network};
+use crate::netlink::user_namespace::owns_network;
 
 /// The devices of the thread's network namespace.
 pub(super) fn devices() -> Vec<Device> {
@@ -25,7 +25,7 @@ pub(super) fn traces() -> Traces {
         version: read("/proc/version"),
         status: read(&format!("{thread}/status")),
         confinement: read(&format!("{thread}/attr/current")),
-        owner: owner(),
+        owns_network: owns_network(),
         networks: names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect(),
@@ -40,14 +40,5 @@ pub fn user_namespaces() -> UserNamespaces {
     UserNamespaces::of(
         maximum.ok().as_deref(),
         is_missing && fs::exists(format!("{thread}/ns/net")).unwrap_or_default(),
-        &fs::read_to_string(format!("{thread}/status")).unwrap_or_default(),
     )
-}
-
-fn owner() -> NetworkOwner {
-    match owns_network() {
-        Some(false) if UserNamespace::enterable().is_some() => NetworkOwner::Other,
-        Some(false) => NetworkOwner::Closed,
-        _ => NetworkOwner::Own,
-    }
 }

@@ -17,5 +17,5 @@ pub use self::direction::Direction;
 pub(crate) use self::draft::Draft;
 pub use self::mode::{Choice, Mode, NATIVE};
 pub use self::plan::plan;
-pub(crate) use self::ruleset::owner;
 pub use self::ruleset::{ChainName, Multiport, Purpose, Ruleset};
+pub(crate) use self::ruleset::{is_on_owner, owner};

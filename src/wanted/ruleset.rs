@@ -34,6 +34,11 @@ impl Ruleset {
         rules.map(|(_, rule)| rule)
     }
 
+    /// The rules of all chains.
+    pub(crate) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().map(|(_, rule)| rule)
+    }
+
     /// The nat table that holds exactly these rules, as nft and legacy mode make it.
     pub fn table(&self, subsystem: Subsystem) -> Table {
         let chains = Self::CHAINS.map(|chain| chain.holding(self.rules_of(chain).cloned().collect()));
@@ -130,6 +135,12 @@ impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// Whether a rule looks at users or groups.
+pub(crate) fn is_on_owner(rule: &Rule) -> bool {
+    let mut fields = rule.conditions.iter().filter_map(Condition::field);
+    fields.any(|field| matches!(field, Field::Uid | Field::Gid))
 }
 
 /// The users or groups that a rule matches, and the file with the user namespace's map of such ids

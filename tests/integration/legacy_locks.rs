@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use lab::network::{Namespace, ROOT};
+use lab::network::Namespace;
 
 use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
 
@@ -157,22 +157,6 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
             });
         }
     });
-}
-
-/// The kernel takes rules on owners only from the user namespace that the network namespace belongs to: rolling back
-/// too.
-#[test]
-fn what_fails_in_a_pod_with_users_of_its_own_is_rolled_back() {
-    let folder = Folder::new("half-foreign");
-    folder.wrap("ip6tables-legacy-restore", "REAL \"$@\"; exit 3");
-    let namespace = Namespace::of_user_namespace(200_000, ROOT);
-    install(&namespace, &format!("{} -w", chart()));
-    let before = saved(&namespace, "legacy");
-    assert!(before.contains("--uid-owner 2102 "), "{before}");
-    let refused = Run::new(&format!("{} --proxy-uid 7", chart())).commands_of(&folder);
-    let line = refused.lock_in(&folder).output(&namespace).last_line();
-    assert!(line.contains("rolled back") && !line.contains("NOT"), "{line}");
-    assert_eq!(saved(&namespace, "legacy"), before);
 }
 
 #[test]

@@ -369,8 +369,7 @@ fn other_programs_are_named() {
     let cilium = "Cilium is here (device cilium_";
     let report = detect(&namespace)["neighbours"].to_string();
     let text = install(&namespace, "detect");
-    let users =
-        "in a pod with hostUsers: false, from outside of it, nft and legacy\n            mode enter its user namespace";
+    let users = "a pod with hostUsers: false gets native mode from outside of it,\n            whichever is asked for";
     assert!(text.contains(&format!("users       {users}")), "{text}");
     for words in [istio, cilium, "kube-proxy is in nftables mode"] {
         assert!(report.contains(words), "{report}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lab::network::{DISTANT, Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 
-use crate::support::{Folder, Run, install, saved};
+use crate::support::{Folder, Run, install, saved, unfolded};
 
 const PROXY: Owner = Owner { uid: 2102, gid: 2102 };
 const PROXYS_GROUP: Owner = Owner { uid: 1000, gid: 2103 };
@@ -366,42 +366,66 @@ fn check_users_of_its_own(mesh: &Mesh, flags: &str, mode: &str) {
     }
 }
 
-/// A pod with `hostUsers: false`, from outside of it, as by the CNI plugin.
+/// A pod with `hostUsers: false`, from outside of it, by whoever has entered its network namespace before.
 #[test]
 fn in_a_pod_with_users_of_its_own() {
-    for (asked, mode) in [
-        ("nft", "nft"),
-        ("legacy", "legacy"),
-        ("native", "native"),
-        ("plain", "nft"),
-        ("auto", "nft"),
-    ] {
-        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009 --no-fallback");
-        let mesh = Mesh::of(Lab::around(Namespace::of_user_namespace(OUTSIDE, ROOT)), &flags);
-        check_users_of_its_own(&mesh, &flags, mode);
+    for asked in ["nft", "legacy", "native", "plain", "auto"] {
+        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009");
+        let mesh = Mesh::of(Lab::around(Namespace::of_user_namespace(OUTSIDE)), &flags);
+        check_users_of_its_own(&mesh, &flags, "native");
         let pod = &mesh.lab.pod;
-        if mode != "native" {
-            let rules = saved(pod, mode);
-            assert!(rules.contains("--uid-owner 2102 "), "{asked}: {rules}");
-        }
         let again = install(pod, &format!("-w -p {INBOUND} -o {OUTBOUND} {flags}"));
-        assert!(again.contains("nothing was changed"), "{asked}: {again}");
-        let report = install(pod, "detect");
+        assert!(
+            again.contains("installed already; nothing was changed"),
+            "{asked}: {again}"
+        );
+        let report = unfolded(&install(pod, "detect"));
         assert!(report.contains("belongs to another user namespace"), "{report}");
         install(pod, "uninstall -w");
         nothing_is_left(pod);
     }
 }
 
-/// The kernel takes milliseconds to refuse a batch.
+/// As by `--netns`. A process in the pod's user namespace could be looked into by whoever has capabilities there.
 #[test]
-fn no_batch_is_sent_that_the_kernel_refuses_in_a_pod_with_users_of_its_own() {
-    let pod = Namespace::of_user_namespace(OUTSIDE, ROOT);
-    let netns = pod.path();
-    let flags = format!("--iptables-mode nft -u 2102 -p {INBOUND} -o {OUTBOUND}");
-    let calls = Run::new(&format!("{flags} --netns {}", netns.display())).calls(&Namespace::new());
-    assert_eq!(calls.commits(), 1, "{}", calls.0);
-    assert!(saved(&pod, "nft").contains("--uid-owner 2102 "));
+fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
+    let folder = Folder::new("own-users-outside");
+    for asked in ["nft", "legacy", "native", "auto"] {
+        let pod = Namespace::of_user_namespace(OUTSIDE);
+        let flags = format!("-u 2102 -p {INBOUND} -o {OUTBOUND} --netns {}", pod.path().display());
+        let install = format!("--iptables-mode {asked} {flags}");
+        for line in [
+            install.clone(),
+            format!("{install} --replace-other-backend"),
+            format!("verify {install}"),
+            format!("uninstall --netns {}", pod.path().display()),
+        ] {
+            let calls = Run::new(&line).lock_in(&folder).calls(&Namespace::new());
+            let lines = || calls.0.lines();
+            let entered: Vec<&str> = lines().filter(|line| line.contains("setns(")).collect();
+            assert!(!entered.is_empty(), "{line}: {}", calls.0);
+            assert!(
+                entered.iter().all(|call| call.contains("CLONE_NEWNET")),
+                "{line}: {entered:?}"
+            );
+            let is_made = |line: &&str| ["clone(", "clone3(", "fork("].iter().any(|call| line.contains(call));
+            let processes = lines().filter(is_made).filter(|line| !line.contains("CLONE_THREAD"));
+            assert_eq!(processes.collect::<Vec<_>>(), [""; 0], "{line}");
+            // Nor is anything sent that the kernel takes milliseconds to refuse.
+            assert_eq!(calls.trials(), 0, "{line}: {}", calls.0);
+            if line == install {
+                assert_eq!(calls.commits(), 1, "{line}: {}", calls.0);
+            }
+        }
+        nothing_is_left(&pod);
+    }
+}
+
+/// A folder in which the pod's root may make files.
+fn folder_of_the_pods_root(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    std::os::unix::fs::chown(folder.path(), Some(OUTSIDE), Some(OUTSIDE)).unwrap();
+    folder
 }
 
 /// No chain of proxy-init's, and no rule on the proxy's user.
@@ -413,9 +437,7 @@ fn nothing_is_left(pod: &Namespace) {
 /// The same pod's init container, as the pod's root with few capabilities: it is in the pod's user namespace.
 #[test]
 fn in_an_init_container_of_a_pod_with_users_of_its_own() {
-    let folder = Folder::new("own-users");
-    // Of a folder that belongs to the pod's root.
-    std::os::unix::fs::chown(folder.path(), Some(OUTSIDE), Some(OUTSIDE)).unwrap();
+    let folder = folder_of_the_pods_root("own-users");
     folder.link_plain("legacy");
     for (asked, mode) in [
         ("nft", "nft"),
@@ -424,7 +446,7 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
         ("plain", "legacy"),
         ("auto", "nft"),
     ] {
-        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE, ROOT));
+        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE));
         let users = lab.pod.users().unwrap();
         let inside = |line: &str| {
             let few = "--bounding-set=-all,+net_admin,+net_raw";
@@ -461,55 +483,97 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
     }
 }
 
-/// Without the right to enter the user namespace, nft and legacy mode go on in native mode.
+/// Where a mode may not go on in another, it fails, and says why.
 #[test]
-fn in_a_pod_with_users_of_its_own_that_cannot_be_entered() {
-    for asked in ["nft", "legacy", "auto"] {
-        let stranger = Owner { uid: 4000, gid: 4000 };
-        let lab = Lab::around(Namespace::of_user_namespace(OUTSIDE, stranger));
-        let flags = format!("--iptables-mode {asked} -u 2102 --skip-gid 3000-3009");
-        let run = |line: String| Run::new(&line).root_without("sys_admin").output(&lab.pod);
-        if asked != "auto" {
-            let line = run(format!("-w -p {INBOUND} -o {OUTBOUND} {flags} --no-fallback")).last_line();
+fn no_mode_of_xtables_serves_a_pod_with_users_of_its_own_from_outside() {
+    let folder = Folder::new("own-users-no-fallback");
+    for asked in ["nft", "legacy"] {
+        let pod = Namespace::of_user_namespace(OUTSIDE);
+        let line = format!("-w -p {INBOUND} -o {OUTBOUND} --iptables-mode {asked} -u 2102 --no-fallback");
+        for netns in [String::new(), format!("--netns {}", pod.path().display())] {
+            let run = Run::new(&format!("{line} {netns}")).lock_in(&folder);
+            let line = match netns.is_empty() {
+                true => run.output(&pod).last_line(),
+                false => run.output(&Namespace::new()).last_line(),
+            };
             let words = format!("{asked} mode: nothing was changed: the kernel refuses");
             assert!(line.contains(&words) && line.contains("hostUsers: false"), "{line}");
+            nothing_is_left(&pod);
         }
-        if asked == "nft" {
-            // Where SIGCHLD is ignored, as a program inherits it, wait(2) doesn't tell how a child ended.
-            let line = format!("-w -p {INBOUND} -o {OUTBOUND} {flags} --no-fallback");
-            let ignoring = ["env", "--ignore-signal=CHLD"];
-            let run = Run::new(&line).root_without("sys_admin").under(ignoring);
-            let line = run.output(&lab.pod).last_line();
-            assert!(line.contains("hostUsers: false"), "{line}");
-        }
-        let said = run(format!("-w -p {INBOUND} -o {OUTBOUND} {flags}")).success();
-        assert!(said.contains("in native mode"), "{said}");
-        let said = run(format!("verify -p {INBOUND} -o {OUTBOUND} {flags}")).success();
-        assert!(said.starts_with("in place in native mode"), "{asked}: {said}");
-        check_users_of_its_own(
-            &Mesh::in_place(lab),
-            "--iptables-mode native -u 2102 --skip-gid 3000-3009",
-            "native",
-        );
     }
 }
 
-/// The process that sends the rules from in there takes its time, and how it ended can't be asked.
+/// Rules that the pod's own init container has made, as an older version's plugin did: from outside, what takes no rule on
+/// an owner can be done.
 #[test]
-fn what_is_sent_from_within_a_user_namespace_is_waited_for_even_without_wait() {
-    let pod = Namespace::of_user_namespace(OUTSIDE, ROOT);
-    let line = format!("--iptables-mode nft -p {INBOUND} -o {OUTBOUND} -u 2102 --no-fallback");
-    let slow = [
-        "strace",
-        "--follow-forks",
-        "--output=/dev/null",
-        "--trace=wait4,setns",
-        "--inject=wait4:error=EPERM",
-        "--inject=setns:delay_enter=300000",
-    ];
-    Run::new(&line).under(slow).output(&pod).success();
-    let said = Run::new("verify").output(&pod).success();
-    assert!(said.starts_with("in place in nft mode"), "{said}");
+fn what_was_installed_in_a_pod_with_users_of_its_own_is_served_from_outside() {
+    let folder = folder_of_the_pods_root("own-users-kept");
+    for mode in ["nft", "legacy"] {
+        let pod = Namespace::of_user_namespace(OUTSIDE);
+        let users = format!("--user={}", pod.users().unwrap().display());
+        let flags = format!("-p {INBOUND} -o {OUTBOUND} --iptables-mode {mode} -u 2102");
+        let outside = |line: &str| Run::new(line).lock_in(&folder).output(&pod);
+        let inside = |line: &str| {
+            let run = Run::new(line).lock_in(&folder).under(["nsenter", &users]);
+            run.output(&pod).success()
+        };
+        inside(&flags);
+        let before = saved(&pod, mode);
+        assert!(before.contains("--uid-owner 2102 "), "{before}");
+        // It is in place, and stays.
+        let said = outside(&format!("verify {flags}")).success();
+        assert!(said.starts_with(&format!("in place in {mode} mode")), "{said}");
+        let said = outside(&flags).success();
+        assert!(
+            said.contains(&format!("in {mode} mode for IPv4 and IPv6 were installed already")),
+            "{said}"
+        );
+        assert_eq!(saved(&pod, mode), before);
+        // Nothing is put beside it.
+        let line = outside(&flags.replace("2102", "7")).last_line();
+        assert!(
+            line.contains("holds proxy-init's rules already") && line.contains("hostUsers: false"),
+            "{line}"
+        );
+        assert_eq!(saved(&pod, mode), before);
+        // On request, it is replaced, or removed.
+        outside(&format!("{} --replace-other-backend", flags.replace("2102", "7"))).success();
+        let said = outside("verify").success();
+        assert!(
+            said.starts_with("in place in native mode") && said.contains("--proxy-uid 7"),
+            "{said}"
+        );
+        outside("uninstall").success();
+        nothing_is_left(&pod);
+        inside(&flags);
+        outside("uninstall").success();
+        nothing_is_left(&pod);
+    }
+}
+
+/// The kernel takes no legacy table with a rule on an owner from outside, whoever made that: the tables of both families
+/// stay, also where only one has such a rule.
+#[test]
+fn legacy_rules_beside_anothers_on_an_owner_can_be_removed_only_inside() {
+    let folder = folder_of_the_pods_root("own-users-beside");
+    let pod = Namespace::of_user_namespace(OUTSIDE);
+    let users = format!("--user={}", pod.users().unwrap().display());
+    let run = |line: &str| Run::new(line).lock_in(&folder);
+    let flags = format!("-p {INBOUND} -o {OUTBOUND} --iptables-mode legacy -u 2102");
+    run(&flags).under(["nsenter", &users]).output(&pod).success();
+    let lock = format!("env XTABLES_LOCKFILE={}", folder.join("lock").display());
+    let rule = "-A OUTPUT -m owner --uid-owner 9 -j RETURN";
+    pod.sh(&format!("nsenter {users} {lock} ip6tables-legacy -t nat {rule}"));
+    let before = saved(&pod, "legacy");
+    let line = run("uninstall").output(&pod).last_line();
+    assert!(
+        line.contains("--uid-owner 9 ") && line.contains("run proxy-init in the pod"),
+        "{line}"
+    );
+    assert_eq!(saved(&pod, "legacy"), before);
+    run("uninstall").under(["nsenter", &users]).output(&pod).success();
+    nothing_is_left(&pod);
+    assert!(saved(&pod, "legacy").contains(rule));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use lab::linkerd::Flags;
-use lab::network::{Namespace, ROOT};
+use lab::network::Namespace;
 use serde_json::{Value, json};
 
 use crate::support::{Finished, Folder, PLUGIN, Run, assert_untouched, by_annotations, linkerds, meshed, saved};
@@ -235,25 +235,46 @@ fn no_fallback_is_a_key_of_the_configuration() {
     assert_untouched(&pod);
 }
 
-/// With `hostUsers: false`, by the node's user.
+/// With `hostUsers: false`, by the node's user: native mode, and nothing of the plugin's is in the pod's user namespace,
+/// where the pod could look into it.
 #[test]
-fn a_pod_with_users_of_its_own_gets_rules_on_its_ids() {
-    for (mode, rules, rule) in [
-        ("nft", "iptables-nft-save -t nat", "--uid-owner 2102 "),
-        ("legacy", "iptables-legacy-save -t nat", "--uid-owner 2102 "),
-        ("native", "nft list table inet proxy-init", "meta skuid 2102 counter"),
-        ("auto", "iptables-nft-save -t nat", "--uid-owner 2102 "),
-    ] {
-        let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000, ROOT));
+fn a_pod_with_users_of_its_own_gets_native_mode_from_outside() {
+    let folder = Folder::new();
+    let trace = folder.path().join("trace");
+    let output = format!("--output={}", trace.display());
+    let strace = ["strace", "--follow-forks", "--trace=%process,setns", &output];
+    for mode in ["nft", "legacy", "native", "auto"] {
+        let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000));
         let mut configuration = meshed();
         configuration["linkerd"]["iptables-mode"] = mode.into();
         for verb in ["ADD", "ADD", "CHECK"] {
-            Run::new(verb, &configuration, pod.path()).output(&node).success();
+            let done = Run::new(verb, &configuration, pod.path()).under(&strace).output(&node);
+            done.success();
+            let reason = "the network namespace belongs to another user namespace";
+            let says_why = mode == "native" || done.stderr().contains(reason);
+            // Auto mode goes by the rules that are there.
+            assert!(
+                says_why || verb == "CHECK" || mode == "auto",
+                "{mode}: {}",
+                done.stderr()
+            );
+            let calls = std::fs::read_to_string(&trace).unwrap();
+            assert!(calls.contains("CLONE_NEWNET"), "{calls}");
+            assert!(!calls.contains("CLONE_NEWUSER"), "{mode} {verb}: {calls}");
+            let is_made = |line: &&str| ["clone(", "clone3(", "fork("].iter().any(|call| line.contains(call));
+            assert_eq!(calls.lines().filter(is_made).count(), 0, "{mode} {verb}: {calls}");
         }
         // The pod's own id.
-        let rules = pod.sh(rules);
-        assert!(rules.contains(rule), "{mode}: {rules}");
+        let rules = pod.sh("nft list ruleset");
+        assert!(rules.contains("meta skuid 2102 counter"), "{mode}: {rules}");
+        assert!(!saved(&pod, "legacy").contains("PROXY_INIT"), "{mode}");
     }
+    let mut configuration = meshed();
+    configuration["linkerd"]["no-fallback"] = true.into();
+    let (node, pod) = (Namespace::new(), Namespace::of_user_namespace(200_000));
+    let message = Run::new("ADD", &configuration, pod.path()).output(&node).error(100);
+    assert!(message.contains("use native mode"), "{message}");
+    assert_untouched(&pod);
 }
 
 #[test]
@@ -383,10 +404,7 @@ fn status_is_about_the_configuration_the_kubeconfig_and_the_kernel() {
     let mut talkative = meshed();
     talkative["log_level"] = "info".into();
     let line = status(&talkative).stderr();
-    for words in [
-        "rules in nft mode",
-        "hostUsers: false, from outside of it, nft and legacy mode enter",
-    ] {
+    for words in ["rules in nft mode", "hostUsers: false gets native mode from outside"] {
         assert!(line.contains(words), "{line}");
     }
 

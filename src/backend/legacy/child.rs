@@ -23,7 +23,6 @@ use nix::unistd::Pid;
 use super::environment::handed_on;
 use crate::netlink::privilege::keep;
 use crate::netlink::signals::keep_ended_children;
-use crate::netlink::user_namespace::UserNamespace;
 use crate::rules::Family;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
@@ -120,10 +119,8 @@ struct Started<'a> {
 /// `lock` is the locked file of the xtables lock. The commands inherit it, so that it stays locked until they have
 /// ended even if this process is killed.
 ///
-/// They run in the user namespace `within`, if there is one. While they start, `meanwhile` is run. None has anything to
-/// read before that has returned.
+/// While they start, `meanwhile` is run. None has anything to read before that has returned.
 pub(super) fn prepare<'a>(
-    within: Option<&UserNamespace>,
     restores: &[&'a Restore],
     lock: &File,
     meanwhile: impl FnOnce(),
@@ -132,7 +129,7 @@ pub(super) fn prepare<'a>(
     let deadline = Instant::now() + limit;
     let (mut commands, mut feeds) = (Vec::new(), Vec::new());
     for restore in restores {
-        let (command, feed) = fed(within, restore, lock).map_err(|error| (*restore, error.into()))?;
+        let (command, feed) = fed(restore, lock).map_err(|error| (*restore, error.into()))?;
         commands.push(command);
         feeds.push(feed);
     }
@@ -154,7 +151,7 @@ pub(super) fn prepare<'a>(
 }
 
 /// A restore command, and the feed of its input.
-fn fed(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
+fn fed(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
     let (stdin, feed) = Feed::new()?;
     let mut command = command(&restore.program);
     command
@@ -166,9 +163,6 @@ fn fed(within: Option<&UserNamespace>, restore: &Restore, lock: &File) -> io::Re
         .stdin(stdin)
         // Nothing is printed. A copy of the locked file keeps it locked.
         .stdout(lock.try_clone()?);
-    if let Some(owner) = within {
-        owner.start_within(&mut command, bits(NEEDED))?;
-    }
     Ok((command, feed))
 }
 

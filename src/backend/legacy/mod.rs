@@ -27,12 +27,12 @@ use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::netlink::signals::hold;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
-use crate::netlink::user_namespace::{UserNamespace, owns_network};
-use crate::nf_tables::refusal::{foreign, unmapped};
+use crate::netlink::user_namespace::owns_network;
+use crate::nf_tables::refusal::unmapped;
 use crate::rules::xtables::IptablesRule;
-use crate::rules::{Chain, Family, Name, Table};
+use crate::rules::{Chain, Family, Name, Rule, Table};
 use crate::wanted::restore::Input;
-use crate::wanted::{ChainName, Mode, Ruleset};
+use crate::wanted::{ChainName, Mode, Ruleset, is_on_owner};
 use crate::xt::Extension;
 
 /// How long the commands may take; they take milliseconds.
@@ -144,37 +144,15 @@ impl Legacy {
     /// Takes each family from what it holds to its ruleset, or to no rules of proxy-init's. Returns, for each family
     /// that was changed, its table as it was before; none: there was no table.
     fn change(&self, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
-        match self.change_from(None, rulesets) {
-            // A rule on an owner, of proxy-init's or another program's.
-            Err(
-                error @ (Error::CommandRefused { .. }
-                | Error::RolledBack { .. }
-                | Error::InMode(_, ModeError::ForeignOwner(_) | ModeError::UnmappedOwner { .. })),
-            ) => match UserNamespace::enterable() {
-                Some(owner) => self.change_from(Some(&owner), rulesets),
-                None => Err(error),
-            },
-            result => result,
-        }
-    }
-
-    /// As [`Legacy::change`]; `within` is the user namespace for the commands, if that is another.
-    fn change_from(&self, within: Option<&UserNamespace>, rulesets: &[Ruleset]) -> Result<Vec<Option<Table>>, Error> {
-        let lock = lock::take(self.wait)?;
-        let mut changes = Vec::new();
-        for family in Family::ALL {
-            let before = read::held(family).map_err(advise)?;
-            let input = input(rulesets, family, before.as_ref());
-            if !input.is_empty() {
-                let restore = Restore {
-                    family,
-                    program: self.commands.restore(family)?,
-                    input: input.uncommitted(),
-                };
-                changes.push(Change { restore, before });
+        if owns_network() == Some(false) {
+            // Before the lock is waited for, which nothing needs then.
+            for change in self.changes(rulesets)? {
+                refuse_on_owner(change.rules_afterwards(rulesets))?;
             }
         }
-        let prepared = prepare(within, &changes, &lock.0, rulesets);
+        let lock = lock::take(self.wait)?;
+        let changes = self.changes(rulesets)?;
+        let prepared = prepare(&changes, &lock.0, rulesets);
         // Between the two commits, or between one that fails and the rollback, the end of this process would leave one
         // family changed and the other not. A signal that asks for it waits.
         let _held = hold();
@@ -189,32 +167,41 @@ impl Legacy {
                 let unmapped = rules.find_map(|(_, rule)| unmapped(rule, &IptablesRule(rule)));
                 Err(match error {
                     // iptables-restore names the line of its COMMIT only. xt_owner refuses the rule.
-                    Error::CommandRefused { .. } => unmapped
-                        .map(in_mode)
-                        .or_else(|| lack(rulesets))
-                        .or_else(|| foreign_owner(rulesets))
-                        .unwrap_or(error),
+                    Error::CommandRefused { .. } => unmapped.map(in_mode).or_else(|| lack(rulesets)).unwrap_or(error),
                     _ => error,
                 })
             }
         }
     }
+
+    /// What is to be done in each family that isn't as it should be.
+    fn changes(&self, rulesets: &[Ruleset]) -> Result<Vec<Change>, Error> {
+        let mut changes = Vec::new();
+        for family in Family::ALL {
+            let before = read::held(family).map_err(advise)?;
+            let input = input(rulesets, family, before.as_ref());
+            if !input.is_empty() {
+                let restore = Restore {
+                    family,
+                    program: self.commands.restore(family)?,
+                    input: input.uncommitted(),
+                };
+                changes.push(Change { restore, before });
+            }
+        }
+        Ok(changes)
+    }
 }
 
 /// Starts the commands. On an error, tells at which family's change.
-fn prepare<'a>(
-    within: Option<&UserNamespace>,
-    changes: &'a [Change],
-    lock: &File,
-    rulesets: &[Ruleset],
-) -> Result<Prepared<'a>, (Family, Error)> {
+fn prepare<'a>(changes: &'a [Change], lock: &File, rulesets: &[Ruleset]) -> Result<Prepared<'a>, (Family, Error)> {
     let restores: Vec<_> = changes.iter().map(|change| &change.restore).collect();
     let load = || {
         if let (Some(ruleset), [_, _]) = (rulesets.first(), changes) {
             load_extensions(ruleset);
         }
     };
-    child::prepare(within, &restores, lock, load, LIMIT).map_err(of_family)
+    child::prepare(&restores, lock, load, LIMIT).map_err(of_family)
 }
 
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
@@ -260,19 +247,22 @@ fn load_extensions(ruleset: &Ruleset) {
 /// # Errors
 /// What it lacks, or why it can't be asked.
 pub(crate) fn check(rulesets: &[Ruleset]) -> Result<(), Error> {
+    if owns_network() == Some(false) {
+        refuse_on_owner(rulesets.iter().flat_map(Ruleset::all_rules))?;
+    }
     let families = rulesets.iter().map(|ruleset| ruleset.family);
     read::check_nat(families.filter(|&family| has_sockets(family)))?;
-    let foreign = || match owns_network() == Some(false) && UserNamespace::enterable().is_none() {
-        true => foreign_owner(rulesets),
-        false => None,
-    };
-    lack(rulesets).or_else(foreign).map_or(Ok(()), Err)
+    lack(rulesets).map_or(Ok(()), Err)
 }
 
-/// The error about the first rule on an owner, which xt_owner refuses in a network namespace of another user namespace.
-fn foreign_owner(rulesets: &[Ruleset]) -> Option<Error> {
-    let mut rules = rulesets.iter().flat_map(|ruleset| &ruleset.rules);
-    rules.find_map(|(_, rule)| foreign(rule, &IptablesRule(rule)).map(in_mode))
+/// Refuses a table with these rules if the kernel would, possibly in one family alone: from outside of the user
+/// namespace that the network namespace belongs to, it takes no table with a rule on an owner, whoever made the rule
+/// (`owner_check`, net/netfilter/xt_owner.c).
+fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), Error> {
+    match rules.find(|rule| is_on_owner(rule)) {
+        Some(rule) => Err(in_mode(ModeError::ForeignOwner(IptablesRule(rule).to_string()))),
+        None => Ok(()),
+    }
 }
 
 /// The error about the first rule for which the kernel lacks an extension.
@@ -305,6 +295,26 @@ struct Change {
     restore: Restore,
     /// What its table held; none: it was not there.
     before: Option<Held>,
+}
+
+impl Change {
+    /// The rules that the table has afterwards.
+    fn rules_afterwards<'a>(&'a self, rulesets: &'a [Ruleset]) -> impl Iterator<Item = &'a Rule> {
+        let is_of_family = |ruleset: &&Ruleset| ruleset.family == self.restore.family;
+        let wanted = rulesets.iter().filter(is_of_family).flat_map(Ruleset::all_rules);
+        let table = self.before.as_ref().map(|held| &held.table);
+        wanted.chain(table.into_iter().flat_map(rules_of_others))
+    }
+}
+
+/// The rules that neither are in a chain of proxy-init's nor lead to one.
+fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
+    let chains = table
+        .chains
+        .iter()
+        .filter(|chain| ChainName::own(&chain.name).is_none());
+    let rules = chains.flat_map(|chain| &chain.rules);
+    rules.filter(|rule| rule.leads_to(table).is_none())
 }
 
 /// After one family's change failed, rolls both back, and says what came of it.

@@ -1,7 +1,8 @@
 //! Pods with users of their own (`hostUsers: false`), with proxy-init as the init container, and with the plugin
 //! linkerd-cni.
 //!
-//! Their network namespaces belong to user namespaces of theirs, so that the plugin is outside of these.
+//! Their network namespaces belong to user namespaces of theirs. The plugin is outside of these, and installs in native
+//! mode, whichever mode is asked for.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,19 +21,18 @@ use crate::scenario::{Scenario, World};
 
 const NAME: &str = "own users";
 
-/// The plugin's modes, each with a network of its own, and the mode that it comes to; none for that of the node's
-/// iptables.
-const MODES: [(&str, &str, Option<&str>); 5] = [
-    ("nft", "own-users-nft", Some("nft")),
-    ("native", "own-users-native", Some("native")),
-    ("auto", "own-users-auto", Some("nft")),
-    ("legacy", "own-users-legacy", Some("legacy")),
-    ("plain", "own-users-plain", None),
+/// The plugin's modes, each with a network of its own.
+const MODES: [(&str, &str); 5] = [
+    ("nft", "own-users-nft"),
+    ("native", "own-users-native"),
+    ("auto", "own-users-auto"),
+    ("legacy", "own-users-legacy"),
+    ("plain", "own-users-plain"),
 ];
 
 /// The plugin in each mode, by annotations.
 pub(crate) fn networks() -> impl Iterator<Item = Network> {
-    MODES.iter().map(|&(mode, name, _)| {
+    MODES.iter().map(|&(mode, name)| {
         let mut entry = cni::by_annotations();
         entry["linkerd"]["iptables-mode"] = json!(mode);
         Network {
@@ -53,9 +53,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             }));
         }
     }
-    for (mode, network, becomes) in MODES {
+    for (mode, network) in MODES {
         let name = format!("{NAME}, cni, mode {mode}");
-        scenarios.push(Scenario::new(name, move |world| by_plugin(world, network, becomes)));
+        scenarios.push(Scenario::new(name, move |world| by_plugin(world, network)));
     }
     scenarios
 }
@@ -89,19 +89,9 @@ fn belongs_to_others(pod: &Pod<'_>) -> Result<()> {
     Ok(())
 }
 
-fn by_plugin(world: &World<'_>, network: &str, becomes: Option<&str>) -> Result<String> {
-    let becomes = match becomes {
-        Some(mode) => mode,
-        None => {
-            // iptables-restore v1.8.9 (nf_tables)
-            let said = Command::new("iptables-restore").arg("--version").read()?;
-            if said.contains("(nf_tables)") { "nft" } else { "legacy" }
-        }
-    };
+fn by_plugin(world: &World<'_>, network: &str) -> Result<String> {
     let pod = pod(world, network)?;
-    init::in_the_mesh(world, &pod, becomes)?;
+    init::in_the_mesh(world, &pod, "native")?;
     pod.remove()?;
-    Ok(format!(
-        "its rules are in {becomes} mode, and connections go to the proxy in both directions"
-    ))
+    Ok("its rules are in native mode, and connections go to the proxy in both directions".to_owned())
 }
