@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
 use kube::{Api, Client, Config, Error};
@@ -88,43 +87,6 @@ impl Server {
         }
         Ok(ports)
     }
-
-    /// What it says of the agent's own objects, within some seconds.
-    pub async fn fate(&self) -> Fate {
-        let asked = tokio::time::timeout(PATIENCE, self.ask()).await;
-        asked.unwrap_or(Fate::Unknown)
-    }
-
-    async fn ask(&self) -> Fate {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = namespaces.get(&self.namespace).await;
-        match namespace.map(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
-            Ok(true) => return Fate::Uninstalled("its namespace is being deleted"),
-            Ok(false) => {}
-            Err(error) if refused(&error) => return Fate::Refused,
-            Err(_) => return Fate::Unknown,
-        }
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let pod = match pods.get(&self.pod).await {
-            Ok(pod) => pod,
-            Err(error) if refused(&error) => return Fate::Refused,
-            Err(_) => return Fate::Unknown,
-        };
-        let owners = pod.metadata.owner_references.unwrap_or_default();
-        let Some(owner) = owners.into_iter().find(|owner| owner.kind == "DaemonSet") else {
-            return Fate::Silent;
-        };
-        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
-        match sets.get(&owner.name).await.map(|set| set.metadata) {
-            Ok(set) if set.deletion_timestamp.is_some() => Fate::Uninstalled("its DaemonSet is being deleted"),
-            // One of the same name that is another one is there to stay, too.
-            Ok(_) => Fate::Stays,
-            Err(Error::Api(status)) if status.code == 404 => Fate::Uninstalled("its DaemonSet is gone"),
-            // The role in Linkerd's chart doesn't allow to ask.
-            Err(error) if refused(&error) => Fate::Silent,
-            Err(_) => Fate::Unknown,
-        }
-    }
 }
 
 /// An answer, if it comes in time.
@@ -132,61 +94,5 @@ async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T,
     match timeout(PATIENCE, request).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("the API server did not answer within {} s", PATIENCE.as_secs())),
-    }
-}
-
-fn refused(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if [401, 403].contains(&status.code))
-}
-
-/// What becomes of the agent, as far as the API server tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// Its DaemonSet is there: another agent follows.
-    Stays,
-    /// It is being uninstalled, and this is how that shows.
-    Uninstalled(&'static str),
-    /// The API server refuses what the agent's role allowed before.
-    Refused,
-    /// It answers, and nothing of it tells.
-    Silent,
-    /// It doesn't answer.
-    Unknown,
-}
-
-impl Fate {
-    /// Whether the plugin is to be removed, and why; `was_allowed` is whether the API server answered the same
-    /// questions earlier.
-    ///
-    /// Uninstalling Linkerd's chart deletes the role with the DaemonSet. A plugin whose requests are refused can set up
-    /// no pod of the node, meshed or not, so nothing is lost with it.
-    pub fn removes(self, was_allowed: bool) -> Option<&'static str> {
-        match self {
-            Self::Uninstalled(reason) => Some(reason),
-            Self::Refused if was_allowed => Some("its role is gone"),
-            Self::Refused | Self::Stays | Self::Silent | Self::Unknown => None,
-        }
-    }
-
-    /// Whether the agent's role allows to ask.
-    pub fn is_answer(self) -> bool {
-        !matches!(self, Self::Refused | Self::Unknown)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn in_doubt_the_plugin_stays() {
-        for was_allowed in [false, true] {
-            assert_eq!(Fate::Stays.removes(was_allowed), None);
-            assert_eq!(Fate::Unknown.removes(was_allowed), None);
-            assert_eq!(Fate::Silent.removes(was_allowed), None);
-            assert_eq!(Fate::Uninstalled("x").removes(was_allowed), Some("x"));
-        }
-        assert_eq!(Fate::Refused.removes(false), None);
-        assert!(Fate::Refused.removes(true).is_some());
     }
 }

@@ -11,11 +11,12 @@ use kube::runtime::events::EventType;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::admin::Health;
 use crate::api::Server;
 use crate::events::{self, Events};
+use crate::fate::{Fate, Own};
 use crate::keeper::{Counts, Keeper, State};
 use crate::plugin_log::PluginLog;
 use crate::settings::{OnExit, Paths, Settings};
@@ -24,9 +25,6 @@ use crate::watch::Watch;
 
 /// Whoever writes several files at once is waited for that long.
 const SETTLE: Duration = Duration::from_millis(50);
-
-/// How long after the API server didn't answer it is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// How long after a pass the next one comes where the kernel doesn't say what changes.
 const UNWATCHED: Duration = Duration::from_secs(1);
@@ -50,16 +48,15 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
         .as_ref()
         .map(|folder| PluginLog::new(&folder.here));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
-    let was_allowed = {
+    let own = server.map(Own::new);
+    let mut watched = pin!(async {
+        match &own {
+            Some(own) => own.watch().await,
+            None => pending().await,
+        }
+    });
+    {
         let mut stopped = pin!(stopped()?);
-        // Whether the API server answers the agent is found out before it matters.
-        let mut answered = pin!(async {
-            let Some(server) = server else { return pending().await };
-            while !server.fate().await.is_answer() {
-                sleep(ASK_AGAIN).await;
-            }
-        });
-        let mut was_allowed = false;
         let asks = status::can_be_asked();
         if !asks {
             info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
@@ -109,10 +106,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             last.tell(&state, keeper.counts, ready, health);
             tokio::select! {
                 () = &mut stopped => break,
-                () = &mut answered, if !was_allowed => {
-                    was_allowed = true;
-                    debug!("the API server answers what it will be asked when the agent ends");
-                }
+                never = &mut watched => match never {},
                 changed = timeout(again, changed(&watch)) => {
                     if let Ok(Err(error)) = changed {
                         warn!("inotify: {error}");
@@ -122,24 +116,37 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
                 }
             }
         }
-        was_allowed
-    };
-    health.ready.send_replace(false);
-    let removes = match settings.on_exit {
-        OnExit::Keep => None,
-        OnExit::Remove => Some("of --on-exit remove"),
-        OnExit::Auto => match server {
-            Some(server) => server.fate().await.removes(was_allowed),
-            None => None,
-        },
-    };
-    if let Some(reason) = removes {
-        info!("the plugin is being removed from the node, because {reason}");
     }
-    if let Some(log) = plugin_log.filter(|_| removes.is_some()) {
+    health.ready.send_replace(false);
+    let removes = match (settings.on_exit, &own) {
+        (OnExit::Keep, _) | (OnExit::Auto, None) => false,
+        (OnExit::Remove, _) => {
+            info!("the plugin is being removed from the node, because of --on-exit remove");
+            true
+        }
+        (OnExit::Auto, Some(own)) => {
+            let fate = tokio::select! {
+                biased;
+                never = &mut watched => match never {},
+                fate = own.fate() => fate,
+            };
+            match fate {
+                Fate::Wanted => false,
+                Fate::Unwanted(reason) => {
+                    info!("the plugin is being removed from the node, because {reason}");
+                    true
+                }
+                Fate::Unknown(reason) => {
+                    info!("whether another agent follows is not known: {reason}");
+                    false
+                }
+            }
+        }
+    };
+    if let Some(log) = plugin_log.filter(|_| removes) {
         log.remove();
     }
-    keeper.leave(removes.is_some())
+    keeper.leave(removes)
 }
 
 /// Holds SIGTERM and SIGINT back until [`stopped`] takes them. A signal that comes while its handler is being installed

@@ -5,7 +5,7 @@
 //! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
 //! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
 //! agent, [`netns`] finds its network namespace, and [`rules`] asks the plugin's own code what is to be there, and
-//! looks. [`plugin_log`] shows what the plugin says.
+//! looks. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the agent does.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -17,6 +17,7 @@ pub mod admin;
 pub mod api;
 pub mod conflist;
 pub mod events;
+pub mod fate;
 pub mod folder;
 pub mod hook;
 pub mod install;

@@ -1,5 +1,6 @@
 //! A double of Kubernetes' API server: HTTPS with a certificate of its own authority, the objects that a test gives it,
-//! and the failures that a test plans. Pods can be listed, watched and deleted, nodes patched, and events published.
+//! and the failures that a test plans. Pods can be listed, watched and deleted, namespaces listed and watched, nodes
+//! patched, and events published.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read as _, Write};
@@ -44,11 +45,15 @@ struct State {
     plans: VecDeque<Plan>,
     /// What all further requests get once `plans` are used up.
     for_ever: Option<Plan>,
+    /// What requests for these paths get before that.
+    of_paths: BTreeMap<String, Plan>,
     requests: Vec<String>,
     lists: Vec<String>,
     connections: usize,
     /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
     changes: Vec<(&'static str, Value)>,
+    /// The namespaces of the last list of them, after which a watch goes on.
+    listed: BTreeMap<String, Value>,
     notes: Vec<Value>,
     deletions: Vec<(String, Value)>,
 }
@@ -177,6 +182,7 @@ impl ApiServer {
             self.shared.1.notify_all();
         } else {
             state.objects.insert(path, object);
+            self.shared.1.notify_all();
         }
     }
 
@@ -190,6 +196,7 @@ impl ApiServer {
                 self.shared.1.notify_all();
             } else {
                 state.objects.remove(&path);
+                self.shared.1.notify_all();
             }
         }
     }
@@ -226,6 +233,11 @@ impl ApiServer {
     /// Plans what happens to every request from here on.
     pub fn plan_for_ever(&self, plan: Option<Plan>) {
         self.state().for_ever = plan;
+    }
+
+    /// Plans what happens to every request for an object, by a path as [`ApiServer::add`] takes it, from here on.
+    pub fn plan_for(&self, path: &str, plan: Plan) {
+        self.state().of_paths.insert(full(path), plan);
     }
 
     /// Takes this token only.
@@ -370,6 +382,28 @@ impl State {
         self.objects.get(path).cloned().or_else(of_set)
     }
 
+    /// The namespaces that were asked for, by their paths.
+    fn namespaces(&self, request: &Request) -> BTreeMap<String, Value> {
+        let name = request
+            .parameter("fieldSelector")
+            .map(|selector| selector.replace("%3D", "="));
+        let is_asked_for = |path: &str| {
+            let found = path.strip_prefix(NAMESPACES).and_then(|rest| rest.strip_prefix('/'));
+            let found = found.filter(|found| !found.contains('/'));
+            found.is_some_and(|found| {
+                name.as_ref()
+                    .is_none_or(|name| *name == format!("metadata.name={found}"))
+            })
+        };
+        let objects = self.objects.iter().filter(|(path, _)| is_asked_for(path));
+        let mut namespaces: BTreeMap<String, Value> =
+            objects.map(|(path, object)| (path.clone(), object.clone())).collect();
+        for namespace in namespaces.values_mut() {
+            namespace["metadata"]["resourceVersion"] = "1".into();
+        }
+        namespaces
+    }
+
     /// The answer's status and body.
     fn answer(&mut self, request: &Request, changed: &Condvar) -> (u16, Value) {
         let failure = |status: u16| (status, status_object(status));
@@ -385,7 +419,18 @@ impl State {
                     json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items}),
                 )
             }
-            "GET" => self.object(path).map_or_else(|| failure(404), |object| (200, object)),
+            "GET" if path == NAMESPACES => {
+                self.listed = self.namespaces(request);
+                let items: Vec<&Value> = self.listed.values().collect();
+                let metadata = json!({"resourceVersion": "1"});
+                (
+                    200,
+                    json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": metadata, "items": items}),
+                )
+            }
+            "GET" => self
+                .object(path)
+                .map_or_else(|| (404, not_found(path)), |object| (200, object)),
             "POST" | "PATCH" if path.starts_with("/apis/events.k8s.io/v1/namespaces/") => {
                 self.notes.push(request.body.clone());
                 (if request.method == "POST" { 201 } else { 200 }, request.body.clone())
@@ -421,6 +466,8 @@ impl State {
 
 /// The pods of all namespaces.
 const PODS: &str = "/api/v1/pods";
+/// All namespaces.
+const NAMESPACES: &str = "/api/v1/namespaces";
 
 struct Request {
     method: String,
@@ -501,7 +548,8 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
     let mut stream = BufReader::new(StreamOwned::new(ServerConnection::new(tls).ok()?, stream));
     loop {
         let request = Request::read(&mut stream)?;
-        let plan = next_plan(state, |_| true);
+        let of_path = state.lock().unwrap().of_paths.get(&request.path).cloned();
+        let plan = of_path.or_else(|| next_plan(state, |_| true));
         let mut answer = |status: u16, headers: &str, body: &str| {
             let length = body.len();
             let text = format!(
@@ -554,6 +602,10 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
             return watch(stream.get_mut(), &request, shared);
         }
+        if request.path == NAMESPACES && request.parameter("watch") == Some("true") {
+            stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
+            return watch_namespaces(stream.get_mut(), &request, shared);
+        }
         let (status, body) = state.lock().unwrap().answer(&request, changed);
         if status != 200 {
             answer(status, "", &body.to_string())?;
@@ -601,6 +653,34 @@ fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) 
     }
 }
 
+/// Sends every change of a namespace that was asked for, from the last list on, until the client goes away.
+fn watch_namespaces(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
+    let mut sent = state.lock().unwrap().listed.clone();
+    loop {
+        let (state, _) = changed
+            .wait_timeout_while(state.lock().unwrap(), Duration::from_millis(200), |it| {
+                it.namespaces(request) == sent
+            })
+            .unwrap();
+        let now = state.namespaces(request);
+        drop(state);
+        let gone = sent.iter().filter(|(path, _)| !now.contains_key(*path));
+        let mut events: Vec<Value> = gone.map(|(_, it)| json!({"type": "DELETED", "object": it})).collect();
+        for (path, object) in &now {
+            match sent.get(path) {
+                Some(before) if before == object => {}
+                Some(_) => events.push(json!({"type": "MODIFIED", "object": object})),
+                None => events.push(json!({"type": "ADDED", "object": object})),
+            }
+        }
+        for event in events {
+            stream.write_all(chunk(&format!("{event}\n")).as_bytes()).ok()?;
+        }
+        stream.flush().ok()?;
+        sent = now;
+    }
+}
+
 fn next_plan(state: &Mutex<State>, wanted: impl Fn(&Plan) -> bool) -> Option<Plan> {
     let mut state = state.lock().unwrap();
     if state.plans.front().is_some_and(&wanted) {
@@ -614,8 +694,32 @@ fn next_plan(state: &Mutex<State>, wanted: impl Fn(&Plan) -> bool) -> Option<Pla
 
 /// As the API server words its failures.
 fn status_object(code: u16) -> Value {
+    let reason = match code {
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        429 => "TooManyRequests",
+        _ => "InternalError",
+    };
     json!({
-        "apiVersion": "v1", "kind": "Status", "status": "Failure", "metadata": {}, "code": code,
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "metadata": {}, "code": code, "reason": reason,
         "message": format!("the double's words for {code}"),
     })
+}
+
+/// As the API server says that it has no such object: which one is in the details (`NewNotFound` in
+/// apimachinery/pkg/api/errors/errors.go).
+fn not_found(path: &str) -> Value {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let [.., kind, name] = parts[..] else {
+        return status_object(404);
+    };
+    let mut status = status_object(404);
+    status["details"] = json!({"kind": kind, "name": name});
+    if let ["apis", group, ..] = parts[..] {
+        status["details"]["group"] = json!(group);
+    }
+    status
 }

@@ -33,20 +33,32 @@ impl Cluster {
                 json!({"metadata": {"name": namespace}}),
             );
         }
-        server.add(SET, json!({"metadata": {"name": "linkerd-cni", "uid": "set"}}));
+        let pods = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "containers": [{"name": "agent"}]});
+        server.add(
+            SET,
+            json!({"metadata": {"name": "linkerd-cni", "uid": "set"}, "spec": {
+                "selector": {"matchLabels": {"k8s-app": "linkerd-cni"}}, "template": {"spec": pods}}}),
+        );
         server.add(
             "namespaces/linkerd-cni/pods/agent",
             json!({"metadata": {"name": "agent", "namespace": "linkerd-cni", "uid": "agent-0", "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set"}]}}),
+                {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "linkerd-cni", "uid": "set", "controller": true}]},
+                "spec": {"nodeName": "node-1", "containers": [{"name": "agent"}]}}),
         );
-        Self {
+        let cluster = Self {
             port: server.address().port(),
             server: Arc::new(server),
-        }
+        };
+        cluster.taint(&json!([]));
+        cluster
     }
 
     pub(crate) fn add(&self, path: &str, object: Value) {
         self.server.add(path, object);
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        self.server.remove(path);
     }
 
     /// The agents' DaemonSet is gone.
@@ -54,14 +66,44 @@ impl Cluster {
         self.server.remove(SET);
     }
 
-    /// Everything is answered with 403.
-    pub(crate) fn refuse(&self) {
-        self.server.plan_for_ever(Some(Plan::Answer(403, "")));
+    /// The agents' DaemonSet changes.
+    pub(crate) fn daemon_set(&self, change: impl FnOnce(&mut Value)) {
+        let mut set = self.server.object(SET).unwrap();
+        change(&mut set);
+        self.server.add(SET, set);
+    }
+
+    /// So does what it makes its pods of.
+    pub(crate) fn pods_of_daemon_set(&self, change: impl FnOnce(&mut Value)) {
+        self.daemon_set(|set| change(&mut set["spec"]["template"]["spec"]));
+    }
+
+    /// To which nodes its pods have to go.
+    pub(crate) fn affinity(&self, terms: &Value) {
+        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        self.pods_of_daemon_set(|pods| pods["affinity"] = json!({"nodeAffinity": required}));
+    }
+
+    /// The agents' namespace is being deleted, and whoever watches it has been told.
+    pub(crate) fn end_namespace(&self) {
+        let metadata = json!({"name": "linkerd-cni", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        self.server.add("namespaces/linkerd-cni", json!({"metadata": metadata}));
+        std::thread::sleep(std::time::Duration::from_secs(2));
+    }
+
+    /// Everything is answered so from here on, but for watches that there are.
+    pub(crate) fn answer_all(&self, plan: Plan) {
+        self.server.plan_for_ever(Some(plan));
+    }
+
+    /// Whoever asks for the agents' DaemonSet is answered so from here on.
+    pub(crate) fn answer_for_daemon_set(&self, plan: Plan) {
+        self.server.plan_for(SET, plan);
     }
 
     /// Nothing is answered any more.
     pub(crate) fn go_silent(&self) {
-        self.server.plan_for_ever(Some(Plan::Hang));
+        self.answer_all(Plan::Hang);
     }
 
     /// A meshed pod of the namespace shop on the node: new, or changed.
@@ -99,7 +141,8 @@ impl Cluster {
 
     /// The node, with these taints.
     pub(crate) fn taint(&self, taints: &Value) {
-        let metadata = json!({"name": "node-1", "resourceVersion": "7"});
+        let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "node-1"});
+        let metadata = json!({"name": "node-1", "resourceVersion": "7", "labels": labels});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24", "taints": taints},
             "status": {"conditions": []}});
         self.server.add("nodes/node-1", node);
@@ -166,4 +209,13 @@ impl Drop for Sandbox {
         let _ = fs::remove_dir(&self.cgroup);
         let _ = fs::remove_dir(self.cgroup.parent().unwrap());
     }
+}
+
+/// As the API server says that it has no such object.
+pub(crate) fn not_found(kind: &str, name: &str) -> Plan {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": format!("{kind} {name:?} not found"), "details": {"name": name, "kind": kind, "group": "apps"},
+    });
+    Plan::Failure(404, status.to_string())
 }

@@ -7,12 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
+use lab::api_double::Plan;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, not_found};
 use crate::node::{CALICO, KUBECONFIG, Node, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
+
+/// How long a watch may take to tell of a change, before nothing answers any more.
+const SEEN: Duration = Duration::from_secs(2);
 
 /// Runs `work` while another thread sees that no configuration ever names a program or a kubeconfig that isn't there.
 pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
@@ -203,40 +208,162 @@ fn the_last_agent_takes_everything_along_before_it_has_noticed_that_it_is_the_la
     }
 }
 
+/// When an object was deleted.
+const WHEN: &str = "2026-01-01T00:00:00Z";
+
+/// An agent that a cluster's DaemonSet has put on a node, until it has installed the plugin and knows its namespace; then the
+/// cluster changes, and the agent is told to end. What it said, and whether the node is as it was before.
+fn ended(change: impl FnOnce(&Cluster)) -> (String, bool) {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let before = node.tree();
+    let cluster = Cluster::start(&node);
+    let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--log-level", "debug"]);
+    node.until_installed("10-calico.conflist");
+    until("it watches its namespace", || agent.says("its namespace is watched"));
+    change(&cluster);
+    let said = agent.terminate();
+    let is_removed = node.tree() == before;
+    let types = node.types("10-calico.conflist").unwrap();
+    assert_eq!(types.len(), if is_removed { 1 } else { 2 }, "{types:?}: {said}");
+    assert!(is_removed || node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists());
+    (said, is_removed)
+}
+
+/// A change of a cluster, in words.
+type Change = (&'static str, fn(&Cluster));
+
 #[test]
-fn whether_it_is_an_update_or_the_end_is_what_the_api_server_says() {
-    for (case, is_removed) in [
-        ("update", false),
-        ("set gone", true),
-        ("namespace going", true),
-        ("role gone", true),
-        ("away", false),
-    ] {
-        let node = Node::new();
-        node.write("10-calico.conflist", CALICO);
-        let before = node.tree();
-        let cluster = Cluster::start(&node);
-        let agent = node.agent_of(&cluster, "linkerd2-cni-install", &["--log-level", "debug"]);
-        node.until_installed("10-calico.conflist");
-        until("it knows that it may ask", || agent.says("the API server answers"));
-        match case {
-            "set gone" => cluster.remove_daemon_set(),
-            "namespace going" => cluster.add(
-                "namespaces/linkerd-cni",
-                serde_json::json!({"metadata": {"name": "linkerd-cni", "deletionTimestamp": "2026-01-01T00:00:00Z"}}),
-            ),
-            "role gone" => cluster.refuse(),
-            "away" => cluster.go_silent(),
-            _ => {}
+fn the_plugin_goes_if_the_api_server_says_for_certain_that_no_agent_follows() {
+    let cases: [Change; 10] = [
+        ("the DaemonSet is gone", |cluster| cluster.remove_daemon_set()),
+        ("the DaemonSet is being deleted", |cluster| {
+            cluster.daemon_set(|set| set["metadata"]["deletionTimestamp"] = json!(WHEN));
+        }),
+        ("the namespace is being deleted", Cluster::end_namespace),
+        // kubectl delete --kustomize deletes the namespace first, and then the account and its roles.
+        ("the namespace is being deleted, and the role is gone", |cluster| {
+            cluster.end_namespace();
+            cluster.answer_all(Plan::Answer(403, ""));
+        }),
+        ("the namespace is being deleted, and the account is gone", |cluster| {
+            cluster.end_namespace();
+            cluster.answer_all(Plan::Answer(401, ""));
+        }),
+        ("the namespace is gone, and nothing answers", |cluster| {
+            cluster.remove("namespaces/linkerd-cni");
+            sleep(SEEN);
+            cluster.go_silent();
+        }),
+        ("the DaemonSet is for another node", |cluster| {
+            cluster.pods_of_daemon_set(|pods| pods["nodeName"] = json!("node-2"));
+        }),
+        ("the DaemonSet selects nodes by a label that there isn't", |cluster| {
+            cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["non-existing"] = json!("true"));
+        }),
+        ("the DaemonSet selects nodes by another value", |cluster| {
+            cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["kubernetes.io/os"] = json!("windows"));
+        }),
+        ("the DaemonSet's affinity is to other nodes", |cluster| {
+            cluster.affinity(&json!([{"matchExpressions": [{"key": "canary", "operator": "Exists"}]}]));
+        }),
+    ];
+    thread::scope(|scope| {
+        for (case, change) in cases {
+            scope.spawn(move || {
+                let (said, is_removed) = ended(change);
+                assert!(is_removed, "{case}: {said}");
+                assert!(
+                    said.contains("the plugin is being removed from the node, because"),
+                    "{case}: {said}"
+                );
+            });
         }
-        let said = agent.terminate();
-        assert_eq!(node.tree() == before, is_removed, "{case}: {said}");
-        assert_eq!(
-            node.types("10-calico.conflist").unwrap().len(),
-            if is_removed { 1 } else { 2 },
-            "{case}"
-        );
-    }
+    });
+}
+
+#[test]
+fn in_doubt_the_plugin_stays() {
+    let cases: [Change; 22] = [
+        ("an update", |_| ()),
+        ("the role is gone", |cluster| cluster.answer_all(Plan::Answer(403, ""))),
+        ("the account was made anew, or its key was rotated", |cluster| {
+            cluster.answer_all(Plan::Answer(401, ""));
+        }),
+        ("the agent was force-deleted", |cluster| {
+            cluster.remove("namespaces/linkerd-cni/pods/agent");
+        }),
+        ("another pod of its name", |cluster| {
+            cluster.add(
+                "namespaces/linkerd-cni/pods/agent",
+                json!({"metadata": {"name": "agent"}}),
+            );
+        }),
+        ("another DaemonSet of its name", |cluster| {
+            cluster.daemon_set(|set| set["metadata"]["uid"] = json!("another"));
+        }),
+        ("nothing answers", Cluster::go_silent),
+        ("an error", |cluster| cluster.answer_all(Plan::Answer(500, ""))),
+        ("a proxy's 404", |cluster| {
+            cluster.answer_for_daemon_set(Plan::Failure(404, "<html>404 Not Found</html>".to_owned()));
+        }),
+        ("404 of a path that there isn't", |cluster| {
+            cluster.answer_for_daemon_set(Plan::Answer(404, ""));
+        }),
+        ("404 of something else", |cluster| {
+            cluster.answer_for_daemon_set(not_found("pods", "linkerd-cni"));
+        }),
+        ("404 of another object", |cluster| {
+            cluster.answer_for_daemon_set(not_found("daemonsets", "another"));
+        }),
+        ("everything is gone, to a proxy", |cluster| {
+            cluster.answer_all(Plan::Failure(404, "<html>404 Not Found</html>".to_owned()));
+        }),
+        ("an empty answer", |cluster| {
+            cluster.answer_for_daemon_set(Plan::Body("{}".to_owned()))
+        }),
+        ("another object", |cluster| {
+            let other =
+                json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x", "deletionTimestamp": WHEN}});
+            cluster.answer_all(Plan::Body(other.to_string()));
+        }),
+        ("another DaemonSet", |cluster| {
+            let other = json!({"metadata": {"name": "another", "deletionTimestamp": WHEN}});
+            cluster.answer_for_daemon_set(Plan::Body(other.to_string()));
+        }),
+        ("another namespace is being deleted", |cluster| {
+            cluster.add(
+                "namespaces/shop",
+                json!({"metadata": {"name": "shop", "deletionTimestamp": WHEN}}),
+            );
+        }),
+        ("the node may not be read", |cluster| cluster.remove("nodes/node-1")),
+        ("a node without labels", |cluster| {
+            cluster.add("nodes/node-1", json!({"metadata": {"name": "node-1"}}));
+            cluster.pods_of_daemon_set(|pods| pods["nodeSelector"]["non-existing"] = json!("true"));
+        }),
+        ("an affinity that isn't understood", |cluster| {
+            cluster
+                .affinity(&json!([{"matchExpressions": [{"key": "canary", "operator": "Matches", "values": ["x"]}]}]));
+        }),
+        ("an affinity to this node and to others", |cluster| {
+            cluster.affinity(&json!([
+                {"matchExpressions": [{"key": "canary", "operator": "Exists"}]},
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
+            ]));
+        }),
+        ("a taint that keeps pods away", |cluster| {
+            cluster.taint(&json!([{"key": "x", "effect": "NoExecute"}]));
+        }),
+    ];
+    thread::scope(|scope| {
+        for (case, change) in cases {
+            scope.spawn(move || {
+                let (said, is_removed) = ended(change);
+                assert!(!is_removed, "{case}: {said}");
+            });
+        }
+    });
 }
 
 #[test]

@@ -44,8 +44,9 @@ fn the_taint_goes_once_the_node_is_ready_and_nothing_else_does() {
 fn a_taint_that_cannot_be_removed_is_said_once_and_tried_again() {
     let node = Node::new();
     node.write("10-calico.conflist", CALICO);
-    // There is no such node yet.
     let cluster = Cluster::start(&node);
+    // There is no such node yet.
+    cluster.remove("nodes/node-1");
     let agent = node.agent_of(&cluster, "linkerd-cni-agent", &["--remove-taint", TAINT]);
     node.until_installed("10-calico.conflist");
     thread::sleep(Duration::from_millis(1500));
