@@ -6,7 +6,11 @@
 //! and nothing else.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{self, ExitCode};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,18 +21,37 @@ const HOOK: &str = "kill -15 1; sleep 15s";
 /// Does what the hook asks for. It doesn't sleep: kubelet waits for the agent to end in any case.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
-    if let [flag, command] = &arguments[..]
-        && flag == "-c"
-        && command == HOOK
-    {
-        return match kill(Pid::from_raw(1), Signal::SIGTERM) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(errno) => {
-                eprintln!("kill: {errno}");
-                ExitCode::FAILURE
-            }
-        };
+    let is_hook = matches!(&arguments[..], [flag, command] if flag == "-c" && command == HOOK);
+    if !is_hook {
+        eprintln!(
+            "there is no shell in this image: this is linkerd-cni-agent, which knows the chart's preStop hook alone"
+        );
+        return ExitCode::from(127);
     }
-    eprintln!("there is no shell in this image: this is linkerd-cni-agent, which knows the chart's preStop hook alone");
-    ExitCode::from(127)
+    match end_agent() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("the agent is not ended by this hook, but by kubelet's signal: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sends SIGTERM to process 1, if that is the agent: with hostPID it is the node's init, and where a pod's containers
+/// share their processes, the pod's sandbox.
+fn end_agent() -> Result<(), String> {
+    if !is_first_process_agent().map_err(|error| format!("process 1 cannot be looked at: {error}"))? {
+        return Err("process 1 is not linkerd-cni-agent".to_owned());
+    }
+    kill(Pid::from_raw(1), Signal::SIGTERM).map_err(|errno| format!("kill: {errno}"))
+}
+
+/// Whether process 1 runs the same program as this one.
+fn is_first_process_agent() -> io::Result<bool> {
+    // Another PID namespace's /proc numbers processes otherwise than kill does.
+    if fs::read_link("/proc/self")? != Path::new(&process::id().to_string()) {
+        return Ok(false);
+    }
+    let (first, own) = (fs::metadata("/proc/1/exe")?, fs::metadata("/proc/self/exe")?);
+    Ok((first.dev(), first.ino()) == (own.dev(), own.ino()))
 }

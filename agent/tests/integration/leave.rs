@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -366,22 +366,46 @@ fn in_doubt_the_plugin_stays() {
     });
 }
 
+/// The chart's hook under its name, beside this process 1 of a PID namespace; `first` may use `$SH` and `$AGENT`. What was
+/// written to stdout, and to stderr.
+fn hooked(node: &Node, first: &str) -> (String, String) {
+    let sh = node.path().join("sh");
+    if !sh.exists() {
+        symlink(env!("CARGO_BIN_EXE_linkerd-cni-agent"), &sh).unwrap();
+    }
+    let mut command = Command::new("unshare");
+    node.prepare(&mut command);
+    let script = format!("(sleep 2; \"$SH\" -c 'kill -15 1; sleep 15s'; echo hook $?) & {first}");
+    let said = command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script])
+        .env("SH", &sh)
+        .env("AGENT", env!("CARGO_BIN_EXE_linkerd-cni-agent"))
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&said.stdout), text(&said.stderr))
+}
+
 #[test]
-fn the_charts_hook_needs_no_shell() {
+fn the_charts_hook_ends_the_agent_and_no_other_process() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    // As kubelet runs it, beside process 1 of the container.
+    let (_, said) = hooked(&node, "exec \"$AGENT\"");
+    assert!(said.contains("the plugin stays on the node"), "{said}");
+    // With hostPID, process 1 is the node's init.
+    let init = "trap 'echo terminated' TERM; wait $!; echo no signal";
+    let (said, why) = hooked(&node, init);
+    assert_eq!(said, "hook 1\nno signal\n");
+    assert!(why.contains("process 1 is not linkerd-cni-agent"), "{why}");
+}
+
+#[test]
+fn under_the_name_of_a_shell_it_runs_nothing_but_the_charts_hook() {
     let node = Node::new();
     let sh = node.path().join("sh");
     symlink(env!("CARGO_BIN_EXE_linkerd-cni-agent"), &sh).unwrap();
-    // As kubelet runs it, beside process 1 of the container.
-    let script = format!(
-        "trap 'echo terminated; exit 0' TERM; {} -c 'kill -15 1; sleep 15s' & wait $!; echo no signal",
-        sh.display()
-    );
-    let mut command = Command::new("unshare");
-    let said = command
-        .args(["--pid", "--fork", "--kill-child", "bash", "-c", &script])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "terminated\n");
     for arguments in [&["-c", "id"][..], &[], &["-c", "kill -15 1; sleep 15s", "x"], &["x"]] {
         let said = Command::new(&sh).args(arguments).output().unwrap();
         assert_eq!(said.status.code(), Some(127));

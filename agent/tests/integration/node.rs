@@ -197,7 +197,7 @@ impl Node {
         command
     }
 
-    fn prepare(&self, command: &mut Command) {
+    pub(crate) fn prepare(&self, command: &mut Command) {
         command
             .env_clear()
             .env("CONTAINER_MOUNT_PREFIX", self.path.join("host"))
