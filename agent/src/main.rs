@@ -64,7 +64,7 @@ async fn run(settings: &Settings) -> Result<(), String> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return Err("another TLS provider was installed already".to_owned());
     }
-    let health = Arc::new(Health::default());
+    let health = Arc::new(Health::of(settings.program));
     for (address, served) in [(settings.admin, Served::All), (settings.probes, Served::Probes)] {
         let Some(address) = address else { continue };
         let health = Arc::clone(&health);

@@ -11,6 +11,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::settings::Program;
+
 /// The buckets of Prometheus' client for Go, which upstream's repair controller has, too.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -55,13 +57,24 @@ pub struct Metrics {
     pub event_timeouts: Counter<u64, AtomicU64>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
+impl Metrics {
+    /// Those of a program. The repair controller has upstream's alone: it knows nothing of what the others are about.
+    pub fn of(program: Program) -> Self {
         let mut registry = Registry::default();
-        let own = registry.sub_registry_with_prefix("linkerd_cni_agent");
+        let metrics = Self::unregistered();
         let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("build", proxy_init::BUILD)]);
+        let own = registry.sub_registry_with_prefix("linkerd_cni_agent");
         own.register("build", "What the agent was built from", build);
-        let metrics = Self {
+        if program != Program::Repair {
+            metrics.register_own(own);
+        }
+        metrics.register_upstreams(registry.sub_registry_with_prefix("linkerd_cni_repair_controller"));
+        Self { registry, ..metrics }
+    }
+
+    fn unregistered() -> Self {
+        Self {
+            registry: Registry::default(),
             ready: Gauge::default(),
             writes: Family::default(),
             contested: Gauge::default(),
@@ -78,94 +91,95 @@ impl Default for Metrics {
             event_latency: Histogram::new(BUCKETS),
             event_errors: Counter::default(),
             event_timeouts: Counter::default(),
-            registry: Registry::default(),
-        };
+        }
+    }
+
+    fn register_own(&self, own: &mut Registry) {
         own.register(
             "ready",
             "1 if pods can be set up: binary, kubeconfig and configuration are in place",
-            metrics.ready.clone(),
+            self.ready.clone(),
         );
         own.register(
             "writes",
             "Files written to the node, by what they are",
-            metrics.writes.clone(),
+            self.writes.clone(),
         );
         own.register(
             "contested_files",
             "Configurations that another program rewrites without the plugin again and again",
-            metrics.contested.clone(),
+            self.contested.clone(),
         );
         own.register(
             "pass_seconds",
             "The time of a look at the node's folders",
-            metrics.pass.clone(),
+            self.pass.clone(),
         );
         own.register(
             "pods",
             "Meshed pods of the node: not looked at yet (new), with the rules that they should have (in_place), with others \
              (drifted), and those of which it can't be told (not_known)",
-            metrics.pods.clone(),
+            self.pods.clone(),
         );
         own.register(
             "pods_drifted",
             "Pods whose rules are not as they should be, by the first difference in verify's words; none: without any rules",
-            metrics.drifts.clone(),
+            self.drifts.clone(),
         );
         own.register(
             "round_seconds",
             "The time of a look at the pods that were due",
-            metrics.round.clone(),
+            self.round.clone(),
         );
         own.register(
             "repair_seconds",
             "Pods whose rules were installed while they ran, and the time of each",
-            metrics.repairs.clone(),
+            self.repairs.clone(),
         );
         own.register(
             "repair_failures",
             "Pods whose rules couldn't be installed while they ran",
-            metrics.repair_failures.clone(),
+            self.repair_failures.clone(),
         );
-        // The names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
-        let upstream = registry.sub_registry_with_prefix("linkerd_cni_repair_controller");
+    }
+
+    /// By the names and meanings of cni-repair-controller/src/lib.rs in linkerd2-proxy-init.
+    fn register_upstreams(&self, upstream: &mut Registry) {
         // This agent has no queue that could overflow: a pod that is due is looked at in its turn.
         upstream.register("queue_overflow", "Always 0", Counter::<u64, AtomicU64>::default());
-        upstream.register("pods_deleted", "Number of pods deleted", metrics.deleted.clone());
+        upstream.register("pods_deleted", "Number of pods deleted", self.deleted.clone());
         upstream.register(
             "pods_delete_latency_seconds",
             "The time of each deletion",
-            metrics.delete_latency.clone(),
+            self.delete_latency.clone(),
         );
         upstream.register(
             "pods_delete_errors",
             "Deletions that the API server refused",
-            metrics.delete_errors.clone(),
+            self.delete_errors.clone(),
         );
         upstream.register(
             "pods_delete_timeout",
             "Deletions that took too long",
-            metrics.delete_timeouts.clone(),
+            self.delete_timeouts.clone(),
         );
         upstream.register(
             "events_publish_latency_seconds",
             "The time of each event",
-            metrics.event_latency.clone(),
+            self.event_latency.clone(),
         );
         upstream.register(
             "events_publish_errors",
             "Events that the API server refused",
-            metrics.event_errors.clone(),
+            self.event_errors.clone(),
         );
         upstream.register(
             "events_publish_timeouts",
             "Events that took too long",
-            metrics.event_timeouts.clone(),
+            self.event_timeouts.clone(),
         );
-        Self { registry, ..metrics }
     }
-}
 
-impl Metrics {
     /// In OpenMetrics' text format.
     pub fn text(&self) -> String {
         let mut text = String::new();

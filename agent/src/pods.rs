@@ -202,12 +202,8 @@ impl Watcher<'_> {
             .filter(|(_, pod)| pod.due <= soon)
             .map(|(uid, _)| uid.clone())
             .collect();
-        // One look at all processes for all pods, if one of these has any.
-        let run = |uid| {
-            let case = self.pods.get(uid).map(|tracked| pod::case(&tracked.pod));
-            matches!(case, Some(Case::Running | Case::Failed))
-        };
-        let processes = if due.iter().any(run) {
+        // One look at all processes for all pods, if rules are looked at in one of these.
+        let processes = if due.iter().any(|uid| self.looks_at_rules(uid)) {
             let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
             processes.ok().and_then(Result::ok).unwrap_or_default()
         } else {
@@ -223,6 +219,15 @@ impl Watcher<'_> {
         }
         self.health.metrics.verified(start.elapsed());
         self.count();
+    }
+
+    /// Whether the rules of a pod decide what becomes of it.
+    fn looks_at_rules(&self, uid: &Uid) -> bool {
+        match self.pods.get(uid).map(|tracked| pod::case(&tracked.pod)) {
+            Some(Case::Running) => self.settings.verify_every.is_some(),
+            Some(Case::Failed) => self.settings.mode != Mode::Delete,
+            Some(Case::Early | Case::Leave(_)) | None => false,
+        }
     }
 
     async fn look(&self, uid: &Uid, tracked: &mut Tracked, processes: &Arc<Processes>) {

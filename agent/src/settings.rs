@@ -178,6 +178,9 @@ const FLAGS: [Flag; 15] = [
     ),
 ];
 
+/// What the repair controller takes no flags for: it deletes pods as upstream's does, and looks at no rules.
+const NOT_OF_REPAIR: [(&str, &str); 3] = [("mode", "delete"), ("on-drift", "report"), ("verify-every", "0")];
+
 /// What happens on SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnExit {
@@ -316,10 +319,7 @@ pub enum Mode {
     Off,
 }
 
-const AFTER_HELP: &str = "\
-Example: watch the pods of this node, and say which have other rules
-  linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep
-
+const EXIT_CODES: &str = "\
 Exit codes:
   0  a signal ended it
   1  it cannot run; the log says why
@@ -329,17 +329,31 @@ docs/node.md says what it does, and what Linkerd's variables mean to it.";
 
 /// The command line of one of the programs.
 pub fn command(program: Program) -> Command {
+    let (about, example) = if program == Program::Repair {
+        (
+            "Deletes pods that started without rules, as Linkerd's repair controller does",
+            "delete those of this node\n  linkerd-cni-repair-controller --node-name \"$NODE\"",
+        )
+    } else {
+        (
+            "Keeps the CNI plugin linkerd-cni on a node, and heals the pods that it sets up",
+            "watch the pods of this node, and say which have other rules\n  \
+             linkerd-cni-agent --node-name \"$NODE\" --mode off --on-exit keep",
+        )
+    };
     let mut command = Command::new(program.name())
-        .about("Keeps the CNI plugin linkerd-cni on a node, and heals the pods that it sets up")
+        .about(about)
         .version(proxy_init::BUILD)
         .next_line_help(true)
-        .after_help(AFTER_HELP);
+        .after_help(format!("Example: {example}\n\n{EXIT_CODES}"));
     for Flag(name, variable, value, default, help) in FLAGS {
         let default = default
             .map(|default| format!("\n[default: {default}]"))
             .unwrap_or_default();
         let help = format!("{help}{default}\n[env: {variable}]");
-        command = command.arg(Arg::new(name).long(name).value_name(value).help(help));
+        let is_meant = program != Program::Repair || NOT_OF_REPAIR.iter().all(|(other, _)| *other != name);
+        let argument = Arg::new(name).long(name).value_name(value).help(help);
+        command = command.arg(argument.hide(!is_meant));
     }
     command
 }
@@ -383,11 +397,26 @@ impl Settings {
         };
         let mut values = BTreeMap::new();
         for Flag(name, env, _, default, _) in FLAGS {
-            let given = matches.get_one::<String>(name).cloned();
-            let value = match given {
-                Some(value) => Some(value),
-                None => variable(env)?.or_else(|| default.map(str::to_owned)),
+            let given = match matches.get_one::<String>(name) {
+                Some(given) => Some(given.clone()),
+                None => variable(env)?,
             };
+            let fixed = NOT_OF_REPAIR
+                .iter()
+                .find(|(fixed, _)| *fixed == name && program == Program::Repair);
+            let default = match (&given, fixed) {
+                (Some(_), Some(_)) => {
+                    return Err(format!(
+                        "--{name} (or {env}) means nothing to {}, which deletes pods as Linkerd's does and looks at no \
+                         rules: {} does more",
+                        program.name(),
+                        Program::Agent.name()
+                    ));
+                }
+                (_, Some((_, fixed))) => Some(*fixed),
+                (_, None) => default,
+            };
+            let value = given.or_else(|| default.map(str::to_owned));
             if let Some(value) = value {
                 values.insert(name, value);
             }
@@ -647,6 +676,27 @@ mod tests {
         for level in ["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"] {
             read(&["a", "--log-level", level], &[]).unwrap();
         }
+    }
+
+    #[test]
+    fn the_repair_controller_deletes_pods_whatever_else_is_asked_for() {
+        let settings = read(&["linkerd-cni-repair-controller"], &[]).unwrap();
+        assert_eq!((settings.mode, settings.verify_every), (Mode::Delete, None));
+        assert!(!settings.repairs_drift);
+        for (arguments, environment) in [
+            (&["--mode", "off"][..], ("UNUSED", "")),
+            (&["--verify-every=30"], ("UNUSED", "")),
+            (&[], ("LINKERD_CNI_AGENT_ON_DRIFT", "repair")),
+        ] {
+            let arguments = [&["linkerd-cni-repair-controller"], arguments].concat();
+            let error = read(&arguments, &[environment]).unwrap_err();
+            assert!(
+                error.contains("means nothing to linkerd-cni-repair-controller"),
+                "{error}"
+            );
+        }
+        let help = command(Program::Repair).render_long_help().to_string();
+        assert!(!help.contains("--mode") && help.contains("--node-name"), "{help}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use linkerd_cni_agent::conflist::Entry;
 use linkerd_cni_agent::metrics::Metrics;
-use linkerd_cni_agent::settings::Settings;
+use linkerd_cni_agent::settings::{Program, Settings};
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -225,7 +225,7 @@ fn the_entry_is_one_that_agent_and_plugin_take() {
 
 /// What `# TYPE` lines describe.
 fn described() -> BTreeSet<String> {
-    let metrics = Metrics::default();
+    let metrics = Metrics::of(Program::Agent);
     // A family that has no member yet isn't described.
     for family in [&metrics.pods, &metrics.drifts] {
         drop(family.get_or_create(&[("label", "value".to_owned())]));

@@ -163,6 +163,28 @@ impl Node {
         self.start(command)
     }
 
+    /// The repair controller as Linkerd's chart starts it: it sees no processes but its own, has no capabilities, and
+    /// knows no configuration.
+    pub(crate) fn repair_controller_of(&self, cluster: &Cluster) -> Agent {
+        let path = self.path.join("linkerd-cni-repair-controller");
+        symlink(program(), &path).unwrap();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .args(["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+            .arg(path)
+            .args(["--admin-addr", "0.0.0.0:9990"])
+            .args(["--log-format", "plain", "--log-level", "info"])
+            .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", self.path.join("account"))
+            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
+            .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        self.start(command)
+    }
+
     /// One of which a system call fails each time.
     pub(crate) fn agent_failing(&self, call: &str, error: &str) -> Agent {
         let mut command = Command::new("strace");

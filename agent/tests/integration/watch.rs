@@ -36,20 +36,25 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(name: &str, arguments: &[&str]) -> Self {
+    fn start(arguments: &[&str]) -> Self {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
         let cluster = Cluster::start(&node);
         let arguments = [&["--admin-addr", "127.0.0.1:9990"], arguments].concat();
-        let agent = node.agent_of(&cluster, name, &arguments);
+        let agent = node.agent_of(&cluster, "linkerd-cni-agent", &arguments);
         Self { agent, cluster, node }
+    }
+
+    /// What the admin server has at a path.
+    fn get(&self, path: &str) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", &format!("http://127.0.0.1:9990{path}")]);
+        String::from_utf8(self.node.network.output(&mut curl).stdout).unwrap()
     }
 
     /// What Prometheus reads.
     fn metric(&self, name: &str) -> Option<String> {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", "http://127.0.0.1:9990/metrics"]);
-        let text = String::from_utf8(self.node.network.output(&mut curl).stdout).unwrap();
+        let text = self.get("/metrics");
         let mut lines = text.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
@@ -71,7 +76,7 @@ fn rules(network: &Namespace) -> String {
 
 #[test]
 fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
-    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let watched = Watched::start(&[]);
     let (network, uid) = (Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
@@ -103,7 +108,7 @@ fn a_pod_whose_validator_failed_is_healed_where_it_runs() {
 
 #[test]
 fn a_meshed_pod_without_rules_is_healed_before_anybody_validates() {
-    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let watched = Watched::start(&[]);
     let (network, uid) = (Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
@@ -121,7 +126,7 @@ fn a_drift_is_told_in_verifys_words_and_repaired_only_if_asked_for() {
             "--on-drift",
             if repairs { "repair" } else { "report" },
         ];
-        let watched = Watched::start("linkerd-cni-agent", &flags);
+        let watched = Watched::start(&flags);
         let (network, uid) = (Namespace::new(), uid());
         let mut sandbox = Sandbox::new(&uid);
         sandbox.add(&network);
@@ -170,15 +175,8 @@ fn a_drift_is_told_in_verifys_words_and_repaired_only_if_asked_for() {
 
 #[test]
 fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_is_still_the_same() {
-    for (name, flags) in [
-        ("linkerd-cni-agent", &[][..]),
-        ("linkerd-cni-agent", &["--mode", "delete"]),
-        (
-            "/usr/lib/linkerd/linkerd-cni-repair-controller",
-            &["--log-format", "plain", "--log-level", "info"],
-        ),
-    ] {
-        let watched = Watched::start(name, flags);
+    for flags in [&[][..], &["--mode", "delete"]] {
+        let watched = Watched::start(flags);
         // Of another pod, so that the agent sees that it can see pods.
         let (network, uid) = (Namespace::new(), uid());
         let mut sandbox = Sandbox::new(&uid);
@@ -202,8 +200,43 @@ fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_i
 }
 
 #[test]
+fn under_linkerds_chart_the_repair_controller_deletes_pods_as_upstreams_does_and_is_quiet() {
+    let node = Node::new();
+    let cluster = Cluster::start(&node);
+    let agent = node.repair_controller_of(&cluster);
+    let watched = Watched { agent, cluster, node };
+    let (network, healthy) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&healthy);
+    sandbox.add(&network);
+    watched.cluster.pod("web-0", &healthy, running());
+    watched.cluster.pod("web-1", &uid(), failed());
+    until("it is deleted", || watched.cluster.deletions().len() == 1);
+    assert_eq!(watched.cluster.deletions()[0].0, "/api/v1/namespaces/shop/pods/web-1");
+    until("it is told", || watched.has_noted("LinkerdCNINotConfigured"));
+    until("it is counted", || {
+        watched
+            .metric("linkerd_cni_repair_controller_pods_deleted_total")
+            .as_deref()
+            == Some("1")
+    });
+    assert_eq!(watched.get("/ready"), "ready\n");
+    // Of a healthy pod it has nothing to say: there is no metric about it, which an alert would be about.
+    std::thread::sleep(Duration::from_millis(300));
+    let text = watched.get("/metrics");
+    let own = text.lines().filter(|line| line.starts_with("linkerd_cni_agent_"));
+    let own: Vec<&str> = own
+        .filter(|line| !line.starts_with("linkerd_cni_agent_build_info"))
+        .collect();
+    assert_eq!(own, Vec::<&str>::new());
+    assert!(!watched.agent.says("WARN") && !watched.agent.says("ERROR"));
+    assert_eq!(watched.cluster.notes().len(), 1);
+    assert_eq!(watched.cluster.deletions().len(), 1);
+    assert!(!rules(&network).contains("PROXY_INIT"));
+}
+
+#[test]
 fn a_pod_that_is_nobodys_business_is_left_alone() {
-    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let watched = Watched::start(&[]);
     let mut sandboxes = Vec::new();
     let mut add = |network: &Namespace| {
         let uid = uid();
@@ -248,7 +281,7 @@ fn a_pod_that_is_nobodys_business_is_left_alone() {
 
 #[test]
 fn each_pod_is_counted_once() {
-    let watched = Watched::start("linkerd-cni-agent", &["--mode", "off"]);
+    let watched = Watched::start(&["--mode", "off"]);
     let networks: Vec<Namespace> = (0..2).map(|_| Namespace::new()).collect();
     let mut sandboxes = Vec::new();
     for (name, network) in [
@@ -272,7 +305,7 @@ fn each_pod_is_counted_once() {
 
 #[test]
 fn a_process_that_made_itself_a_network_of_its_own_is_not_taken_for_the_pod() {
-    let watched = Watched::start("linkerd-cni-agent", &[]);
+    let watched = Watched::start(&[]);
     let (network, elsewhere, uid) = (Namespace::new(), Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
@@ -287,7 +320,7 @@ fn a_process_that_made_itself_a_network_of_its_own_is_not_taken_for_the_pod() {
 
 #[test]
 fn off_is_off() {
-    let watched = Watched::start("linkerd-cni-agent", &["--mode", "off"]);
+    let watched = Watched::start(&["--mode", "off"]);
     let (network, uid) = (Namespace::new(), uid());
     let mut sandbox = Sandbox::new(&uid);
     sandbox.add(&network);
@@ -304,7 +337,7 @@ fn off_is_off() {
 fn a_full_node_costs_little() {
     const PODS: usize = 110;
     const SECONDS: u32 = 5;
-    let watched = Watched::start("linkerd-cni-agent", &["--verify-every", "1"]);
+    let watched = Watched::start(&["--verify-every", "1"]);
     let mut pods = Vec::new();
     for number in 0..PODS {
         let (network, uid) = (Namespace::new(), uid());

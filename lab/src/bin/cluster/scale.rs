@@ -256,12 +256,7 @@ fn start(world: &World<'_>, account: &str, number: usize) -> Result<Child> {
     let mut agent = Command::new(world.cluster.file_of_image("cni/usr/lib/linkerd/linkerd-cni-agent"));
     agent
         .arg0("/usr/lib/linkerd/linkerd-cni-repair-controller")
-        .args([
-            "--verify-every",
-            "0",
-            "--admin-addr",
-            &format!("127.0.0.1:{}", 20000 + number),
-        ])
+        .args(["--admin-addr", &format!("127.0.0.1:{}", 20000 + number)])
         .env_clear()
         .env("LINKERD_CNI_AGENT_SERVICE_ACCOUNT", account)
         .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
