@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::unistd::write;
 
+use crate::rules::is_hidden;
+
 /// How a line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
@@ -130,7 +132,7 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Adds a text as JSON and logfmt have it between double quotes. Most texts need no escape, and are written once.
 fn add_quoted(lines: &mut String, message: impl fmt::Display) {
-    // Control characters are below the space, or DEL and what comes from the first byte beyond ASCII.
+    // Hidden characters are below the space, or DEL and what comes from the first byte beyond ASCII.
     let may_be_special = |&byte: &u8| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte);
     let start = lines.len();
     let _ = write!(lines, "{message}");
@@ -144,27 +146,44 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
             '\n' => lines.push_str("\\n"),
             '\t' => lines.push_str("\\t"),
             '"' | '\\' => lines.extend(['\\', character]),
-            control if control.is_control() => {
-                let _ = write!(lines, "\\u{:04x}", u32::from(control));
-            }
+            hidden if is_hidden(hidden) => add_json_escape(lines, hidden),
             other => lines.push(other),
         }
     }
 }
 
-/// A text with its control characters escaped, so that it stays one line and cannot steer a terminal: names and values
-/// that others chose may hold any.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return text.into();
+/// A character as JSON writes any by its number.
+fn add_json_escape(text: &mut String, character: char) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        let _ = write!(text, "\\u{unit:04x}");
     }
-    let escape = |character: char| {
-        let is_control = character.is_control();
-        let escaped = is_control.then(|| character.escape_default());
-        let plain = (!is_control).then_some(character);
-        escaped.into_iter().flatten().chain(plain)
+}
+
+/// A text with its hidden characters escaped, so that it stays one line, cannot steer a terminal and reads as it is
+/// written: names and values that others chose may hold any.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    with_hidden(text, |escaped, hidden| escaped.extend(hidden.escape_default()))
+}
+
+/// The same for a text that is JSON, and stays the same JSON: there, only strings have such characters.
+pub fn escaped_json(text: &str) -> Cow<'_, str> {
+    with_hidden(text, add_json_escape)
+}
+
+fn with_hidden(text: &str, add: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    let Some(first) = text.find(is_hidden) else {
+        return text.into();
     };
-    text.chars().flat_map(escape).collect::<String>().into()
+    let (start, rest) = text.split_at(first);
+    let mut escaped = start.to_owned();
+    for character in rest.chars() {
+        if is_hidden(character) {
+            add(&mut escaped, character);
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped.into()
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC, as logrus writes it. A date library would cost more start-up than these
@@ -210,6 +229,7 @@ mod tests {
     fn an_error_stays_one_line() {
         assert_eq!(escaped("/run/pod: ENOENT"), "/run/pod: ENOENT");
         assert_eq!(escaped("a\nb\t\u{1b}[31mé\u{9b}"), "a\\nb\\t\\u{1b}[31mé\\u{9b}");
+        assert_eq!(escaped("say \"it's\" \\ \u{202e}!"), r#"say "it's" \ \u{202e}!"#);
     }
 
     #[test]
@@ -219,5 +239,20 @@ mod tests {
         log.add(Level::Debug, "left out");
         assert_eq!(log.lines.lines().count(), 1);
         assert!(log.lines.contains(r#""msg":"a \"quote\",\na line and a bell\u0007""#));
+    }
+
+    #[test]
+    fn hidden_characters_are_the_same_ones_in_json() {
+        let text = "a \u{202e} and \u{e0041}, \u{7f}\"é\"\\";
+        let mut log = Log::new(Format::Json, Level::Info);
+        log.add(Level::Info, text);
+        let json = serde_json::json!({"msg": text}).to_string();
+        assert!(json.contains('\u{202e}'));
+        for json in [log.lines.trim_end(), &escaped_json(&json)] {
+            assert!(!json.contains(is_hidden), "{json}");
+            assert!(json.contains(r"\u202e and \udb40\udc41, \u007f"), "{json}");
+            let read: serde_json::Value = serde_json::from_str(json).unwrap();
+            assert_eq!(read["msg"], text);
+        }
     }
 }

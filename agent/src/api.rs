@@ -5,8 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
+use kube::runtime::watcher;
 use kube::{Api, Client, Config, Error};
 use linkerd_cni::annotations::Given;
+use linkerd_cni::error::wrong_in_json;
 use linkerd_cni::object::ServiceSpec;
 use tokio::time::timeout;
 
@@ -92,7 +94,25 @@ impl Server {
 /// An answer, if it comes in time.
 async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
     match timeout(PATIENCE, request).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Ok(answer) => answer.map_err(|error| words(&error)),
         Err(_) => Err(format!("the API server did not answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// What went wrong, in words that hold nothing of an answer that makes no sense: there may be secrets in it.
+pub fn words(error: &Error) -> String {
+    match error {
+        Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
+        other => other.to_string(),
+    }
+}
+
+/// The same of a watch.
+pub fn watch_words(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => words(error),
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => error.to_string(),
     }
 }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use proxy_init::log::escaped;
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::admin::Health;
-use crate::api::Server;
+use crate::api::{self, Server};
 
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,8 +45,8 @@ impl Events {
         let event = Event {
             type_: kind,
             reason: reason.to_owned(),
-            note: Some(shortened(note, LONGEST_NOTE).to_owned()),
-            action: shortened(action, LONGEST_ACTION).to_owned(),
+            note: Some(shortened(&visible(note), LONGEST_NOTE).to_owned()),
+            action: shortened(&visible(action), LONGEST_ACTION).to_owned(),
             secondary: None,
         };
         let metrics = &self.health.metrics;
@@ -56,7 +57,7 @@ impl Events {
             }
             Ok(Err(error)) => {
                 metrics.event_errors.inc();
-                debug!("an event cannot be published: {error}");
+                debug!("an event cannot be published: {}", api::words(&error));
             }
             Ok(Ok(())) => metrics.event_latency.observe(start.elapsed().as_secs_f64()),
         }
@@ -72,6 +73,12 @@ pub fn node(name: &str) -> ObjectReference {
         uid: Some(name.to_owned()),
         ..ObjectReference::default()
     }
+}
+
+/// A text of several lines, in which everything can be seen.
+fn visible(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(escaped).collect();
+    lines.join("\n")
 }
 
 fn shortened(text: &str, limit: usize) -> &str {

@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::api::Server;
+use crate::api::{self, Server};
 
 /// How long all answers together may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -78,7 +78,7 @@ impl<'a> Own<'a> {
                 Ok(Event::Delete(namespace)) if is_of(namespace.meta(), name) => self.namespace_ends.set(true),
                 Ok(Event::Delete(_) | Event::Init) => {}
                 Ok(Event::InitDone) => debug!("its namespace is watched"),
-                Err(error) => debug!("its namespace cannot be watched: {error}"),
+                Err(error) => debug!("its namespace cannot be watched: {}", api::watch_words(&error)),
             }
         }
         pending().await
@@ -147,7 +147,7 @@ where
         Ok(_) => Err(format!("{kind} {name}: the answer is about something else")),
         Err(Error::Api(status)) if is_gone(&status, &K::group(&()), &kind, name) => Ok(None),
         Err(Error::Api(status)) => Err(format!("{kind} {name}: {} {}", status.code, status.reason)),
-        Err(error) => Err(format!("{kind} {name}: {error}")),
+        Err(error) => Err(format!("{kind} {name}: {}", api::words(&error))),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod hook;
 pub mod install;
 pub mod keeper;
 pub mod kubeconfig;
+pub mod log;
 pub mod metrics;
 pub mod netns;
 pub mod owner;

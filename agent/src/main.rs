@@ -9,10 +9,8 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Health, Served};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install, pods, taint};
+use linkerd_cni_agent::{hook, install, log, pods, taint};
 use tracing::{error, info, warn};
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-use tracing_subscriber::{fmt, registry};
 
 fn main() -> ExitCode {
     let mut arguments = env::args_os();
@@ -28,7 +26,7 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    log(&settings);
+    log::start(&settings);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -43,19 +41,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn log(settings: &Settings) {
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-    let subscriber = registry();
-    // A subscriber can be set once, and none was.
-    let _ = if settings.log_json {
-        let lines = lines.json().flatten_event(true).with_filter(settings.log.clone());
-        tracing::subscriber::set_global_default(subscriber.with(lines))
-    } else {
-        let lines = lines.with_filter(settings.log.clone());
-        tracing::subscriber::set_global_default(subscriber.with(lines))
-    };
 }
 
 async fn run(settings: &Settings) -> Result<(), String> {

@@ -21,8 +21,8 @@ use tracing::{debug, error, info, warn};
 pub const SOCKET: &str = "log.sock";
 
 /// The longest datagram that is taken: the plugin sends 4,096 characters and little else, of each of which JSON makes
-/// six bytes at most.
-const LONGEST: usize = 32 << 10;
+/// twelve bytes at most.
+const LONGEST: usize = 64 << 10;
 
 /// The socket, and who reads it.
 #[derive(Debug)]
@@ -138,8 +138,7 @@ fn open(path: &Path) -> io::Result<Open> {
     Ok(Open { identity, reader })
 }
 
-/// Puts a line into the agent's log. What others chose, such as a pod's name, can't break out of it: tracing escapes
-/// fields, and the message is escaped here.
+/// Puts a line into the agent's log.
 fn tell(datagram: &[u8]) {
     let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
         return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());
@@ -151,24 +150,10 @@ fn tell(datagram: &[u8]) {
         pod,
         container,
     } = line;
-    let text = one_line(&msg);
     match level.as_str() {
-        "error" => error!(target: "plugin", command, pod, container, "{text}"),
-        "warning" => warn!(target: "plugin", command, pod, container, "{text}"),
-        "info" => info!(target: "plugin", command, pod, container, "{text}"),
-        _ => debug!(target: "plugin", command, pod, container, "{text}"),
+        "error" => error!(target: "plugin", command, pod, container, "{msg}"),
+        "warning" => warn!(target: "plugin", command, pod, container, "{msg}"),
+        "info" => info!(target: "plugin", command, pod, container, "{msg}"),
+        _ => debug!(target: "plugin", command, pod, container, "{msg}"),
     }
-}
-
-/// The text with those of its characters escaped that can't be seen, such as control characters and those that turn the
-/// direction of writing around.
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '"' | '\'' | '\\' => line.push(character),
-            _ => line.extend(character.escape_debug()),
-        }
-    }
-    line
 }

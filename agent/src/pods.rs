@@ -18,7 +18,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::admin::Health;
-use crate::api::Server;
+use crate::api::{self, Server};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::netns::Processes;
@@ -117,7 +117,7 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
                 }
                 Some(Err(error)) => {
                     if !said {
-                        warn!("the node's pods cannot be watched: {error}");
+                        warn!("the node's pods cannot be watched: {}", api::watch_words(&error));
                         said = true;
                     }
                 }
@@ -410,7 +410,10 @@ impl Watcher<'_> {
             Ok(Err(Error::Api(status))) if [404, 409].contains(&status.code) => Err("it changed meanwhile".to_owned()),
             Ok(Err(error)) => {
                 metrics.delete_errors.inc();
-                Err(format!("it started without rules, and cannot be deleted: {error}"))
+                Err(format!(
+                    "it started without rules, and cannot be deleted: {}",
+                    api::words(&error)
+                ))
             }
             Ok(Ok(_)) => {
                 metrics.deleted.inc();
@@ -461,9 +464,7 @@ fn uid(pod: &Meshed) -> Option<Uid> {
     Uid::new(pod.metadata.uid.as_deref()?)
 }
 
-/// For people; what others chose may hold anything.
 fn name(pod: &Meshed) -> String {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    let text = format!("pod {}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name));
-    text.escape_debug().to_string()
+    format!("pod {}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::admin::Health;
-use crate::api::Server;
+use crate::api::{self, Server};
 
 /// How long an answer of the API server may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -70,7 +70,7 @@ async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> 
             "{}: the agent's role has to allow get and patch on nodes, as that of deploy/cni/components/taint does",
             status.message
         ),
-        other => other.to_string(),
+        other => api::words(&other),
     };
     let late = |_| format!("the API server did not answer within {} s", PATIENCE.as_secs());
     let node = timeout(PATIENCE, api.get(name)).await.map_err(late)?.map_err(words)?;

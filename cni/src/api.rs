@@ -16,7 +16,7 @@ use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::transport::DefaultConnector;
 
 use crate::annotations::Given;
-use crate::error::{Error, one_line, shortened};
+use crate::error::{Error, one_line, shortened, wrong_in_json};
 use crate::kubeconfig::{Kubeconfig, Trust};
 use crate::object::{Map, Metadata, NamespaceSpec, Object, Pod, PodSpec, ServiceSpec};
 use crate::pod::PodName;
@@ -255,7 +255,8 @@ fn read<S: DeserializeOwned + Default>(
     namespace: Option<&str>,
     name: &str,
 ) -> Result<(Metadata, S), Error> {
-    let Map(object): Map<Object<S>> = serde_json::from_slice(body).map_err(|error| no_sense(request, error))?;
+    let Map(object): Map<Object<S>> =
+        serde_json::from_slice(body).map_err(|error| no_sense(request, wrong_in_json(&error)))?;
     if let Some(other) = object.kind.filter(|other| other != kind) {
         return Err(no_sense(
             request,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use proxy_init::Verification;
 use proxy_init::error::chain;
+use proxy_init::log::escaped;
+use serde_json::error::Category;
 use serde_json::json;
 use thiserror::Error;
 
@@ -199,7 +201,7 @@ fn bounded(mut text: String, longest: usize) -> String {
     text
 }
 
-/// A value in quotes, its control characters escaped: others chose it, and an annotation may be 256 KiB long.
+/// A value in quotes, its hidden characters escaped: others chose it, and an annotation may be 256 KiB long.
 pub(crate) fn shortened(value: &str) -> String {
     const LONGEST: usize = 200;
     let start: String = value.chars().take(LONGEST).collect();
@@ -209,15 +211,19 @@ pub(crate) fn shortened(value: &str) -> String {
     }
 }
 
-/// A reason, which may repeat that value, without control characters and at most as long.
+/// A reason, which may repeat that value, with its hidden characters escaped, and of at most as many characters.
 pub(crate) fn one_line(reason: &str) -> String {
     const LONGEST: usize = 200;
-    let escaped = reason.chars().take(LONGEST).flat_map(|character| {
-        let (escape, plain) = match character.is_control() {
-            true => (Some(character.escape_default()), None),
-            false => (None, Some(character)),
-        };
-        escape.into_iter().flatten().chain(plain)
-    });
-    escaped.collect()
+    let start: String = reason.chars().take(LONGEST).collect();
+    escaped(&start).into_owned()
+}
+
+/// What is wrong with JSON, and where, without what is there: that may be somebody's secret.
+pub fn wrong_in_json(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        Category::Data => "a value of another kind was expected",
+        Category::Eof => "the JSON ends too early",
+        Category::Io | Category::Syntax => "it is not JSON",
+    };
+    format!("{what}, at line {} and column {}", error.line(), error.column())
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use proxy_init::log::escaped_json;
 use serde_json::{Map, Value};
 
 use crate::configuration::{LogFormat, LogLevel};
@@ -61,13 +62,13 @@ impl Log {
         match format {
             LogFormat::Json => {
                 let object: Map<_, _> = pairs.map(|(key, value)| (key.to_owned(), Value::from(value))).collect();
-                Value::from(object).to_string()
+                escaped_json(&Value::from(object).to_string()).into_owned()
             }
             LogFormat::Plain => {
                 let mut line = String::new();
                 for (key, value) in pairs {
                     let space = if line.is_empty() { "" } else { " " };
-                    // What others chose may hold control characters. Writing to a String can't fail.
+                    // What others chose may hold hidden characters. Writing to a String can't fail.
                     let _ = match value.bytes().all(|byte| byte.is_ascii_alphabetic()) {
                         true => write!(line, "{space}{key}={value}"),
                         false => write!(line, "{space}{key}={value:?}"),
@@ -99,11 +100,12 @@ mod tests {
             log.line(LogFormat::Plain, LogLevel::Warning, "x: \u{1b}[1m\n\"y\""),
             r#"level=warning msg="x: \u{1b}[1m\n\"y\"" command=ADD pod="shop/\"a\nb""#
         );
-        let line = log.line(LogFormat::Json, LogLevel::Warning, "x: \u{1b}[1m\n\"y\"");
-        assert!(!line.contains('\n') && !line.contains('\u{1b}'), "{line}");
+        let message = "x: \u{1b}[1m\n\u{202e}\"y\"";
+        let line = log.line(LogFormat::Json, LogLevel::Warning, message);
+        assert!(!line.contains(['\n', '\u{1b}', '\u{202e}']), "{line}");
         let read: Value = serde_json::from_str(&line).unwrap();
         let expected = serde_json::json!({
-            "level": "warning", "msg": "x: \u{1b}[1m\n\"y\"", "command": "ADD", "pod": "shop/\"a\nb"
+            "level": "warning", "msg": message, "command": "ADD", "pod": "shop/\"a\nb"
         });
         assert_eq!(read, expected);
     }

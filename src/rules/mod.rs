@@ -19,7 +19,7 @@ pub mod xtables;
 pub use self::family::Family;
 pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
-pub use self::name::Name;
+pub use self::name::{Name, is_hidden};
 pub use self::rule::{
     Action, Bits, Condition, Counters, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
     beginning, device, interface, without_verdict,

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A name or a comment as the kernel holds it: bytes that need not be UTF-8.
 ///
-/// When displayed, control characters and bytes that aren't UTF-8 are escaped.
+/// When displayed, characters that can't be seen and bytes that aren't UTF-8 are escaped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
@@ -32,6 +32,13 @@ impl PartialEq<str> for Name {
     }
 }
 
+/// Whether a character can't be seen where it is printed: a control character, one that turns the direction of writing
+/// around, and others without a form of their own. Names and values that others chose may hold any.
+pub fn is_hidden(character: char) -> bool {
+    // Quotes and backslashes are escaped as well, which can be seen.
+    !matches!(character, '"' | '\'' | '\\') && character.escape_debug().len() > 1
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Nearly every name.
@@ -42,7 +49,7 @@ impl fmt::Display for Name {
         }
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {
-                if character.is_control() {
+                if is_hidden(character) {
                     write!(f, "{}", character.escape_default())?;
                 } else {
                     write!(f, "{character}")?;
@@ -71,6 +78,7 @@ mod tests {
             (b"\xff\xfe", r"\xff\xfe"),
             (b"KUBE\xff", r"KUBE\xff"),
             ("\u{e4}\n\u{1b}[31m".as_bytes(), "\u{e4}\\n\\u{1b}[31m"),
+            ("\u{202e}\"'\\\u{e0041}".as_bytes(), r#"\u{202e}"'\\u{e0041}"#),
             (b"", ""),
         ] {
             assert_eq!(Name::from(bytes).to_string(), want);

@@ -5,6 +5,7 @@ mod chaos;
 mod cluster;
 mod deploy;
 mod leave;
+mod log;
 mod node;
 mod plugin_log;
 mod stay;

@@ -10,16 +10,15 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, Sandbox};
 use crate::node::{Agent, CALICO, Node, until, until_within};
 
-/// A pod's, which no other test has: they run side by side, and each agent sees the processes of all.
-fn uid() -> String {
+/// A pod's, which no other test has, of this run or another: they run side by side, and each agent sees the processes of
+/// all.
+pub(crate) fn uid() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!(
-        "{:08x}-b29f-11e7-9350-020968147796",
-        NUMBER.fetch_add(1, Ordering::Relaxed)
-    )
+    let (number, process) = (NUMBER.fetch_add(1, Ordering::Relaxed), std::process::id());
+    format!("{number:08x}-b29f-11e7-9350-{process:012x}")
 }
 
-fn running() -> Value {
+pub(crate) fn running() -> Value {
     json!({"phase": "Running", "containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
 }
 

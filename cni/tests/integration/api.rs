@@ -312,6 +312,10 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
         (metadata(", \"spec\": {\"containers\": null}"), "no containers"),
         (metadata(", \"spec\": {\"containers\": []}"), "no containers"),
         (metadata(", \"spec\": {\"containers\": [{}]}"), "without a name"),
+        (
+            metadata(", \"spec\": {\"containers\": \"hunter2\"}"),
+            "a value of another kind was expected, at line 1 and column",
+        ),
     ] {
         let lab = Lab::new(&MESHED);
         lab.server.plan_for_ever(Some(Plan::Body(body.clone())));
@@ -320,6 +324,7 @@ fn an_answer_that_is_not_the_pod_is_an_error() {
             message.starts_with("pod shop/web: the API server's answer makes no sense: ") && message.contains(words),
             "{body}: {message}"
         );
+        assert!(!message.contains("hunter2"), "{message}");
         assert_untouched(&lab.pod);
     }
     // The namespace's answer.
