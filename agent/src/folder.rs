@@ -138,18 +138,14 @@ impl Folder {
         Ok(names)
     }
 
-    /// The configurations in it, `.conf` and `.conflist`, in the order in which runtimes read them, and what starts
-    /// with a dot and is a file of the agent's own.
+    /// The files in it of which the names are meant.
     ///
     /// # Errors
     /// As of readdir(3). What vanished meanwhile is left out.
-    pub fn configurations(&self) -> io::Result<BTreeMap<String, Content>> {
+    pub fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
         let mut found = BTreeMap::new();
-        for name in self.names()? {
-            if (name.ends_with(".conf") || name.ends_with(".conflist"))
-                && !name.starts_with('.')
-                && let Some(content) = self.read(&name)
-            {
+        for name in self.names()?.into_iter().filter(|name| is_meant(name)) {
+            if let Some(content) = self.read(&name) {
                 found.insert(name, content);
             }
         }
@@ -268,16 +264,12 @@ impl Folder {
         }
     }
 
-    /// Removes a name. If `expected` is given, and the name stands for something else, it stays, and the result is
-    /// false: somebody else was faster. It is looked at where nobody else writes.
+    /// Removes a name, unless it stands for something else than expected: then it stays, and the result is false, for
+    /// somebody else was faster. It is looked at where nobody else writes.
     ///
     /// # Errors
-    /// As of rename(2), read(2) and unlink(2).
-    pub fn remove_expected(&self, name: &str, expected: Option<&Text>) -> io::Result<bool> {
-        let Some(expected) = expected else {
-            self.remove(name)?;
-            return Ok(true);
-        };
+    /// As of rename(2) and unlink(2).
+    pub fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
         let aside = format!(".{name}{UNFINISHED}");
         match renameat(&self.folder, name, &self.folder, aside.as_str()) {
             Ok(()) => {}
@@ -366,10 +358,10 @@ mod tests {
             mode: 0o600,
         };
         folder.write("a.conf", &mut &b"newer"[..], 0o600, None).unwrap();
-        assert!(!folder.remove_expected("a.conf", Some(&text("older"))).unwrap());
+        assert!(!folder.remove_expected("a.conf", &text("older")).unwrap());
         assert_eq!(fs::read(path.join("a.conf")).unwrap(), b"newer");
-        assert!(folder.remove_expected("a.conf", Some(&text("newer"))).unwrap());
-        assert!(folder.remove_expected("a.conf", Some(&text("newer"))).unwrap());
+        assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
+        assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
         assert_eq!(folder.names().unwrap(), Vec::<String>::new());
         fs::remove_dir_all(path).unwrap();
     }

@@ -15,7 +15,7 @@ use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
-use crate::plan::{self, Plan, Step};
+use crate::plan::{self, Change, Files, Look, Step};
 use crate::settings::Installation;
 use crate::throttle::Throttle;
 
@@ -314,49 +314,39 @@ impl Keeper {
         for _ in 0..TRIES {
             state.skipped.clear();
             state.contested.clear();
-            let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
-            let plan = plan::install(&folder, entry, &self.installation.place);
-            for (name, reason) in &plan.skipped {
-                let line = format!("{} is left as it is: {reason}", net.path().join(name).display());
-                state.skipped.insert(name.clone(), line);
+            let (folder, saved) = read_all(net)?;
+            let look = Look {
+                folder: &folder,
+                saved: &saved,
+                entry,
+                place: &self.installation.place,
+            };
+            let plan = look.install();
+            for (name, reason) in plan.skipped {
+                let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
+                state.skipped.insert(name, line);
             }
             let mut allowed = Vec::new();
             let now = Instant::now();
-            for step in plan.steps {
-                // A file of its own is the agent's, and no other program's war.
-                if let Step::Write { name, before, .. } = &step
-                    && !name.starts_with('.')
-                    && let Err(wait) = self.throttle.ask(name, now)
-                {
-                    let before = before
-                        .as_ref()
-                        .map(|before| String::from_utf8_lossy(&before.bytes).into_owned());
-                    let line = format!(
-                        "{} is rewritten without the plugin again and again, more than {} times in a minute, by {}. Until that \
-                         ends, pods may start without rules",
-                        net.path().join(name).display(),
-                        self.installation.rewrites_per_minute,
-                        conflist::writer(&before.unwrap_or_default()),
-                    );
-                    state.contested.insert(name.clone(), line);
-                    *again = (*again).min(wait);
-                    continue;
+            for change in plan.changes {
+                match self.throttle.ask(&change.name, now) {
+                    Ok(()) => allowed.push(change),
+                    Err(wait) => {
+                        let line = self.contested(net, &folder, &change.name);
+                        state.contested.insert(change.name, line);
+                        *again = (*again).min(wait);
+                    }
                 }
-                allowed.push(step);
             }
-            let Applied {
-                written,
-                is_raced,
-                failure,
-            } = apply(net, &allowed);
-            self.counts.configurations += written;
-            if let Some(failure) = failure {
+            let made = make_all(net, &allowed);
+            self.counts.configurations += made.written;
+            if let Some(failure) = made.failure {
                 state.configurations = naming(net)?;
                 return Err(failure);
             }
-            if !is_raced {
-                state.configurations = plan.chained;
-                if plan.chained == 0 {
+            if allowed.is_empty() {
+                state.configurations = plan::count_chained(&folder);
+                if state.configurations == 0 {
                     state.notes.push(format!(
                         "{} has no network configuration yet that the plugin could be added to; waiting for one",
                         net.path().display()
@@ -369,6 +359,20 @@ impl Keeper {
         *again = SOON;
         state.configurations = naming(net)?;
         Ok(())
+    }
+
+    fn contested(&self, net: &Folder, folder: &Files, name: &str) -> String {
+        let text = match folder.get(name) {
+            Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
+            _ => "".into(),
+        };
+        format!(
+            "{} is rewritten without the plugin again and again, more than {} times in a minute, by {}. Until that ends, pods \
+             may start without rules",
+            net.path().join(name).display(),
+            self.installation.rewrites_per_minute,
+            conflist::writer(&text),
+        )
     }
 
     /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations
@@ -396,49 +400,40 @@ impl Keeper {
     }
 }
 
-/// What became of a plan.
+/// What became of changes.
 #[derive(Default)]
-struct Applied {
+struct Made {
     /// How many configurations were written.
     written: u64,
-    /// Somebody else wrote meanwhile, so that a new plan has to be made.
-    is_raced: bool,
     /// The first failure.
     failure: Option<String>,
 }
 
-/// Makes the changes, one after another. After a failure, which may be about one file alone, only those are made that stand alone.
-fn apply(net: &Folder, steps: &[Step]) -> Applied {
-    let mut applied = Applied::default();
-    for step in steps {
-        if applied.failure.is_some() && !step.stands_alone() {
-            continue;
-        }
-        let path = net.path().join(step.name());
-        match make(net, step) {
-            Ok(true) => match step {
-                Step::Write { name, .. } if name.starts_with('.') => {}
-                Step::Write { .. } => {
-                    applied.written += 1;
-                    info!("wrote {}", path.display());
+/// Makes each change, whatever becomes of the others.
+fn make_all(net: &Folder, changes: &[Change]) -> Made {
+    let mut made = Made::default();
+    for Change { name, steps } in changes {
+        for step in steps {
+            match make(net, step) {
+                Ok(true) => {
+                    made.written += u64::from(matches!(step, Step::Write { .. }));
                 }
-                Step::Remove { .. } => info!("removed {}", path.display()),
-            },
-            Ok(false) => {
-                applied.is_raced = true;
-                break;
-            }
-            Err(error) => {
-                let failure = format!("{} cannot be changed: {error}", path.display());
-                applied.failure.get_or_insert(failure);
+                // Somebody else was faster, so that another plan has to be made.
+                Ok(false) => break,
+                Err(error) => {
+                    let failure = format!("{} cannot be changed: {error}", net.path().join(name).display());
+                    made.failure.get_or_insert(failure);
+                    break;
+                }
             }
         }
     }
-    applied
+    made
 }
 
 /// Makes a change; false: somebody else was faster.
 fn make(net: &Folder, step: &Step) -> io::Result<bool> {
+    let path = |name: &str| net.path().join(name).display().to_string();
     match step {
         Step::Write {
             name,
@@ -446,21 +441,40 @@ fn make(net: &Folder, step: &Step) -> io::Result<bool> {
             mode,
             before,
         } => {
-            let expected = (!name.starts_with('.')).then_some(before.as_ref());
-            net.write(name, &mut text.as_bytes(), *mode, expected)
+            let is_made = net.write(name, &mut text.as_bytes(), *mode, Some(before.as_ref()))?;
+            if is_made {
+                info!("wrote {}", path(name));
+            }
+            Ok(is_made)
         }
-        Step::Remove { name, before } => net.remove_expected(name, before.as_ref()),
+        Step::Remove { name, before } => {
+            let is_made = net.remove_expected(name, before)?;
+            if is_made {
+                info!("removed {}", path(name));
+            }
+            Ok(is_made)
+        }
+        Step::Save { name, text, mode } => net.write(name, &mut text.as_bytes(), *mode, None),
+        Step::Discard { name } => {
+            net.remove(name)?;
+            info!("removed {}", path(name));
+            Ok(true)
+        }
     }
+}
+
+/// The configurations, and the files that keep some.
+fn read_all(net: &Folder) -> Result<(Files, Files), String> {
+    let unreadable = |error: io::Error| format!("{} cannot be read: {error}", net.path().display());
+    let is_meant = |name: &str| plan::is_configuration(name) || plan::saved_of(name).is_some();
+    let files = net.files(is_meant).map_err(unreadable)?;
+    Ok(files.into_iter().partition(|(name, _)| plan::is_configuration(name)))
 }
 
 /// How many configurations name the plugin.
 fn naming(net: &Folder) -> Result<usize, String> {
-    let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
-    let named = folder.values().filter(|content| match content {
-        Content::File(file) => std::str::from_utf8(&file.bytes).is_ok_and(conflist::names_plugin),
-        Content::Other(_) => false,
-    });
-    Ok(named.count())
+    let (folder, _) = read_all(net)?;
+    Ok(plan::count_chained(&folder))
 }
 
 /// Takes everything back, and tries each part even if another failed.
@@ -469,19 +483,20 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
     let mut named = false;
     let mut done = Err("somebody else writes the configurations at the same time".to_owned());
     for _ in 0..TRIES {
-        let folder = net.configurations().map_err(|error| unreadable(net, &error))?;
-        let mut hidden = BTreeMap::new();
-        let names = net.names().map_err(|error| unreadable(net, &error))?;
-        for name in names.into_iter().filter(|name| plan::is_saved(name)) {
-            if let Some(content) = net.read(&name) {
-                hidden.insert(name, content);
-            }
-        }
-        let Plan { steps, .. } = plan::remove(&folder, &hidden, &installation.entry()?, &installation.place);
-        named |= !steps.is_empty();
-        let Applied { is_raced, failure, .. } = apply(net, &steps);
-        if !is_raced || failure.is_some() {
-            done = failure.map_or(Ok(()), Err);
+        let (folder, saved) = read_all(net)?;
+        let look = Look {
+            folder: &folder,
+            saved: &saved,
+            entry: &installation.entry()?,
+            place: &installation.place,
+        };
+        let plan = look.remove();
+        named |= !plan.changes.is_empty();
+        let Made { failure, .. } = make_all(net, &plan.changes);
+        if plan.changes.is_empty() || failure.is_some() {
+            let unknown = plan.skipped.into_iter().next();
+            let unknown = unknown.map(|(name, reason)| format!("{}: {reason}", net.path().join(name).display()));
+            done = failure.or(unknown).map_or(Ok(()), Err);
             break;
         }
     }
@@ -531,10 +546,6 @@ fn say<'a>(
     now.difference(said).for_each(|line| begin(line));
     said.difference(&now).for_each(|line| end(line));
     *said = now;
-}
-
-fn unreadable(folder: &Folder, error: &io::Error) -> String {
-    format!("{} cannot be read: {error}", folder.path().display())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

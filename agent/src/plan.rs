@@ -1,17 +1,20 @@
 //! What a folder of network configurations shall hold, given what it holds: pure functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::conflist::{self, Entry, Unusable};
+use crate::conflist::{self, Entry};
 use crate::folder::{Content, Text};
 
 /// The permissions of a list that takes the place of nothing: as upstream's.
 const MODE: u32 = 0o644;
 
-/// A change of the folder.
+/// Files by their names.
+pub type Files = BTreeMap<String, Content>;
+
+/// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write a file whole.
+    /// Write a configuration whole.
     Write {
         /// Its name.
         name: String,
@@ -22,67 +25,57 @@ pub enum Step {
         /// What it held when the plan was made.
         before: Option<Text>,
     },
-    /// Remove a file.
+    /// Remove a configuration.
     Remove {
         /// Its name.
         name: String,
         /// What it held when the plan was made.
-        before: Option<Text>,
+        before: Text,
+    },
+    /// Write a file of the agent's own, which no runtime reads.
+    Save {
+        /// Its name.
+        name: String,
+        /// What it will hold.
+        text: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Remove a file of the agent's own.
+    Discard {
+        /// Its name.
+        name: String,
     },
 }
 
-impl Step {
-    /// The file that it changes.
-    pub fn name(&self) -> &str {
-        match self {
-            Step::Write { name, .. } | Step::Remove { name, .. } => name,
-        }
-    }
-
-    /// Whether it only puts the entry into a list that is there already, whatever became of the steps before it.
-    pub fn stands_alone(&self) -> bool {
-        match self {
-            Step::Write {
-                name,
-                text,
-                before: Some(_),
-                ..
-            } => !name.starts_with('.') && conflist::names_plugin(text),
-            _ => false,
-        }
-    }
+/// What is done about one configuration, one step after another: at no moment is there less than before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The configuration.
+    pub name: String,
+    /// The steps. Where one fails, those after it are left.
+    pub steps: Vec<Step>,
 }
 
-/// The changes, in their order, and what was left alone.
+/// The changes, and what is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// One after another: at no moment is there less than before.
-    pub steps: Vec<Step>,
+    /// Each stands alone. There may be more to do once these are made.
+    pub changes: Vec<Change>,
     /// The files that are left as they are, and why.
-    pub skipped: Vec<(String, String)>,
-    /// How many files will have the entry.
-    pub chained: usize,
+    pub skipped: BTreeMap<String, String>,
 }
 
 impl Plan {
-    fn write(&mut self, name: &str, text: String, before: Option<&Text>) {
-        self.steps.push(Step::Write {
-            name: name.to_owned(),
-            text,
-            mode: before.map_or(MODE, |before| before.mode),
-            before: before.cloned(),
-        });
-    }
-
-    fn remove(&mut self, name: &str, before: Option<&Text>) {
-        self.steps.push(Step::Remove {
-            name: name.to_owned(),
-            before: before.cloned(),
-        });
+    fn change(&mut self, name: &str, steps: Vec<Step>) {
+        if !steps.is_empty() {
+            let name = name.to_owned();
+            self.changes.push(Change { name, steps });
+        }
     }
 
     fn skip(&mut self, name: &str, reason: impl ToString) {
-        self.skipped.push((name.to_owned(), reason.to_string()));
+        self.skipped.insert(name.to_owned(), reason.to_string());
     }
 }
 
@@ -96,9 +89,35 @@ pub enum Place {
     Own(String),
 }
 
-/// A hidden file that keeps a `.conf` whose place a list took.
-fn saved(conf: &str) -> String {
-    format!(".{conf}.before-linkerd-cni")
+/// Whether runtimes read a file of this name, hidden or not: containerd and CRI-O take the first of them by name
+/// (`loadFromConfDir` in containerd/go-cni, `loadNetworks` in cri-o/ocicni, `ConfFiles` in libcni). A `.conflist` is a
+/// list of plugins, the others are one plugin's.
+pub fn is_configuration(name: &str) -> bool {
+    is_list(name) || name.ends_with(".conf") || name.ends_with(".json")
+}
+
+fn is_list(name: &str) -> bool {
+    name.ends_with(".conflist")
+}
+
+const SAVED: &str = ".before-linkerd-cni";
+
+/// The file that keeps what was in a configuration whose place a list took.
+fn saved_name(name: &str) -> String {
+    format!(".{name}{SAVED}")
+}
+
+/// The configuration that a file of this name keeps, if it is such a file.
+pub fn saved_of(name: &str) -> Option<&str> {
+    name.strip_prefix('.')?.strip_suffix(SAVED)
+}
+
+/// The names that the list may have which takes the place of one plugin's configuration. The first one is upstream's;
+/// the last one comes right after the configuration's own, wherever that is among the others.
+fn list_names(name: &str, place: &Place) -> Vec<String> {
+    let upstream = name.ends_with(".conf").then(|| format!("{name}list"));
+    let upstream = upstream.filter(|list| !matches!(place, Place::Own(own) if own == list));
+    upstream.into_iter().chain([format!("{name}.conflist")]).collect()
 }
 
 fn text(content: &Content) -> Result<(&Text, &str), String> {
@@ -111,177 +130,260 @@ fn text(content: &Content) -> Result<(&Text, &str), String> {
     }
 }
 
-/// What makes the entry be in the configurations.
-pub fn install(folder: &BTreeMap<String, Content>, entry: &Entry, place: &Place) -> Plan {
-    let mut plan = Plan::default();
-    match place {
-        Place::Chained => {
-            for (name, content) in folder {
-                if let Err(reason) = chain_into(&mut plan, folder, name, content, entry) {
-                    plan.skip(name, reason);
-                }
-            }
-        }
-        Place::Own(own) => {
-            let mut others = folder.iter().filter(|(name, _)| *name != own);
-            let main = others.find_map(|(name, content)| match copy(name, content, entry) {
-                Ok(copy) => Some(copy),
-                Err(reason) => {
-                    plan.skip(name, reason);
-                    None
-                }
-            });
-            let before = folder.get(own).and_then(|content| text(content).ok());
-            match main {
-                // After a reboot, the network's own program may not have written its file yet. Ours is what it was.
-                None => plan.chained = usize::from(before.is_some()),
-                Some(copy) => {
-                    plan.chained = 1;
-                    if before.is_none_or(|(_, text)| text != copy) {
-                        plan.write(own, copy, before.map(|(file, _)| file));
-                    }
-                }
-            }
-            if plan.chained > 0 {
-                for (name, content) in folder.iter().filter(|(name, _)| *name != own) {
-                    if name > own {
-                        // From a time when the entry was chained into them.
-                        take_out(&mut plan, name, content);
-                    } else {
-                        // Runtimes read it first. Where it can't be used, they can't either.
-                        let _ = chain_into(&mut plan, folder, name, content, entry);
-                    }
-                }
-            }
-        }
-    }
-    plan
+fn text_of<'a>(files: &'a Files, name: &str) -> Option<(&'a Text, &'a str)> {
+    files.get(name).and_then(|content| text(content).ok())
 }
 
-fn chain_into(
-    plan: &mut Plan,
-    folder: &BTreeMap<String, Content>,
-    name: &str,
-    content: &Content,
-    entry: &Entry,
-) -> Result<(), String> {
-    let words = |unusable: Unusable| unusable.to_string();
-    let (file, text) = text(content)?;
-    if !name.ends_with(".conf") {
-        // A .conf of that name comes first, and a list made of it takes this one's place.
-        let conf = name.trim_end_matches("list");
-        if folder
-            .get(conf)
-            .is_some_and(|conf| self::text(conf).is_ok_and(|(_, text)| conflist::list(text, entry).is_ok()))
+/// What a plan is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// The configurations that there are.
+    pub folder: &'a Files,
+    /// The files that keep some.
+    pub saved: &'a Files,
+    /// The plugin's entry.
+    pub entry: &'a Entry,
+    /// Where it goes.
+    pub place: &'a Place,
+}
+
+impl Look<'_> {
+    /// What makes the entry be in the configurations.
+    pub fn install(&self) -> Plan {
+        let mut plan = Plan::default();
+        self.chain_all(&mut plan);
+        // As runtimes read them.
+        plan.changes.sort_by(|one, other| one.name.cmp(&other.name));
+        if let Place::Own(own) = self.place
+            && self.keep_own(&mut plan, own)
         {
-            return Ok(());
+            // From a time when the entry was chained into them.
+            for (name, content) in self.folder.iter().filter(|(name, _)| *name > own) {
+                take_out(&mut plan, name, content);
+            }
         }
-        if let Some(chained) = conflist::chain(text, entry).map_err(words)? {
-            plan.write(name, chained, Some(file));
-        }
-        plan.chained += 1;
-        return Ok(());
+        plan
     }
-    let list = conflist::list(text, entry).map_err(words)?;
-    let list_name = format!("{name}list");
-    let before = match folder.get(&list_name) {
-        None => None,
-        Some(Content::File(before)) => Some(before),
-        Some(Content::Other(reason)) => return Err(format!("{list_name} is in the way: {reason}")),
-    };
-    // To be put back when the plugin leaves.
-    plan.steps.push(Step::Write {
-        name: saved(name),
-        text: text.to_owned(),
-        mode: file.mode,
-        before: None,
-    });
-    plan.steps.push(Step::Write {
-        name: list_name,
-        text: list,
-        mode: file.mode,
-        before: before.cloned(),
-    });
-    plan.remove(name, Some(file));
-    plan.chained += 1;
-    Ok(())
+
+    /// Puts the entry into each configuration or, where there is a list of the agent's own, into those that runtimes
+    /// read before that one.
+    fn chain_all(&self, plan: &mut Plan) {
+        let is_meant = |name: &String| match self.place {
+            Place::Chained => true,
+            Place::Own(own) => name < own,
+        };
+        let (lists, singles): (Vec<_>, Vec<_>) = self
+            .folder
+            .iter()
+            .filter(|(name, _)| is_meant(name))
+            .partition(|(name, _)| is_list(name));
+        let mut made = BTreeSet::new();
+        for (name, content) in singles {
+            match self.promote(name, content, &made) {
+                Ok((list, steps)) => {
+                    made.insert(list);
+                    plan.change(name, steps);
+                }
+                Err(reason) => plan.skip(name, reason),
+            }
+        }
+        for (name, content) in lists.into_iter().filter(|(name, _)| !made.contains(*name)) {
+            match chain(name, content, self.entry) {
+                Ok(steps) => plan.change(name, steps),
+                Err(reason) => plan.skip(name, reason),
+            }
+        }
+    }
+
+    /// Makes a list of one plugin's configuration, whose name it gives. `taken` are those that the plan makes already.
+    ///
+    /// The list comes before the file that is to be put back when the plugin leaves. So whatever is killed in between: a
+    /// list that was made here is known by one of the two.
+    fn promote(&self, name: &str, content: &Content, taken: &BTreeSet<String>) -> Result<(String, Vec<Step>), String> {
+        let (file, text) = text(content)?;
+        let list = conflist::list(text, self.entry).map_err(|unusable| unusable.to_string())?;
+        let names = list_names(name, self.place);
+        let is_free = |name: &&String| !self.folder.contains_key(*name) && !taken.contains(*name);
+        let made = self.made_list(name);
+        let Some(list_name) = made.as_ref().or_else(|| names.iter().find(is_free)) else {
+            return Err(format!("{} is another configuration's", names.join(" or ")));
+        };
+        let before = text_of(self.folder, list_name);
+        let mut steps = Vec::new();
+        if before.is_none_or(|(_, before)| before != list) {
+            steps.push(Step::Write {
+                name: list_name.clone(),
+                text: list,
+                mode: file.mode,
+                before: before.map(|(file, _)| file.clone()),
+            });
+        }
+        if self.saved.get(&saved_name(name)) != Some(content) {
+            steps.push(Step::Save {
+                name: saved_name(name),
+                text: text.to_owned(),
+                mode: file.mode,
+            });
+        }
+        steps.push(Step::Remove {
+            name: name.to_owned(),
+            before: file.clone(),
+        });
+        Ok((list_name.clone(), steps))
+    }
+
+    /// The list that was made of one plugin's configuration, of what it is now or of what was saved, entries apart. One
+    /// without an entry, where nothing was saved yet, is somebody else's.
+    fn made_list(&self, name: &str) -> Option<String> {
+        let saved = text_of(self.saved, &saved_name(name));
+        let originals = [text_of(self.folder, name), saved].into_iter().flatten();
+        let originals: Vec<_> = originals
+            .filter_map(|(_, text)| without_entry(&conflist::list(text, self.entry).ok()?))
+            .collect();
+        // Nobody but the agent makes one of the last name.
+        list_names(name, self.place).into_iter().rev().find(|name| {
+            text_of(self.folder, name).is_some_and(|(_, text)| {
+                (saved.is_some() || conflist::names_plugin(text))
+                    && without_entry(text).is_some_and(|list| originals.contains(&list))
+            })
+        })
+    }
+
+    /// Keeps a list of the agent's own; whether it is as it should be.
+    fn keep_own(&self, plan: &mut Plan, own: &str) -> bool {
+        let before = match self.folder.get(own).map(text) {
+            None => None,
+            Some(Ok(before)) => Some(before),
+            Some(Err(reason)) => {
+                plan.skip(own, reason);
+                return false;
+            }
+        };
+        let mut wanted = None;
+        for (name, content) in self.folder.iter().filter(|(name, _)| *name != own) {
+            match copy(name, content, self.entry) {
+                Ok(copy) => {
+                    wanted = Some(copy);
+                    break;
+                }
+                Err(reason) => plan.skip(name, reason),
+            }
+        }
+        // After a reboot, the network's own program may not have written its file yet. Ours is what it was.
+        let kept = || before.and_then(|(_, text)| conflist::chain(text, self.entry).ok().flatten());
+        match (wanted.or_else(kept), before) {
+            (Some(wanted), before) if before.is_none_or(|(_, text)| text != wanted) => {
+                let step = write(own, wanted, before.map(|(file, _)| file));
+                plan.change(own, vec![step]);
+                false
+            }
+            (_, before) => before.is_some(),
+        }
+    }
+
+    /// What takes the entry out of every configuration.
+    pub fn remove(&self) -> Plan {
+        let mut plan = Plan::default();
+        let mut done = BTreeSet::new();
+        if let Place::Own(own) = self.place
+            && self.folder.contains_key(own)
+        {
+            plan.change(own, vec![Step::Discard { name: own.clone() }]);
+            done.insert(own.clone());
+        }
+        let kept = self.saved.keys().filter_map(|name| saved_of(name));
+        let singles: BTreeSet<&str> = kept.chain(self.folder.keys().map(String::as_str)).collect();
+        for name in singles.into_iter().filter(|name| !is_list(name)) {
+            let list = self.made_list(name);
+            match self.restore(name, list.as_deref()) {
+                Ok(steps) => plan.change(name, steps),
+                // It may be all that is left of somebody's file.
+                Err(reason) => plan.skip(&saved_name(name), reason),
+            }
+            done.extend(list);
+        }
+        for (name, content) in self.folder.iter().filter(|(name, _)| !done.contains(*name)) {
+            take_out(&mut plan, name, content);
+        }
+        plan
+    }
+
+    /// Puts one plugin's configuration back in the place of the list that was made of it.
+    fn restore(&self, name: &str, list: Option<&str>) -> Result<Vec<Step>, String> {
+        let kept = self.saved.get(&saved_name(name)).map(text).transpose()?;
+        let mut steps = Vec::new();
+        if let Some(list) = list
+            && let Some((file, _)) = text_of(self.folder, list)
+        {
+            if let Some((kept, text)) = kept
+                && !self.folder.contains_key(name)
+            {
+                steps.push(Step::Write {
+                    name: name.to_owned(),
+                    text: conflist::unchain(text)
+                        .ok()
+                        .flatten()
+                        .unwrap_or_else(|| text.to_owned()),
+                    mode: kept.mode,
+                    before: None,
+                });
+            }
+            steps.push(Step::Remove {
+                name: list.to_owned(),
+                before: file.clone(),
+            });
+        }
+        if kept.is_some() {
+            steps.push(Step::Discard { name: saved_name(name) });
+        }
+        Ok(steps)
+    }
+}
+
+fn chain(name: &str, content: &Content, entry: &Entry) -> Result<Vec<Step>, String> {
+    let (file, text) = text(content)?;
+    let chained = conflist::chain(text, entry).map_err(|unusable| unusable.to_string())?;
+    Ok(chained.map(|text| write(name, text, Some(file))).into_iter().collect())
+}
+
+fn without_entry(list: &str) -> Option<serde_json::Value> {
+    let without = conflist::unchain(list).ok()?;
+    serde_json::from_str(without.as_deref().unwrap_or(list)).ok()
 }
 
 /// What the agent's own file holds where this is the main configuration.
 fn copy(name: &str, content: &Content, entry: &Entry) -> Result<String, String> {
-    let words = |unusable: Unusable| unusable.to_string();
     let (_, text) = text(content)?;
-    if name.ends_with(".conf") {
-        return conflist::list(text, entry).map_err(words);
-    }
-    Ok(conflist::chain(text, entry)
-        .map_err(words)?
-        .unwrap_or_else(|| text.to_owned()))
+    let copy = if is_list(name) {
+        conflist::chain(text, entry).map(|chained| chained.unwrap_or_else(|| text.to_owned()))
+    } else {
+        conflist::list(text, entry)
+    };
+    copy.map_err(|unusable| unusable.to_string())
 }
 
 fn take_out(plan: &mut Plan, name: &str, content: &Content) {
     if let Ok((file, text)) = text(content)
         && let Ok(Some(without)) = conflist::unchain(text)
     {
-        plan.write(name, without, Some(file));
+        let step = write(name, without, Some(file));
+        plan.change(name, vec![step]);
     }
 }
 
-/// What takes the entry out of every configuration; `hidden` are the saved files that the folder holds, by their names.
-pub fn remove(
-    folder: &BTreeMap<String, Content>,
-    hidden: &BTreeMap<String, Content>,
-    entry: &Entry,
-    place: &Place,
-) -> Plan {
-    let mut plan = Plan::default();
-    for (name, content) in folder {
-        if let Place::Own(own) = place
-            && name == own
-        {
-            plan.remove(name, None);
-            continue;
-        }
-        let conf = name.strip_suffix("list").unwrap_or(name);
-        let kept = hidden.get(&saved(conf)).and_then(|content| text(content).ok());
-        let here = text(content).ok();
-        match (kept, here) {
-            // The list that was made of a .conf gives way to it.
-            (Some((kept, conf_text)), Some((list_file, list)))
-                if !folder.contains_key(conf) && is_made_of(list, conf_text, entry) =>
-            {
-                plan.steps.push(Step::Write {
-                    name: conf.to_owned(),
-                    text: conf_text.to_owned(),
-                    mode: kept.mode,
-                    before: None,
-                });
-                plan.remove(name, Some(list_file));
-            }
-            _ => take_out(&mut plan, name, content),
-        }
+fn write(name: &str, text: String, before: Option<&Text>) -> Step {
+    Step::Write {
+        name: name.to_owned(),
+        text,
+        mode: before.map_or(MODE, |before| before.mode),
+        before: before.cloned(),
     }
-    for (name, content) in hidden {
-        match text(content) {
-            Ok(_) => plan.remove(name, None),
-            // It may be all that is left of somebody's file.
-            Err(reason) => plan.skip(name, reason),
-        }
-    }
-    plan
 }
 
-/// Whether a list is what this `.conf` became, entries apart.
-fn is_made_of(list: &str, conf: &str, entry: &Entry) -> bool {
-    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-    let without = |text: &str| value(&conflist::unchain(text).ok()?.unwrap_or_else(|| text.to_owned()));
-    let made = conflist::list(conf, entry).ok().and_then(|made| without(&made));
-    made.is_some() && made == without(list)
-}
-
-/// Whether a file of this name keeps a `.conf`.
-pub fn is_saved(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(".before-linkerd-cni")
+/// How many configurations name the plugin.
+pub fn count_chained(folder: &Files) -> usize {
+    let texts = folder.values().filter_map(|content| text(content).ok());
+    texts.filter(|(_, text)| conflist::names_plugin(text)).count()
 }
 
 #[cfg(test)]
@@ -306,33 +408,74 @@ mod tests {
         })
     }
 
-    fn folder(files: &[(&str, &str)]) -> BTreeMap<String, Content> {
+    fn folder(files: &[(&str, &str)]) -> Files {
         files
             .iter()
             .map(|(name, text)| ((*name).to_owned(), file(text)))
             .collect()
     }
 
-    /// The folder after the first `steps` steps; hidden files are in it.
-    fn after(folder: &BTreeMap<String, Content>, plan: &Plan, steps: usize) -> BTreeMap<String, Content> {
+    /// The folder after the first `steps` steps; the saved files are in it.
+    fn after(folder: &Files, plan: &Plan, steps: usize) -> Files {
         let mut folder = folder.clone();
-        for step in plan.steps.iter().take(steps) {
+        for step in plan.changes.iter().flat_map(|change| &change.steps).take(steps) {
             match step {
-                Step::Write { name, text, mode, .. } => {
+                Step::Write { name, text, mode, .. } | Step::Save { name, text, mode } => {
                     let bytes = text.clone().into_bytes();
                     folder.insert(name.clone(), Content::File(Text { bytes, mode: *mode }));
                 }
-                Step::Remove { name, .. } => drop(folder.remove(name)),
+                Step::Remove { name, .. } | Step::Discard { name } => drop(folder.remove(name)),
             }
         }
         folder
     }
 
-    fn split(folder: BTreeMap<String, Content>) -> (BTreeMap<String, Content>, BTreeMap<String, Content>) {
-        folder.into_iter().partition(|(name, _)| !name.starts_with('.'))
+    fn split(folder: Files) -> (Files, Files) {
+        folder.into_iter().partition(|(name, _)| is_configuration(name))
+    }
+
+    fn look<'a>(folder: &'a Files, saved: &'a Files, entry: &'a Entry, place: &'a Place) -> Look<'a> {
+        Look {
+            folder,
+            saved,
+            entry,
+            place,
+        }
+    }
+
+    fn plan(all: &Files, place: &Place) -> Plan {
+        let (folder, saved) = split(all.clone());
+        look(&folder, &saved, &entry(), place).install()
+    }
+
+    /// The folder when there is nothing left to do.
+    fn installed(all: &Files, place: &Place) -> Files {
+        let mut all = all.clone();
+        for _ in 0..4 {
+            let plan = plan(&all, place);
+            if plan.changes.is_empty() {
+                return all;
+            }
+            all = after(&all, &plan, usize::MAX);
+        }
+        panic!("there is always more to do: {:?}", plan(&all, place))
+    }
+
+    fn removed(all: &Files, place: &Place) -> Files {
+        let (folder, saved) = split(all.clone());
+        after(all, &look(&folder, &saved, &entry(), place).remove(), usize::MAX)
+    }
+
+    fn names(files: &Files) -> Vec<&str> {
+        files
+            .keys()
+            .filter(|name| is_configuration(name))
+            .map(String::as_str)
+            .collect()
     }
 
     const CALICO: &str = r#"{"name": "k8s", "plugins": [{"type": "calico"}]}"#;
+    const OLD: &str = r#"{"plugins": [{"type": "linkerd-cni", "old": 1}, {"type": "a"}]}"#;
     const CONF: &str = r#"{"type": "bridge", "cniVersion": "0.4.0"}"#;
 
     #[test]
@@ -353,41 +496,76 @@ mod tests {
                 mode: 0o644,
             }),
         );
-        let plan = install(&files, &entry(), &Place::Chained);
-        let skipped: Vec<&str> = plan.skipped.iter().map(|(name, _)| name.as_str()).collect();
+        let plan = plan(&files, &Place::Chained);
+        let skipped: Vec<&str> = plan.skipped.keys().map(String::as_str).collect();
         assert_eq!(
             skipped,
             ["20-half.conflist", "30-none.conf", "40-link.conf", "50-bytes.conf"]
         );
-        assert_eq!((plan.steps.len(), plan.chained), (1, 1));
-        let [Step::Write { name, mode, .. }] = &plan.steps[..] else {
+        let [Change { name, steps }] = &plan.changes[..] else {
             panic!("{plan:?}")
         };
-        assert_eq!((name.as_str(), *mode), ("10-calico.conflist", 0o600));
+        assert_eq!(name, "10-calico.conflist");
+        assert!(matches!(&steps[..], [Step::Write { mode: 0o600, .. }]));
+        assert_eq!(count_chained(&installed(&files, &Place::Chained)), 1);
     }
 
     #[test]
     fn a_conf_gives_way_to_a_list_and_comes_back_with_every_byte() {
         let files = folder(&[("99-bridge.conf", CONF)]);
-        let plan = install(&files, &entry(), &Place::Chained);
-        let (installed, hidden) = split(after(&files, &plan, 9));
-        assert_eq!(installed.keys().collect::<Vec<_>>(), ["99-bridge.conflist"]);
-        let again = install(&installed, &entry(), &Place::Chained);
-        assert_eq!((again.steps.len(), again.chained), (0, 1));
-        let all = installed.clone().into_iter().chain(hidden.clone()).collect();
-        let removed = after(&all, &remove(&installed, &hidden, &entry(), &Place::Chained), 9);
-        assert_eq!(removed, files);
+        let whole = installed(&files, &Place::Chained);
+        assert_eq!(names(&whole), ["99-bridge.conflist"]);
+        assert_eq!(removed(&whole, &Place::Chained), files);
     }
 
     #[test]
     fn a_list_that_changed_since_it_was_made_of_a_conf_stays_a_list() {
         let files = folder(&[("99-bridge.conf", CONF)]);
-        let plan = install(&files, &entry(), &Place::Chained);
-        let (mut installed, hidden) = split(after(&files, &plan, 9));
-        installed.insert("99-bridge.conflist".to_owned(), file(CALICO));
-        let all = installed.clone().into_iter().chain(hidden.clone()).collect();
-        let removed = after(&all, &remove(&installed, &hidden, &entry(), &Place::Chained), 9);
+        let mut whole = installed(&files, &Place::Chained);
+        whole.insert("99-bridge.conflist".to_owned(), file(CALICO));
+        let removed = removed(&whole, &Place::Chained);
         assert_eq!(removed, folder(&[("99-bridge.conflist", CALICO)]));
+    }
+
+    #[test]
+    fn what_runtimes_read_keeps_its_order_and_every_byte_also_where_names_are_alike() {
+        let files = folder(&[
+            (".05-hidden.conflist", CALICO),
+            ("10-net.conf", CONF),
+            ("10-net.conflist", CALICO),
+            ("10-net.json", CONF),
+        ]);
+        let whole = installed(&files, &Place::Chained);
+        let lists = [
+            ".05-hidden.conflist",
+            "10-net.conf.conflist",
+            "10-net.conflist",
+            "10-net.json.conflist",
+        ];
+        assert_eq!(names(&whole), lists);
+        assert_eq!(count_chained(&whole), 4);
+        assert_eq!(removed(&whole, &Place::Chained), files);
+    }
+
+    #[test]
+    fn a_conf_that_is_written_anew_takes_the_place_of_the_list_that_was_made_of_it() {
+        let newer = CONF.replace("bridge", "newer");
+        let place = Place::Chained;
+        let mut whole = installed(&folder(&[("99-bridge.conf", CONF)]), &place);
+        whole.insert("99-bridge.conf".to_owned(), file(&newer));
+        let steps = plan(&whole, &place)
+            .changes
+            .iter()
+            .map(|change| change.steps.len())
+            .sum();
+        for killed in 0..=steps {
+            let partly = after(&whole, &plan(&whole, &place), killed);
+            let resumed = installed(&partly, &place);
+            assert_eq!(names(&resumed), ["99-bridge.conflist"]);
+            let expected = folder(&[("99-bridge.conf", &newer)]);
+            assert_eq!(removed(&resumed, &place), expected, "killed after step {killed}");
+            assert_eq!(removed(&partly, &place), expected, "killed after step {killed}");
+        }
     }
 
     #[test]
@@ -398,51 +576,58 @@ mod tests {
             ("10-calico.conflist", CALICO),
             ("20-x.conflist", CALICO),
         ]);
-        let plan = install(&files, &entry(), &own);
-        let installed = after(&files, &plan, 9);
-        assert_eq!(plan.chained, 1);
+        let whole = installed(&files, &own);
+        assert_eq!(count_chained(&whole), 1);
         assert_eq!(
-            installed.get("10-calico.conflist"),
+            whole.get("10-calico.conflist"),
             files.get("10-calico.conflist"),
             "others' files stay"
         );
-        let Some(Content::File(text)) = installed.get("00-linkerd-cni.conflist") else {
-            panic!("{installed:?}")
+        let Some(Content::File(text)) = whole.get("00-linkerd-cni.conflist") else {
+            panic!("{whole:?}")
         };
         assert!(String::from_utf8_lossy(&text.bytes).contains("calico"));
-        assert_eq!(install(&installed, &entry(), &own).steps, []);
         // Another network.
-        let mut changed = installed.clone();
+        let mut changed = whole.clone();
         changed.insert(
             "10-calico.conflist".to_owned(),
             file(&CALICO.replace("calico", "cilium")),
         );
-        assert_eq!(install(&changed, &entry(), &own).steps.len(), 1);
+        assert_eq!(plan(&changed, &own).changes.len(), 1);
         // A reboot: there is only ours.
-        let only = split(installed.clone()).0.into_iter().take(1).collect();
-        let plan = install(&only, &entry(), &own);
-        assert_eq!((plan.steps.len(), plan.chained), (0, 1));
-        // Leaving.
-        let none = BTreeMap::new();
-        assert_eq!(after(&installed, &remove(&installed, &none, &entry(), &own), 9), files);
+        let only: Files = whole.clone().into_iter().take(1).collect();
+        assert_eq!(plan(&only, &own).changes, []);
+        // It may be of an older configuration.
+        let older = folder(&[("00-linkerd-cni.conflist", OLD)]);
+        assert_ne!(installed(&older, &own), older);
+        assert_eq!(removed(&whole, &own), files);
+    }
+
+    #[test]
+    fn a_file_of_its_own_may_have_the_name_that_a_list_would_have() {
+        let own = Place::Own("10-net.conflist".to_owned());
+        let files = folder(&[("10-net.conf", CONF)]);
+        let whole = installed(&files, &own);
+        assert_eq!(removed(&whole, &own), files);
     }
 
     #[test]
     fn going_over_to_a_file_of_its_own_takes_the_entry_out_of_the_others_afterwards() {
         let files = folder(&[("10-calico.conflist", CALICO)]);
-        let chained = after(&files, &install(&files, &entry(), &Place::Chained), 9);
-        let plan = install(&chained, &entry(), &Place::Own("00-own.conflist".to_owned()));
-        let names: Vec<&str> = plan.steps.iter().map(Step::name).collect();
-        assert_eq!(names, ["00-own.conflist", "10-calico.conflist"]);
-        let now = after(&chained, &plan, 9);
-        assert_eq!(now.get("10-calico.conflist"), files.get("10-calico.conflist"));
+        let own = Place::Own("00-own.conflist".to_owned());
+        let chained = installed(&files, &Place::Chained);
+        let first = plan(&chained, &own);
+        let changed: Vec<&str> = first.changes.iter().map(|change| change.name.as_str()).collect();
+        assert_eq!(changed, ["00-own.conflist"]);
+        let whole = installed(&chained, &own);
+        assert_eq!(whole.get("10-calico.conflist"), files.get("10-calico.conflist"));
     }
 
     fn content() -> impl Strategy<Value = Content> {
         prop_oneof![
             4 => Just(file(CALICO)),
             2 => Just(file(CONF)),
-            2 => Just(file(r#"{"plugins": [{"type": "linkerd-cni", "old": 1}, {"type": "a"}]}"#)),
+            2 => Just(file(OLD)),
             1 => Just(file(r#"{"plugins": [{"type": "linkerd-cni"}]}"#)),
             1 => Just(file("{")),
             1 => Just(file("")),
@@ -452,10 +637,10 @@ mod tests {
     }
 
     /// The first configuration that a runtime would take, and whether it has the plugin.
-    fn first(folder: &BTreeMap<String, Content>) -> Option<bool> {
+    fn first(folder: &Files) -> Option<bool> {
         folder
             .iter()
-            .filter(|(name, _)| !name.starts_with('.'))
+            .filter(|(name, _)| is_configuration(name))
             .find_map(|(_, content)| {
                 let text = text(content).ok()?.1;
                 conflist::list(text, &entry())
@@ -476,29 +661,25 @@ mod tests {
         /// next agent ends at the same place.
         #[test]
         fn killed_after_any_step_the_next_agent_finishes(
-            files in prop::collection::btree_map("[0-2][0-9]-[ab]\\.conf(list)?", content(), 0..5),
+            files in prop::collection::btree_map("\\.?[0-2][0-9]-[ab]\\.(conf(list)?|json)", content(), 0..5),
             own in any::<bool>(),
             killed in 0usize..12,
         ) {
+            // Such a list is taken for one that an installer made of the other file.
+            let old = file(OLD);
+            prop_assume!(!files.iter().any(|(name, content)| *content == old && files.get(&format!("{name}list")) == Some(&old)));
             let place = if own { Place::Own("00-linkerd-cni.conflist".to_owned()) } else { Place::Chained };
-            let plan = install(&files, &entry(), &place);
-            let whole = after(&files, &plan, usize::MAX);
-            let partly = after(&files, &plan, killed);
+            let partly = after(&files, &plan(&files, &place), killed);
             prop_assert!(first(&files) != Some(true) || first(&partly) == Some(true));
-            let (visible, _) = split(partly.clone());
-            let resumed = after(&partly, &install(&visible, &entry(), &place), usize::MAX);
-            prop_assert_eq!(split(resumed).0, split(whole.clone()).0);
-            // There is nothing left to do then.
-            let (visible, hidden) = split(whole.clone());
-            prop_assert_eq!(install(&visible, &entry(), &place).steps, vec![]);
-            // And nothing names the plugin after it left, nor is anything of ours there.
-            let removed = after(&whole, &remove(&visible, &hidden, &entry(), &place), usize::MAX);
-            for (name, content) in &removed {
-                prop_assert!(!name.starts_with('.'));
-                if let Ok((_, text)) = text(content) {
-                    prop_assert!(conflist::unchain(text) != Ok(None) || !conflist::names_plugin(text), "{}", text);
-                }
-            }
+            let whole = installed(&files, &place);
+            prop_assert_eq!(&installed(&partly, &place), &whole);
+            // Nothing names the plugin after it left, nor is anything of ours there, and all else is as it was.
+            let expected: Files = files.iter().map(|(name, content)| {
+                let without = text(content).ok().and_then(|(_, text)| conflist::unchain(text).ok().flatten());
+                (name.clone(), without.map_or_else(|| content.clone(), |text| file(&text)))
+            }).collect();
+            prop_assert_eq!(&removed(&whole, &place), &expected);
+            prop_assert_eq!(&removed(&partly, &place), &expected);
         }
     }
 }

@@ -64,7 +64,7 @@ impl Sequence {
     /// A text that this file has not had, in one step or, as a shell does, in two.
     fn other_writes(&mut self, name: &'static str) {
         let number = self.random.below(1 << 30);
-        let text = if name.ends_with(".conf") {
+        let text = if !name.ends_with(".conflist") {
             format!(r#"{{"cniVersion": "0.3.1", "type": "bridge", "mtu": {number}}}"#)
         } else {
             CALICO.replace("1440", &number.to_string())
@@ -78,7 +78,7 @@ impl Sequence {
     }
 
     fn step(&mut self) {
-        let what = match self.random.below(11) {
+        let what = match self.random.below(13) {
             0 | 1 => {
                 let on_exit = ["keep", "remove"][usize::try_from(self.random.below(2)).unwrap()];
                 self.start(on_exit);
@@ -111,6 +111,14 @@ impl Sequence {
                 self.other_writes("99-bridge.conf");
                 "a .conf".to_owned()
             }
+            9 => {
+                self.other_writes("99-bridge.json");
+                "a .json".to_owned()
+            }
+            10 => {
+                self.other_writes(".05-hidden.conflist");
+                "a hidden list".to_owned()
+            }
             _ => {
                 self.other_writes("10-calico.conflist");
                 "a list".to_owned()
@@ -133,9 +141,13 @@ impl Sequence {
             types(&found).is_some_and(|types| types.len() == 2 && types[1] == "linkerd-cni")
                 && value["plugins"][0].get("mtu") == mtu
         };
-        let files = self.others.iter().all(|(name, text)| match name.strip_suffix(".conf") {
-            Some(stem) => !node.net(name).exists() && holds(&format!("{stem}.conflist"), text),
-            None => holds(name, text),
+        let files = self.others.iter().all(|(name, text)| {
+            let list = match name.rsplit_once('.') {
+                Some((stem, "conf")) => format!("{stem}.conflist"),
+                Some((_, "json")) => format!("{name}.conflist"),
+                _ => return holds(name, text),
+            };
+            !node.net(name).exists() && holds(&list, text)
         });
         files
             && fs::read(node.bin("linkerd-cni")).ok() == fs::read(node.path().join("image/linkerd-cni")).ok()

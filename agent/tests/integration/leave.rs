@@ -36,14 +36,17 @@ pub(crate) fn watched(node: &Node, work: impl FnOnce()) {
                 let there = || node.bin("linkerd-cni").exists() && node.net(KUBECONFIG).exists();
                 // Each file that names the program, with what tells it from another of its name.
                 let named = || -> Vec<_> {
-                    ["10-calico.conflist", "99-bridge.conflist"]
-                        .iter()
-                        .filter(|name| {
-                            fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni"))
-                        })
-                        .filter_map(|name| fs::metadata(node.net(name)).ok())
-                        .map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
-                        .collect()
+                    [
+                        "10-calico.conflist",
+                        "99-bridge.conflist",
+                        "99-bridge.json.conflist",
+                        ".05-hidden.conflist",
+                    ]
+                    .iter()
+                    .filter(|name| fs::read_to_string(node.net(name)).is_ok_and(|text| text.contains("linkerd-cni")))
+                    .filter_map(|name| fs::metadata(node.net(name)).ok())
+                    .map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
+                    .collect()
                 };
                 // A file that is there before and afterwards was there all the while.
                 let before = named();
@@ -106,6 +109,45 @@ fn uninstalling_takes_every_byte_back_in_an_order_that_breaks_no_pod() {
         });
         assert_eq!(node.tree(), before);
     }
+}
+
+/// Runtimes read hidden ones too, and `.json` (libcni's ConfFiles).
+#[test]
+fn every_file_that_a_runtime_reads_has_the_entry_and_is_what_it_was_afterwards() {
+    let node = Node::new();
+    let other = CALICO.replace("calico", "other");
+    node.write(".05-hidden.conflist", &other);
+    node.write("10-net.conf", CONF);
+    node.write("10-net.conflist", CALICO);
+    node.write("10-net.json", CONF);
+    let before = node.tree();
+    let agent = node.agent(&["--on-exit", "remove"]);
+    until("the agent is ready", || agent.says("ready: 4 network configurations"));
+    let mut lists: Vec<_> = node
+        .net("")
+        .read_dir()
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end)))
+        .map(|name| {
+            let types = node.types(&name);
+            (name, types.unwrap())
+        })
+        .collect();
+    lists.sort();
+    // In the order in which runtimes read them.
+    let expected = [
+        (".05-hidden.conflist", "other"),
+        ("10-net.conf.conflist", "bridge"),
+        ("10-net.conflist", "calico"),
+        ("10-net.json.conflist", "bridge"),
+    ];
+    assert_eq!(
+        lists,
+        expected.map(|(name, kind)| (name.to_owned(), vec![kind.to_owned(), "linkerd-cni".to_owned()]))
+    );
+    agent.terminate();
+    assert_eq!(node.tree(), before);
 }
 
 #[test]
