@@ -8,8 +8,8 @@ use std::path::Path;
 
 use linkerd_cni::configuration::Configuration;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 /// The plugin's type, which is the name of its program.
@@ -39,6 +39,15 @@ impl Entry {
         match value.get("type") {
             Some(kind) if kind == PLUGIN => Ok(Self { text, value }),
             _ => Err(format!("it has no \"type\": \"{PLUGIN}\"")),
+        }
+    }
+
+    /// The shortest there is: enough to take any out again.
+    pub fn bare() -> Self {
+        let value = json!({"type": PLUGIN});
+        Self {
+            text: value.to_string(),
+            value,
         }
     }
 

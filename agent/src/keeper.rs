@@ -16,7 +16,7 @@ use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
 use crate::plan::{self, Change, Files, Look, Step};
-use crate::settings::Installation;
+use crate::settings::{Installation, Paths};
 use crate::throttle::Throttle;
 
 /// The kubeconfig's permissions: it has a token in it.
@@ -183,23 +183,14 @@ impl Keeper {
 
     /// The node's folders, opened again if others have their places by now.
     fn folders(&mut self) -> Result<Arc<Folders>, String> {
-        let open = |path: &Path| {
-            Folder::open(path).map_err(|error| {
-                format!(
-                    "{} cannot be opened: {error}: is the node's folder mounted there?",
-                    path.display()
-                )
-            })
-        };
         match &self.folders {
             Some(folders) if !folders.net.is_gone() && !folders.bin.is_gone() => Ok(Arc::clone(folders)),
             _ => {
                 self.folders = None;
                 // Of the folder that is gone.
                 self.membership = None;
-                let paths = &self.installation.paths;
-                let (net, bin) = (open(&paths.net)?, open(&paths.bin)?);
-                Ok(Arc::clone(self.folders.insert(Arc::new(Folders { net, bin }))))
+                let folders = open(&self.installation.paths)?;
+                Ok(Arc::clone(self.folders.insert(Arc::new(folders))))
             }
         }
     }
@@ -400,6 +391,48 @@ impl Keeper {
     }
 }
 
+/// Opens the node's folders.
+fn open(paths: &Paths) -> Result<Folders, String> {
+    let open = |path: &Path| {
+        Folder::open(path).map_err(|error| {
+            format!(
+                "{} cannot be opened: {error}: is the node's folder mounted there?",
+                path.display()
+            )
+        })
+    };
+    Ok(Folders {
+        net: open(&paths.net)?,
+        bin: open(&paths.bin)?,
+    })
+}
+
+/// Takes everything back, where no agent is left that could.
+///
+/// # Errors
+/// What could not be removed; that an agent runs, which would put it back.
+pub fn uninstall(installation: &Installation) -> Result<(), String> {
+    let Folders { net, bin } = open(&installation.paths)?;
+    let failed = |error: io::Error| format!("{}: {error}", net.path().join(owner::FILE).display());
+    let in_use = || {
+        Err(
+            "an agent runs on this node, and would put the plugin back: take the node out of its DaemonSet, or delete \
+             that, and the agent removes the plugin itself"
+                .to_owned(),
+        )
+    };
+    if Membership::is_any(&net).map_err(failed)? {
+        return in_use();
+    }
+    let membership = Membership::join(&net).map_err(failed)?;
+    take_possession(&net, &bin);
+    let left = membership
+        .leave(|| remove_all(installation, &net, &bin))
+        .map_err(failed)?;
+    // One has joined meanwhile.
+    left.unwrap_or_else(in_use)
+}
+
 /// What became of changes.
 #[derive(Default)]
 struct Made {
@@ -487,7 +520,8 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         let look = Look {
             folder: &folder,
             saved: &saved,
-            entry: &installation.entry()?,
+            // By hand, it may be done without the configuration.
+            entry: &installation.entry().unwrap_or_else(|_| Entry::bare()),
             place: &installation.place,
         };
         let plan = look.remove();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Health, Served};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install, log, pods, taint};
+use linkerd_cni_agent::{hook, install, keeper, log, pods, taint};
 use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
@@ -27,6 +27,10 @@ fn main() -> ExitCode {
         }
     };
     log::start(&settings);
+    if settings.uninstalls {
+        // A signal stays held back: half of it would be no better.
+        return exit_code(keeper::uninstall(&settings.installation));
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -34,7 +38,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(&settings)) {
+    exit_code(runtime.block_on(run(&settings)))
+}
+
+fn exit_code(done: Result<(), String>) -> ExitCode {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");

@@ -120,6 +120,14 @@ impl Membership {
         }
     }
 
+    /// Whether an agent that runs has joined.
+    ///
+    /// # Errors
+    /// As of open(2) and fcntl(2).
+    pub fn is_any(folder: &Folder) -> io::Result<bool> {
+        is_locked(&folder.open_or_create(FILE)?, FIRST, 0)
+    }
+
     /// Who owns the folder now.
     ///
     /// # Errors

@@ -284,6 +284,8 @@ impl Installation {
 pub struct Settings {
     /// As what it runs.
     pub program: Program,
+    /// Whether it only removes the plugin from the node.
+    pub uninstalls: bool,
     /// Which lines are logged.
     pub log: Targets,
     /// Whether they are JSON.
@@ -318,6 +320,9 @@ pub enum Mode {
     /// Nothing.
     Off,
 }
+
+/// The subcommand.
+const UNINSTALL: &str = "uninstall";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -354,6 +359,14 @@ pub fn command(program: Program) -> Command {
         let is_meant = program != Program::Repair || NOT_OF_REPAIR.iter().all(|(other, _)| *other != name);
         let argument = Arg::new(name).long(name).value_name(value).help(help);
         command = command.arg(argument.hide(!is_meant));
+    }
+    if program == Program::Agent {
+        let uninstall = Command::new(UNINSTALL).about(
+            "Removes the plugin from the node, by hand: its entry, kubeconfig and\n\
+             program, and the agents' own file. It takes the agent's folders, which\n\
+             flags before it and the environment name",
+        );
+        command = command.subcommand(uninstall).disable_help_subcommand(true);
     }
     command
 }
@@ -461,6 +474,7 @@ impl Settings {
         };
         Ok(Self {
             program,
+            uninstalls: matches.subcommand_name() == Some(UNINSTALL),
             log: filter(value("log-level").unwrap_or_default())?,
             log_json: one_of("log-format", value("log-format"), &[("plain", false), ("json", true)])?,
             admin: match address("admin-addr", value("admin-addr"))? {
@@ -697,6 +711,18 @@ mod tests {
         }
         let help = command(Program::Repair).render_long_help().to_string();
         assert!(!help.contains("--mode") && help.contains("--node-name"), "{help}");
+    }
+
+    #[test]
+    fn only_the_agent_itself_uninstalls_by_hand() {
+        for arguments in [&["uninstall"][..], &["--own-file", "00.conflist", "uninstall"]] {
+            let settings = read(&[&["linkerd-cni-agent"], arguments].concat(), &[]).unwrap();
+            assert!(settings.uninstalls);
+        }
+        assert!(!read(&["linkerd-cni-agent"], &[]).unwrap().uninstalls);
+        for name in ["linkerd2-cni-install", "linkerd-cni-repair-controller"] {
+            assert!(read(&[name, "uninstall"], &[]).unwrap_err().contains("uninstall"));
+        }
     }
 
     #[test]

@@ -408,6 +408,58 @@ fn in_doubt_the_plugin_stays() {
     });
 }
 
+/// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it succeeded, and
+/// what it said.
+fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd-cni-agent"));
+    node.prepare(&mut command);
+    let said = command
+        .env_remove("CNI_NETWORK_CONFIG")
+        .args(arguments)
+        .output()
+        .unwrap();
+    (said.status.success(), String::from_utf8(said.stderr).unwrap())
+}
+
+#[test]
+fn by_hand_a_node_that_no_agent_is_on_becomes_what_it_was() {
+    for own in [&[][..], &["--own-file", "00-linkerd-cni.conflist"]] {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        if own.is_empty() {
+            node.write("99-bridge.conf", CONF);
+        }
+        let before = node.tree();
+        watched(&node, || {
+            let agent = node.agent(own);
+            until("it is ready", || agent.says("ready: "));
+            let installed = node.tree();
+            // While an agent is there, it would be back.
+            let (is_done, said) = by_hand(&node, &[own, &["uninstall"]].concat());
+            assert!(!is_done && said.contains("an agent runs on this node"), "{said}");
+            assert_eq!(node.tree(), installed);
+            assert!(!agent.says("takes over"));
+            agent.signal(Signal::SIGKILL);
+            agent.wait();
+            let (is_done, said) = by_hand(&node, &[own, &["uninstall"]].concat());
+            assert!(is_done, "{said}");
+        });
+        assert_eq!(node.tree(), before);
+        // Where there is nothing to do, it does nothing.
+        let (is_done, said) = by_hand(&node, &["uninstall"]);
+        assert!(is_done, "{said}");
+        assert_eq!(node.tree(), before);
+    }
+}
+
+#[test]
+fn by_hand_it_says_which_folder_of_the_node_is_missing() {
+    let node = Node::new();
+    fs::remove_dir_all(node.net("")).unwrap();
+    let (is_done, said) = by_hand(&node, &["uninstall"]);
+    assert!(!is_done && said.contains("etc/cni/net.d cannot be opened"), "{said}");
+}
+
 /// The chart's hook under its name, beside this process 1 of a PID namespace; `first` may use `$SH` and `$AGENT`. What was
 /// written to stdout, and to stderr.
 fn hooked(node: &Node, first: &str) -> (String, String) {
