@@ -113,6 +113,7 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
     let agent = node.agent(&[]);
     node.until_installed("10-calico.conflist");
     assert_eq!(fs::read_to_string(node.net("05-half.conflist")).unwrap(), half);
+    until("it says why", || agent.says("05-half.conflist is left as it is"));
     // In one step: between two, it would be empty, which is another reason.
     node.write("05-half.conflist", &format!("{half}{rest}"));
     node.until_installed("05-half.conflist");
