@@ -81,7 +81,8 @@ fn visible(text: &str) -> String {
     lines.join("\n")
 }
 
-fn shortened(text: &str, limit: usize) -> &str {
+/// At most so many bytes of a text, in whole characters.
+pub fn shortened(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -4,8 +4,8 @@
 //! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
 //! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
 //! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
-//! agent, [`netns`] finds its network namespace, and [`rules`] asks the plugin's own code what is to be there, and
-//! looks. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the agent does.
+//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and
+//! [`drift`] says what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the agent does.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -16,6 +16,7 @@
 pub mod admin;
 pub mod api;
 pub mod conflist;
+pub mod drift;
 pub mod events;
 pub mod fate;
 pub mod folder;

@@ -19,11 +19,12 @@ use tracing::{debug, info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
+use crate::drift::{Drift, Reason, Start, Told};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed, Uid};
-use crate::rules::{self, Drift, Found};
+use crate::rules;
 use crate::settings::{Mode, Settings};
 
 const PROC: &str = "/proc";
@@ -46,6 +47,10 @@ struct Tracked {
     /// When to look again.
     due: Instant,
     pause: Duration,
+    /// Whose rules it had at first.
+    start: Start,
+    /// What was told of them last.
+    told: Told,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +58,7 @@ enum Standing {
     /// It was not looked at yet.
     New,
     InPlace,
-    Drifted(Drift),
+    Drifted(Reason),
     /// Why not.
     NotKnown(String),
     /// It is none of the agent's business.
@@ -184,6 +189,8 @@ impl Watcher<'_> {
                     standing: Standing::New,
                     due: now,
                     pause: PAUSE.0,
+                    start: Start::default(),
+                    told: Told::default(),
                 };
                 self.pods.insert(uid.clone(), tracked);
             }
@@ -279,7 +286,7 @@ impl Watcher<'_> {
             return self.delete(&tracked.pod).await;
         }
         let found = self.verify(uid, tracked, processes).await;
-        let (install, found) = match found {
+        let (install, drift) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Standing::Left),
             // Where a pod can't be reached, upstream's way is left.
@@ -289,26 +296,18 @@ impl Watcher<'_> {
             }
             Err(reason) => return Err(reason),
         };
-        let (reason, words) = match found {
-            Found::InPlace => return Ok(Standing::InPlace),
-            Found::None => (Drift::NoRules, "there are no rules of linkerd-cni's".to_owned()),
-            Found::Drifted { reason, words } => (reason, words),
+        let Some(drift) = tracked.start.judge(drift) else {
+            tracked.told.forget();
+            return Ok(Standing::InPlace);
         };
+        let reason = drift.reason;
         let heals = match mode {
-            Mode::InPlace => failed || reason == Drift::NoRules || self.settings.repairs_drift,
+            Mode::InPlace => failed || self.heals_running(reason),
             Mode::Delete | Mode::Off => false,
         };
         if !heals {
-            if tracked.standing != Standing::Drifted(reason) {
-                warn!("{}: {words}", name(&tracked.pod));
-                self.publish(
-                    &tracked.pod,
-                    EventType::Warning,
-                    "LinkerdCNIDrifted",
-                    "Verifying",
-                    &words,
-                )
-                .await;
+            if tracked.told.tells(reason, Instant::now()) {
+                self.tell(&tracked.pod, &drift).await;
             }
             return Ok(Standing::Drifted(reason));
         }
@@ -323,6 +322,8 @@ impl Watcher<'_> {
         match repaired {
             Ok(rules) => {
                 metrics.repaired(start.elapsed());
+                tracked.start = Start::Wanted;
+                tracked.told.forget();
                 info!(
                     "{} is healed: it had no rules, or others ({reason}); {rules} are in place",
                     name(&tracked.pod)
@@ -354,13 +355,38 @@ impl Watcher<'_> {
         }
     }
 
-    /// What a pod's rules are, and what they should be; none if there should be none.
+    /// Whether a running pod gets the rules that it should have.
+    fn heals_running(&self, reason: Reason) -> bool {
+        match reason {
+            Reason::NoRules => true,
+            // What listens in the pod is of the same configuration as its rules.
+            Reason::Configuration => false,
+            Reason::Finding(_) | Reason::OtherBackend => self.settings.repairs_drift,
+        }
+    }
+
+    /// Tells people that a pod has other rules.
+    async fn tell(&self, pod: &Meshed, drift: &Drift) {
+        if drift.reason == Reason::Configuration {
+            // After a change of the configuration, that is each pod that runs.
+            info!(
+                "{}: its rules are whole, and of another configuration: it gets today's when it starts anew",
+                name(pod)
+            );
+            return;
+        }
+        warn!("{}: other rules ({}): {}", name(pod), drift.reason, drift.line);
+        self.publish(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &drift.words)
+            .await;
+    }
+
+    /// What a pod's rules should be, and how those that it has differ; none if it should have none.
     async fn verify(
         &self,
         uid: &Uid,
         tracked: &mut Tracked,
         processes: &Arc<Processes>,
-    ) -> Result<Option<(Arc<Install>, Found)>, String> {
+    ) -> Result<Option<(Arc<Install>, Option<Drift>)>, String> {
         if processes.are_none() {
             return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
         }

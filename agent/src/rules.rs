@@ -1,16 +1,15 @@
 //! The rules that a pod is to have: what the plugin's ADD would install.
 
-use std::fmt;
-
 use linkerd_cni::configuration::PodInfo;
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect::{self, Answers, Decision};
-use proxy_init::{Choice, FindingKind, HostNetwork, Install, Namespace, Verification};
+use proxy_init::{Choice, HostNetwork, Install, Namespace};
 use tracing::{debug, warn};
 
 use crate::api::Server;
 use crate::conflist::Entry;
+use crate::drift::Drift;
 use crate::pod::{self, Meshed};
 
 /// What the plugin would install, by its own configuration, what the watch told of the pod, and what else the plugin
@@ -63,55 +62,11 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Opti
     }
 }
 
-/// How a pod's rules aren't as they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Drift {
-    /// There are none.
-    NoRules,
-    /// By the first difference that was found.
-    Finding(FindingKind),
-    /// They are as they should be, and another mode has rules as well.
-    OtherBackend,
-}
-
-impl Drift {
-    /// The word for it in metrics and events.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NoRules => "none",
-            Self::Finding(kind) => kind.as_str(),
-            Self::OtherBackend => "other-backend",
-        }
-    }
-}
-
-impl fmt::Display for Drift {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// What a look at a pod's rules came to.
-#[derive(Debug)]
-pub enum Found {
-    /// All is as it should be.
-    InPlace,
-    /// There are no rules at all.
-    None,
-    /// There are others, and this is how they differ.
-    Drifted {
-        /// In a word.
-        reason: Drift,
-        /// All of them, for people.
-        words: String,
-    },
-}
-
-/// Compares a pod's rules with what they should be, and changes nothing.
+/// How a pod's rules differ from what they should be. Changes nothing.
 ///
 /// # Errors
 /// Why they can't be read.
-pub fn verify(namespace: &Namespace, install: &Install) -> Result<Found, String> {
+pub fn verify(namespace: &Namespace, install: &Install) -> Result<Option<Drift>, String> {
     let mut any = install.clone();
     // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
     any.mode = Choice::Auto;
@@ -119,23 +74,7 @@ pub fn verify(namespace: &Namespace, install: &Install) -> Result<Found, String>
         .run(|| any.verify())
         .and_then(|verdict| verdict)
         .map_err(|error| error.to_string())?;
-    Ok(found(&verdict))
-}
-
-fn found(verdict: &Verification) -> Found {
-    if verdict.is_in_place() {
-        return Found::InPlace;
-    }
-    if !verdict.finds_rules {
-        return Found::None;
-    }
-    Found::Drifted {
-        reason: verdict
-            .findings
-            .first()
-            .map_or(Drift::OtherBackend, |finding| Drift::Finding(finding.kind())),
-        words: verdict.to_string(),
-    }
+    Ok(Drift::of(verdict))
 }
 
 /// Installs a pod's rules, and sees that they are in place.
@@ -148,8 +87,7 @@ pub fn repair(namespace: &Namespace, install: &Install) -> Result<String, String
         .and_then(|installed| installed)
         .map_err(|error| error.to_string())?;
     match verify(namespace, install)? {
-        Found::InPlace => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),
-        Found::None => Err("the rules were installed, and gone at once".to_owned()),
-        Found::Drifted { words, .. } => Err(format!("the rules were installed, but {words}")),
+        None => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),
+        Some(drift) => Err(format!("the rules were installed, but {}", drift.line)),
     }
 }

@@ -248,11 +248,15 @@ impl Problem {
 }
 
 impl Finding {
-    /// As a sentence: where, what is wrong, and the rule.
+    /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
     pub fn in_a_line(&self) -> String {
-        let (_, found) = self.problem.sides();
-        let rules = found.join("; ");
-        format!("{}, {}: {} ({rules})", self.family, self.chain, self.problem.words())
+        let text = format!("{}, {}: {}", self.family, self.chain, self.problem.words());
+        let (expected, found) = self.problem.sides();
+        let rules = if found.is_empty() { expected } else { found };
+        if rules.is_empty() {
+            return text;
+        }
+        format!("{text} ({})", rules.join("; "))
     }
 }
 
@@ -1262,6 +1266,13 @@ mod tests {
             let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
             assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
             assert_eq!(finding.in_a_line(), format!("{said} (drop)"));
+            let of = |problem| Finding {
+                problem,
+                ..finding.clone()
+            };
+            let missing = of(Problem::Missing("return".to_owned())).in_a_line();
+            assert_eq!(missing, "IPv4, ip mine late: missing (return)");
+            assert_eq!(of(Problem::NoChain).in_a_line(), "IPv4, ip mine late: not found");
             assert_eq!(finding.kind(), FindingKind::Dropped);
             assert_eq!(finding.problem.is_warning(), !certain);
             assert!(finding.problem.is_about_others());

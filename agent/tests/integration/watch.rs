@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lab::network::Namespace;
+use proxy_init::{Choice, Config, Install, Mode};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Sandbox};
@@ -170,6 +171,57 @@ fn a_drift_is_told_in_verifys_words_and_repaired_only_if_asked_for() {
         assert_eq!(watched.cluster.deletions(), []);
         watched.agent.terminate();
     }
+}
+
+/// Installs what the agent's own entry asks for, changed like this, in nft mode.
+fn install(network: &Namespace, change: impl FnOnce(&mut Config)) {
+    let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
+    config.ipv6 = false;
+    change(&mut config);
+    let mut install = Install::new(config);
+    install.mode = Choice::Mode(Mode::Nft);
+    network.run_here(|| install.run()).unwrap();
+}
+
+#[test]
+fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_change() {
+    let watched = Watched::start(&["--verify-every", "1", "--on-drift", "repair"]);
+    let drifted = |reason: &str| watched.metric(&format!("linkerd_cni_agent_pods_drifted{{reason=\"{reason}\"}}"));
+    let mut sandboxes = Vec::new();
+    let mut pods = Vec::new();
+    for (name, change) in [
+        (
+            "port",
+            (|config| config.ignored_inbound_ports = vec!["4190".parse().unwrap()]) as fn(&mut Config),
+        ),
+        ("proxy", |config| config.inbound_port = "5143".parse().unwrap()),
+        ("ipv6", |config| config.ipv6 = true),
+    ] {
+        let (network, uid) = (Namespace::new(), uid());
+        install(&network, change);
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(&network);
+        watched.cluster.pod(name, &uid, running());
+        pods.push((network, uid));
+        sandboxes.push(sandbox);
+    }
+    until("all are counted", || drifted("configuration").as_deref() == Some("3"));
+    // Their rules are those of their start, and so is what listens in them.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(drifted("configuration").as_deref(), Some("3"));
+    assert!(rules(&pods[0].0).contains("--dports 4190"));
+    assert!(rules(&pods[1].0).contains("--to-ports 5143"));
+    assert_eq!(watched.cluster.notes(), []);
+    assert!(
+        watched
+            .agent
+            .says("pod shop/port: its rules are whole, and of another configuration")
+    );
+    // Whole rules too, but not what the pod had.
+    install(&pods[1].0, |config| config.inbound_port = "6143".parse().unwrap());
+    until("the change is undone", || rules(&pods[1].0).contains("--to-ports 4143"));
+    until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
+    watched.agent.terminate();
 }
 
 #[test]

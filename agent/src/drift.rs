@@ -1,0 +1,192 @@
+//! What it means that a pod's rules aren't those that it should have, and what is to be done about it: pure functions.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use proxy_init::{Config, Finding, FindingKind, Verification};
+
+use crate::events::shortened;
+
+/// After how long a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
+const AGAIN: Duration = Duration::from_secs(30 * 60);
+
+/// How long the log's line about a pod is at most: in its network namespace, a pod may add as many rules as it likes.
+const LONGEST_LINE: usize = 1000;
+
+/// How a pod's rules aren't as they should be, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// There are none.
+    NoRules,
+    /// They are whole, and of another configuration: that of the pod's start.
+    Configuration,
+    /// By the first difference that was found.
+    Finding(FindingKind),
+    /// They are as they should be, and another mode has rules as well.
+    OtherBackend,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoRules => "none",
+            Self::Configuration => "configuration",
+            Self::Finding(kind) => kind.as_str(),
+            Self::OtherBackend => "other-backend",
+        })
+    }
+}
+
+/// How a pod's rules differ from those that it should have.
+#[derive(Debug, Clone)]
+pub struct Drift {
+    /// In a word.
+    pub reason: Reason,
+    /// For people, as verify words it.
+    pub words: String,
+    /// The same in a line, for the log.
+    pub line: String,
+    /// The config whose rules they are, if they are all of its rules and nothing else.
+    config: Option<Box<Config>>,
+}
+
+impl Drift {
+    /// How they differ; not at all, if they are in place.
+    pub fn of(verdict: Verification) -> Option<Self> {
+        if verdict.is_in_place() {
+            return None;
+        }
+        if !verdict.finds_rules {
+            let words = "there are no rules of linkerd-cni's".to_owned();
+            return Some(Self {
+                reason: Reason::NoRules,
+                line: words.clone(),
+                words,
+                config: None,
+            });
+        }
+        let findings = verdict.findings.iter().map(Finding::in_a_line);
+        let others = verdict
+            .others
+            .iter()
+            .map(|mode| format!("there are rules in {mode} mode too"));
+        let first = verdict.findings.first();
+        Some(Self {
+            reason: first.map_or(Reason::OtherBackend, |finding| Reason::Finding(finding.kind())),
+            words: verdict.to_string(),
+            line: shortened(&findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_LINE).to_owned(),
+            config: verdict.other_config.map(Box::new),
+        })
+    }
+}
+
+/// Whose rules a pod had when these were first looked at.
+#[derive(Debug, Default)]
+pub enum Start {
+    /// They were not looked at yet.
+    #[default]
+    NotKnown,
+    /// Those that it should have. It counts as such a pod from then on, whenever it has them.
+    Wanted,
+    /// All of another config's: those of an earlier configuration, by which it started.
+    Earlier(Box<Config>),
+    /// No config's.
+    Nobodys,
+}
+
+impl Start {
+    /// Judges a drift by it: whole rules of another config are excused, if the pod has had them all along.
+    ///
+    /// Whoever takes away a rule that a config may do without leaves whole rules of another config too, so nothing is
+    /// excused that came after the first look.
+    pub fn judge(&mut self, drift: Option<Drift>) -> Option<Drift> {
+        let Some(mut drift) = drift else {
+            *self = Self::Wanted;
+            return None;
+        };
+        if let Self::NotKnown = self {
+            *self = drift.config.clone().map_or(Self::Nobodys, Self::Earlier);
+        }
+        if let Self::Earlier(config) = self
+            && drift.config.as_ref() == Some(config)
+        {
+            drift.reason = Reason::Configuration;
+        }
+        Some(drift)
+    }
+}
+
+/// What was told of a pod's rules last, and when.
+#[derive(Debug, Default)]
+pub struct Told(Option<(Reason, Instant)>);
+
+impl Told {
+    /// Whether it is to be told now, for it is news, or was told long ago; if so, it counts as told.
+    pub fn tells(&mut self, reason: Reason, now: Instant) -> bool {
+        let is_old = |(told, when): (Reason, Instant)| told != reason || now.duration_since(when) >= AGAIN;
+        let tells = self.0.is_none_or(is_old);
+        if tells {
+            self.0 = Some((reason, now));
+        }
+        tells
+    }
+
+    /// There is nothing to tell any more.
+    pub fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(port: &str) -> Config {
+        Config::new(port.parse().unwrap(), "4140".parse().unwrap())
+    }
+
+    fn drift(config: Option<Config>) -> Option<Drift> {
+        Some(Drift {
+            reason: Reason::OtherBackend,
+            words: String::new(),
+            line: String::new(),
+            config: config.map(Box::new),
+        })
+    }
+
+    #[test]
+    fn only_what_a_pod_had_from_the_first_look_on_is_of_an_earlier_configuration() {
+        let (earlier, other) = (|| drift(Some(config("1"))), || drift(Some(config("2"))));
+        let reasons = |looks: Vec<Option<Drift>>| {
+            let mut start = Start::default();
+            let judged = looks.into_iter().map(|drift| start.judge(drift).map(|it| it.reason));
+            judged.collect::<Vec<_>>()
+        };
+        let (excused, drifted) = (Some(Reason::Configuration), Some(Reason::OtherBackend));
+        assert_eq!(reasons(vec![earlier(), earlier()]), [excused, excused]);
+        assert_eq!(
+            reasons(vec![earlier(), other(), drift(None), earlier()]),
+            [excused, drifted, drifted, excused]
+        );
+        assert_eq!(reasons(vec![None, earlier(), earlier()]), [None, drifted, drifted]);
+        assert_eq!(reasons(vec![drift(None), earlier()]), [drifted, drifted]);
+        assert_eq!(reasons(vec![earlier(), None, earlier()]), [excused, None, drifted]);
+    }
+
+    #[test]
+    fn what_lasts_is_told_again_before_the_api_server_forgets_it() {
+        let start = Instant::now();
+        let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
+        let mut told = Told::default();
+        let missing = Reason::Finding(FindingKind::Missing);
+        assert!(told.tells(missing, at(0)));
+        assert!(!told.tells(missing, at(29)));
+        assert!(told.tells(missing, at(30)));
+        assert!(!told.tells(missing, at(59)));
+        // News is told at once, and so is what comes back.
+        assert!(told.tells(Reason::OtherBackend, at(60)));
+        assert!(told.tells(missing, at(61)));
+        told.forget();
+        assert!(told.tells(missing, at(62)));
+    }
+}
