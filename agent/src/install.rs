@@ -46,7 +46,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
         .paths
         .log
         .as_ref()
-        .map(|folder| PluginLog::new(&folder.here));
+        .map(|folder| PluginLog::new(&folder.here, health));
     let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
     let own = server.map(Own::new);
     let mut watched = pin!(async {

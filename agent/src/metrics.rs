@@ -19,6 +19,9 @@ const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 /// A name and its value.
 pub type Label = [(&'static str, String); 1];
 
+/// A command of the runtime's, and the code with which it ended.
+pub type End = [(&'static str, String); 2];
+
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
@@ -41,6 +44,8 @@ pub struct Metrics {
     pub repairs: Histogram,
     /// Pods that couldn't be.
     pub repair_failures: Counter<u64, AtomicU64>,
+    /// The plugin's commands that the agent heard of, by how they ended.
+    pub commands: Family<End, Counter<u64, AtomicU64>>,
     /// Upstream's, under its names, from here on.
     pub deleted: Counter<u64, AtomicU64>,
     /// Deletions' times.
@@ -67,6 +72,11 @@ impl Metrics {
         own.register("build", "What the agent was built from", build);
         if program != Program::Repair {
             metrics.register_own(own);
+            registry.sub_registry_with_prefix("linkerd_cni_plugin").register(
+                "commands",
+                "Commands of the runtime's that the plugin has ended, by their code in docs/cni.md; 0: it did what was asked for",
+                metrics.commands.clone(),
+            );
         }
         metrics.register_upstreams(registry.sub_registry_with_prefix("linkerd_cni_repair_controller"));
         Self { registry, ..metrics }
@@ -84,6 +94,7 @@ impl Metrics {
             round: Histogram::new(BUCKETS),
             repairs: Histogram::new(BUCKETS),
             repair_failures: Counter::default(),
+            commands: Family::default(),
             deleted: Counter::default(),
             delete_latency: Histogram::new(BUCKETS),
             delete_errors: Counter::default(),
@@ -193,6 +204,17 @@ impl Metrics {
         self.writes.get_or_create(&[("what", what.to_owned())]).inc_by(number);
     }
 
+    /// Commands of the plugin's are counted from here on: what Prometheus sees of a counter is how it grows from a value
+    /// that was there before.
+    pub fn begin_commands(&self) {
+        drop(self.commands.get_or_create(&end("ADD".to_owned(), 0)));
+    }
+
+    /// Counts a command of the plugin's.
+    pub fn ended(&self, command: String, code: u32) {
+        self.commands.get_or_create(&end(command, code)).inc();
+    }
+
     /// Counts a look at pods.
     pub fn verified(&self, time: Duration) {
         self.round.observe(time.as_secs_f64());
@@ -207,4 +229,8 @@ impl Metrics {
     pub fn passed(&self, time: Duration) {
         self.pass.observe(time.as_secs_f64());
     }
+}
+
+fn end(command: String, code: u32) -> End {
+    [("command", command), ("code", code.to_string())]
 }

@@ -9,13 +9,18 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use linkerd_cni::verb::Verb;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::sys::stat::{Mode, fchmod};
 use serde::Deserialize;
 use tokio::net::UnixDatagram;
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
+
+use crate::admin::Health;
+use crate::metrics::Metrics;
 
 /// The socket's name in its folder.
 pub const SOCKET: &str = "log.sock";
@@ -24,10 +29,15 @@ pub const SOCKET: &str = "log.sock";
 /// twelve bytes at most.
 const LONGEST: usize = 64 << 10;
 
+/// The codes that are counted: the specification's are below 100, and the plugin's own from there. Another version of
+/// it may have more of them.
+const CODES: u32 = 200;
+
 /// The socket, and who reads it.
 #[derive(Debug)]
 pub struct PluginLog {
     path: PathBuf,
+    health: Arc<Health>,
     open: Option<Open>,
     /// What stood in the way last time, so that it is said once.
     trouble: String,
@@ -55,13 +65,16 @@ struct Line {
     pod: String,
     #[serde(rename = "containerID")]
     container: String,
+    /// With which a command ended, in the last line of it.
+    code: Option<String>,
 }
 
 impl PluginLog {
     /// Nobody listens yet.
-    pub fn new(folder: &Path) -> Self {
+    pub fn new(folder: &Path, health: &Arc<Health>) -> Self {
         Self {
             path: folder.join(SOCKET),
+            health: Arc::clone(health),
             open: None,
             trouble: String::new(),
         }
@@ -74,9 +87,10 @@ impl PluginLog {
             return;
         }
         self.open = None;
-        let trouble = match open(&self.path) {
+        let trouble = match open(&self.path, &self.health) {
             Ok(open) => {
                 self.open = Some(open);
+                self.health.metrics.begin_commands();
                 String::new()
             }
             Err(error) => format!(
@@ -111,7 +125,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-fn open(path: &Path) -> io::Result<Open> {
+fn open(path: &Path, health: &Arc<Health>) -> io::Result<Open> {
     // Binding follows no symbolic link, and takes nothing's place.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -125,11 +139,12 @@ fn open(path: &Path) -> io::Result<Open> {
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     let identity = identity(path)?;
     let socket = UnixDatagram::from_std(socket.into())?;
+    let health = Arc::clone(health);
     let reader = tokio::spawn(async move {
         let mut buffer = vec![0; LONGEST];
         loop {
             match socket.recv(&mut buffer).await {
-                Ok(length) => tell(buffer.get(..length).unwrap_or_default()),
+                Ok(length) => tell(buffer.get(..length).unwrap_or_default(), &health.metrics),
                 // The next pass listens anew.
                 Err(error) => return warn!("what the plugin logs can't be read: {error}"),
             }
@@ -138,8 +153,8 @@ fn open(path: &Path) -> io::Result<Open> {
     Ok(Open { identity, reader })
 }
 
-/// Puts a line into the agent's log.
-fn tell(datagram: &[u8]) {
+/// Puts a line into the agent's log, and counts it if it ends a command.
+fn tell(datagram: &[u8], metrics: &Metrics) {
     let Ok(line) = serde_json::from_slice::<Line>(datagram) else {
         return debug!("a datagram of {} bytes is no line of the plugin's", datagram.len());
     };
@@ -149,11 +164,19 @@ fn tell(datagram: &[u8]) {
         command,
         pod,
         container,
+        code,
     } = line;
     match level.as_str() {
-        "error" => error!(target: "plugin", command, pod, container, "{msg}"),
-        "warning" => warn!(target: "plugin", command, pod, container, "{msg}"),
-        "info" => info!(target: "plugin", command, pod, container, "{msg}"),
-        _ => debug!(target: "plugin", command, pod, container, "{msg}"),
+        "error" => error!(target: "plugin", command, pod, container, code, "{msg}"),
+        "warning" => warn!(target: "plugin", command, pod, container, code, "{msg}"),
+        "info" => info!(target: "plugin", command, pod, container, code, "{msg}"),
+        _ => debug!(target: "plugin", command, pod, container, code, "{msg}"),
+    }
+    // Each pair of them is a series of Prometheus' for ever.
+    let is_command = Verb::ALL.iter().any(|verb| verb.to_string() == command);
+    if let Some(code) = code.and_then(|code| code.parse().ok()).filter(|code| *code < CODES)
+        && is_command
+    {
+        metrics.ended(command, code);
     }
 }

@@ -9,6 +9,7 @@ use proxy_init::{Choice, Config, IdRange, Install, Interface, Invalid, Port, Por
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
@@ -267,6 +268,12 @@ impl Configuration {
     fn linkerd(&self) -> Option<&Linkerd> {
         self.linkerd.as_ref().map(|it| &it.0)
     }
+}
+
+/// The socket of the node's agent in a network configuration in which something else is wrong.
+pub fn log_socket(stdin: &[u8]) -> Option<PathBuf> {
+    let value = serde_json::from_slice::<Value>(stdin).ok()?;
+    value.pointer("/linkerd/log-socket")?.as_str().map(PathBuf::from)
 }
 
 /// What upstream's plugin takes for the API server's ports where it can't ask: 443 and 6443.

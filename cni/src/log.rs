@@ -38,15 +38,35 @@ impl Log {
         }
     }
 
-    /// Writes a line. If stderr is closed it is lost there, and if the agent doesn't take it at once, to the agent.
+    /// Writes a line, if it is important enough. If stderr is closed it is lost there, and if the agent doesn't take it at
+    /// once, to the agent.
     pub fn add(&self, level: LogLevel, message: impl fmt::Display) {
         if level <= self.level {
             let message = format!("linkerd-cni: {message}");
-            let _ = writeln!(io::stderr(), "{}", self.line(self.format, level, &message));
-            if let Some(agent) = &self.agent {
-                let message: String = message.chars().take(LONGEST).collect();
-                let _ = send(agent, &self.line(LogFormat::Json, level, &message));
-            }
+            self.print(level, &message);
+            self.tell(level, &message);
+        }
+    }
+
+    /// Writes the last line of a command, with its code, 0 if it has succeeded. The agent gets it however unimportant it
+    /// is, and counts commands by it.
+    pub fn end(&mut self, level: LogLevel, code: u32, message: impl fmt::Display) {
+        self.about.push(("code", code.to_string()));
+        let message = format!("linkerd-cni: {message}");
+        if level <= self.level {
+            self.print(level, &message);
+        }
+        self.tell(level, &message);
+    }
+
+    fn print(&self, level: LogLevel, message: &str) {
+        let _ = writeln!(io::stderr(), "{}", self.line(self.format, level, message));
+    }
+
+    fn tell(&self, level: LogLevel, message: &str) {
+        if let Some(agent) = &self.agent {
+            let message: String = message.chars().take(LONGEST).collect();
+            let _ = send(agent, &self.line(LogFormat::Json, level, &message));
         }
     }
 
@@ -130,6 +150,10 @@ mod tests {
         // Control characters are the longest in JSON.
         log.add(LogLevel::Info, "\u{1b}".repeat(100_000));
         assert_eq!(next()["msg"].as_str().unwrap().chars().count(), LONGEST);
+        // What ends a command is told at any level.
+        log.end(LogLevel::Debug, 0, "done");
+        let expected = serde_json::json!({"level": "debug", "msg": "linkerd-cni: done", "command": "ADD", "code": "0"});
+        assert_eq!(next(), expected);
         // More than any queue takes (net.unix.max_dgram_qlen): were it waited for, this would never end.
         for _ in 0..10_000 {
             log.add(LogLevel::Info, "x");

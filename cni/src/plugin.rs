@@ -14,7 +14,7 @@ use proxy_init::{Choice, Install, Installed, Namespace, Notice, Simulate, user_n
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
-use crate::configuration::{Configuration, LogLevel, PodInfo};
+use crate::configuration::{Configuration, LogLevel, PodInfo, log_socket};
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
 use crate::log::Log;
@@ -41,13 +41,14 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
         version: Version::LATEST,
     };
     match command.run(environment, stdin) {
-        Ok(stdout) => Outcome { stdout, code: 0 },
+        Ok(stdout) => {
+            command.log.end(LogLevel::Debug, 0, "done");
+            Outcome { stdout, code: 0 }
+        }
         Err(error) => {
-            let (code, message) = (error.code(), error.message());
             let details = error.details().map_or(String::new(), |details| format!(": {details}"));
-            command
-                .log
-                .add(LogLevel::Error, format_args!("{message} (code {code}){details}"));
+            let message = format_args!("{}{details}", error.message());
+            command.log.end(LogLevel::Error, error.code(), message);
             Outcome {
                 stdout: error.json(command.version),
                 code: 1,
@@ -77,8 +78,8 @@ impl Command {
             Verb::Del | Verb::Gc => Ok(String::new()),
             Verb::Version => Ok(version::supported(&stdin().map_err(Error::Stdin)?)),
             Verb::Add => {
-                let container = Container::read(environment)?;
                 let configuration = self.configuration(verb, stdin)?;
+                let container = Container::read(environment)?;
                 // What can't be printed should not be installed.
                 let result = version::result(self.version, configuration.previous());
                 let result = result.map_err(|error| Error::Configuration {
@@ -89,8 +90,8 @@ impl Command {
                 Ok(result)
             }
             Verb::Check => {
-                let container = Container::read(environment)?;
                 let configuration = self.configuration(verb, stdin)?;
+                let container = Container::read(environment)?;
                 self.check(&configuration, &container)?;
                 Ok(String::new())
             }
@@ -117,11 +118,12 @@ impl Command {
         let configuration = Configuration::read(&stdin).inspect_err(|_| {
             let asked = version::asked(&stdin);
             self.version = asked.and_then(|name| Version::named(&name)).unwrap_or(self.version);
+            self.log.agent = log_socket(&stdin);
         })?;
-        self.version = configuration.version()?;
         self.log.level = configuration.log_level();
         self.log.format = configuration.log_format();
         self.log.agent = configuration.log_socket().map(Path::to_owned);
+        self.version = configuration.version()?;
         if self.version < verb.since() {
             return Err(Error::NoSuchVerb {
                 verb,

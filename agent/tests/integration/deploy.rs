@@ -231,6 +231,7 @@ fn described() -> BTreeSet<String> {
         drop(family.get_or_create(&[("label", "value".to_owned())]));
     }
     metrics.count("configuration", 0);
+    metrics.begin_commands();
     let text = metrics.text();
     let names = text
         .lines()

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::process::Command;
 
 use linkerd_cni::configuration::{LogFormat, LogLevel};
 use linkerd_cni::log::Log;
@@ -127,4 +128,51 @@ fn without_the_folder_the_plugin_is_installed_all_the_same() {
     let list = fs::read_to_string(node.net("10-calico.conflist")).unwrap();
     assert!(!list.contains("log-socket"), "{list}");
     agent.terminate();
+}
+
+#[test]
+fn it_counts_how_the_plugins_commands_end() {
+    let node = node();
+    let agent = node.agent(&[&FLAG[..], &["--admin-addr", "127.0.0.1:9990"]].concat());
+    until("it listens", || is_heard(&node));
+    let counted = || {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "http://127.0.0.1:9990/metrics"]);
+        let text = String::from_utf8(node.network.output(&mut curl).stdout).unwrap();
+        let ends = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("linkerd_cni_plugin_commands_total"));
+        let mut ends: Vec<String> = ends.map(str::to_owned).collect();
+        ends.sort();
+        ends
+    };
+    // Prometheus sees that it grows only from a value that it has seen.
+    until("there is a value", || counted() == [r#"{command="ADD",code="0"} 0"#]);
+    let end = |command: &str, level, code| {
+        let mut log = Log::new(LogLevel::Warning);
+        log.about = vec![("command", command.to_owned())];
+        log.agent = Some(socket(&node));
+        log.end(level, code, "what became of it");
+    };
+    for number in ["1", "2"] {
+        end("ADD", LogLevel::Debug, 0);
+        end("ADD", LogLevel::Error, 104);
+        end("CHECK", LogLevel::Error, 101);
+        // What isn't the plugin's makes no series.
+        end("add", LogLevel::Error, 104);
+        end("ADD", LogLevel::Error, 1_000_000);
+        log(&node, LogLevel::Info, "no end");
+        let ends = [("ADD", "0"), ("ADD", "104"), ("CHECK", "101")];
+        let ends = ends.map(|(command, code)| format!(r#"{{command="{command}",code="{code}"}} {number}"#));
+        until("they are counted", || counted() == ends);
+    }
+    let said = agent.terminate();
+    let words = r#"what became of it command="ADD" pod="" container="" code="104""#;
+    assert_eq!(said.matches(words).count(), 2, "{said}");
+    assert_eq!(
+        said.matches("no end").count(),
+        said.matches("no end command=\"ADD\" pod=\"shop/web-0\" container=\"\"\n")
+            .count(),
+        "{said}"
+    );
 }
