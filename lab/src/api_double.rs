@@ -3,7 +3,7 @@
 //! patched, and events published.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read as _, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,11 @@ struct State {
     for_ever: Option<Plan>,
     /// What requests for these paths get before that.
     of_paths: BTreeMap<String, Plan>,
+    /// What every watch gets before that.
+    for_watches: Option<Plan>,
     requests: Vec<String>,
     lists: Vec<String>,
+    watches: Vec<String>,
     connections: usize,
     /// Of pods, in their order: the kind of each, and the pod. A version of a pod is the number of its change.
     changes: Vec<(&'static str, Value)>,
@@ -240,6 +243,11 @@ impl ApiServer {
         self.state().of_paths.insert(full(path), plan);
     }
 
+    /// Plans what happens to every watch of pods from here on.
+    pub fn plan_watches(&self, plan: Option<Plan>) {
+        self.state().for_watches = plan;
+    }
+
     /// Takes this token only.
     pub fn expect_token(&self, token: &str) {
         self.state().token = token.to_owned();
@@ -253,6 +261,11 @@ impl ApiServer {
     /// What was asked for with each list of pods.
     pub fn lists(&self) -> Vec<String> {
         self.state().lists.clone()
+    }
+
+    /// What was asked for with each watch of pods.
+    pub fn watches(&self) -> Vec<String> {
+        self.state().watches.clone()
     }
 
     /// How many connections were made.
@@ -372,6 +385,15 @@ impl State {
         }
     }
 
+    /// What the pod of this change was before it.
+    fn before(&self, change: usize) -> Option<&Value> {
+        let name = |pod: &Value| (pod["metadata"]["namespace"].clone(), pod["metadata"]["name"].clone());
+        let (before, after) = self.changes.split_at(change);
+        let (_, changed) = after.first()?;
+        let (kind, pod) = before.iter().rfind(|(_, pod)| name(pod) == name(changed))?;
+        (*kind != "DELETED").then_some(pod)
+    }
+
     /// What there is at a path. A pod of a set has a dash and a number after its name.
     fn object(&self, path: &str) -> Option<Value> {
         let of_set = || {
@@ -405,20 +427,34 @@ impl State {
     }
 
     /// The answer's status and body.
-    fn answer(&mut self, request: &Request, changed: &Condvar) -> (u16, Value) {
+    fn answer(&mut self, request: &Request, changed: &Condvar) -> (u16, String) {
+        let (status, body) = if request.method == "GET" && request.path == PODS {
+            return (200, self.list(request));
+        } else {
+            self.answer_about_one(request, changed)
+        };
+        (status, body.to_string())
+    }
+
+    /// All pods that are asked for.
+    fn list(&mut self, request: &Request) -> String {
+        self.lists.push(request.query.clone());
+        let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
+        let items: Vec<String> = pods
+            .filter(|(_, pod)| request.selects(pod))
+            .map(|(_, pod)| pod.to_string())
+            .collect();
+        format!(
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
+            self.changes.len(),
+            items.join(",")
+        )
+    }
+
+    fn answer_about_one(&mut self, request: &Request, changed: &Condvar) -> (u16, Value) {
         let failure = |status: u16| (status, status_object(status));
         let path = request.path.as_str();
         match request.method.as_str() {
-            "GET" if path == PODS => {
-                self.lists.push(request.query.clone());
-                let pods = self.objects.iter().filter(|(path, _)| path.contains("/pods/"));
-                let items: Vec<&Value> = pods.map(|(_, pod)| pod).filter(|pod| request.selects(pod)).collect();
-                let metadata = json!({"resourceVersion": self.changes.len().to_string()});
-                (
-                    200,
-                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items}),
-                )
-            }
             "GET" if path == NAMESPACES => {
                 self.listed = self.namespaces(request);
                 let items: Vec<&Value> = self.listed.values().collect();
@@ -522,17 +558,35 @@ impl Request {
         self.path == PODS && self.parameter("watch") == Some("true")
     }
 
-    /// Whether a pod is one of those that were asked for, by the node's name and by a label that it has.
+    /// Counts a watch; what was planned for it.
+    fn plan_of_watch(&self, state: &Mutex<State>) -> Option<Plan> {
+        if !self.watches() {
+            return None;
+        }
+        let mut state = state.lock().unwrap();
+        state.watches.push(self.query.clone());
+        state.for_watches.clone()
+    }
+
+    /// Whether a pod is one of those that were asked for: by fields that it has, or hasn't, and by a label that it has.
     fn selects(&self, pod: &Value) -> bool {
-        let node = self.parameter("fieldSelector").map(|selector| {
-            let node = selector.strip_prefix("spec.nodeName%3D");
-            node.is_some_and(|node| pod["spec"]["nodeName"] == node)
+        let fields = self.parameter("fieldSelector").map(|selector| {
+            let selector = selector.replace("%3D", "=").replace("%21", "!").replace("%2C", ",");
+            selector.split(',').all(|term| {
+                let (field, value, is_wanted) = match (term.split_once("!="), term.split_once('=')) {
+                    (Some((field, value)), _) => (field, value, false),
+                    (None, Some((field, value))) => (field, value, true),
+                    (None, None) => panic!("{term:?} is no field selector"),
+                };
+                let found = pod.pointer(&format!("/{}", field.replace('.', "/")));
+                (found.and_then(Value::as_str) == Some(value)) == is_wanted
+            })
         });
         let label = self.parameter("labelSelector").map(|label| {
             let labels = &pod["metadata"]["labels"];
             labels.get(label.replace("%2F", "/")).is_some()
         });
-        node.unwrap_or(true) && label.unwrap_or(true)
+        fields.unwrap_or(true) && label.unwrap_or(true)
     }
 }
 
@@ -557,6 +611,7 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             );
             stream.get_mut().write_all(text.as_bytes()).ok()
         };
+        let plan = plan.or_else(|| request.plan_of_watch(state));
         state.lock().unwrap().requests.push(request.path.clone());
         match plan {
             Some(Plan::Answer(status, headers)) => {
@@ -608,16 +663,19 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
         }
         let (status, body) = state.lock().unwrap().answer(&request, changed);
         if status != 200 {
-            answer(status, "", &body.to_string())?;
+            answer(status, "", &body)?;
             continue;
         }
         // In chunks, as Go's server sends whatever is longer than its buffer.
-        let mut out = CHUNKED.to_owned();
-        for part in body.to_string().as_bytes().chunks(1000) {
-            out += &chunk(&String::from_utf8_lossy(part));
+        let mut out = BufWriter::with_capacity(64 << 10, stream.get_mut());
+        out.write_all(CHUNKED.as_bytes()).ok()?;
+        for part in body.as_bytes().chunks(1000) {
+            write!(out, "{:x}\r\n", part.len()).ok()?;
+            out.write_all(part).ok()?;
+            out.write_all(b"\r\n").ok()?;
         }
-        out += "0\r\n\r\n";
-        stream.get_mut().write_all(out.as_bytes()).ok()?;
+        out.write_all(b"0\r\n\r\n").ok()?;
+        out.flush().ok()?;
     }
 }
 
@@ -627,7 +685,8 @@ fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }
 
-/// Sends every change of a pod after the version that was asked for, until the client goes away.
+/// Sends every change of a pod after the version that was asked for, until the client goes away. A pod that was one of
+/// those that were asked for, and isn't any more, is deleted, to this client.
 fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
     let version = request
         .parameter("resourceVersion")
@@ -638,12 +697,17 @@ fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) 
         let (state, _) = changed
             .wait_timeout_while(state, Duration::from_millis(200), |it| it.changes.len() <= seen)
             .unwrap();
-        let new = state.changes.get(seen..).unwrap_or_default();
-        let lines: Vec<String> = new
-            .iter()
-            .filter(|(_, pod)| request.selects(pod))
-            .map(|(kind, pod)| json!({"type": kind, "object": pod}).to_string() + "\n")
-            .collect();
+        let mut lines = Vec::new();
+        for (index, (kind, pod)) in state.changes.iter().enumerate().skip(seen) {
+            let kind = if request.selects(pod) {
+                kind
+            } else if state.before(index).is_some_and(|before| request.selects(before)) {
+                "DELETED"
+            } else {
+                continue;
+            };
+            lines.push(json!({"type": kind, "object": pod}).to_string() + "\n");
+        }
         seen = state.changes.len();
         drop(state);
         for line in lines {
