@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object};
+use kube::runtime::utils::Backoff as _;
+use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Error};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,8 +21,8 @@ use crate::api::{self, Server};
 
 /// How long an answer of the API server may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// After how long it is tried again, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// After how long it is tried again, in case that the pauses end.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A node, of which only the taints are kept. What else a taint has stays as it is.
 type Tainted = Object<Spec, NotUsed>;
@@ -34,7 +36,7 @@ struct Spec {
 /// Removes the taints with this key from the node whenever the agent becomes ready.
 pub async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Infallible {
     let mut ready = health.ready.subscribe();
-    let mut pause = PAUSE.0;
+    let mut pauses = DefaultBackoff::default();
     let mut said = false;
     loop {
         if ready.wait_for(|ready| *ready).await.is_err() {
@@ -46,7 +48,8 @@ pub async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Inf
                 if removed {
                     info!("removed the taint {key} from the node: pods can be set up");
                 }
-                (pause, said) = (PAUSE.0, false);
+                pauses.reset();
+                said = false;
                 // The next time is after it was not ready. That a sender is left was seen above.
                 let _ = ready.wait_for(|ready| !*ready).await;
             }
@@ -55,8 +58,7 @@ pub async fn run(key: &str, node: &str, server: &Server, health: &Health) -> Inf
                     warn!("the taint {key} cannot be removed from the node, which gets no pods: {reason}");
                     said = true;
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
+                sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
             }
         }
     }
