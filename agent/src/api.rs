@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::core::v1::Service;
+use kube::api::GetParams;
 use kube::core::object::NotUsed;
-use kube::core::{ApiResource, Object};
+use kube::core::{ApiResource, Object, Request};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Error};
 use linkerd_cni::annotations::Given;
 use linkerd_cni::error::wrong_in_json;
 use linkerd_cni::object::ServiceSpec;
+use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::pod::Metadata;
 use crate::settings::Installation;
 
 /// How long an answer may take.
@@ -67,10 +70,17 @@ impl Server {
     /// # Errors
     /// Why they aren't known.
     pub async fn annotations(&self, namespace: &str) -> Result<Given, String> {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let found = within(namespaces.get(namespace)).await;
-        let found = found.map_err(|reason| format!("namespace {namespace}: {reason}"))?;
-        Ok(found.metadata.annotations.unwrap_or_default().into_iter().collect())
+        /// A namespace, of which only that is kept.
+        #[derive(Deserialize)]
+        struct Noted {
+            metadata: Metadata,
+        }
+
+        let request = Request::new("/api/v1/namespaces").get(namespace, &GetParams::default());
+        let words = |reason: String| format!("namespace {namespace}: {reason}");
+        let request = request.map_err(|error| words(error.to_string()))?;
+        let found: Noted = within(self.client.request(request)).await.map_err(words)?;
+        found.metadata.annotations.known().map_err(words)
     }
 
     /// The ports and target ports of the service by which pods reach the API server.

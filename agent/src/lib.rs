@@ -3,9 +3,11 @@
 //!
 //! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
 //! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
-//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
-//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and
-//! [`drift`] says what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the agent does.
+//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod_watch`] follows the pods at
+//! the API server, and [`pod_stream`] reads what that says of them. [`pod`] says what a pod is to the agent, [`netns`]
+//! finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and [`drift`] says
+//! what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the
+//! agent does.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -31,6 +33,8 @@ pub mod owner;
 pub mod plan;
 pub mod plugin_log;
 pub mod pod;
+pub mod pod_stream;
+pub mod pod_watch;
 pub mod pods;
 pub mod rules;
 pub mod settings;

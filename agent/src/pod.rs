@@ -1,10 +1,14 @@
-//! What the agent looks at in a pod: pure functions.
+//! What the agent looks at in a pod: pure functions, and types that read it from JSON without keeping the rest, as
+//! [`linkerd_cni::object`] does: a pod has up to 1.5 MiB, which whoever may create pods fills as they like.
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::core::{ApiResource, Object};
-use linkerd_cni::annotations;
-use linkerd_cni::object::{self, CONTROL_PLANE_COMPONENT, Containers, Labels};
-use serde::Deserialize;
+use std::fmt;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use linkerd_cni::annotations::{self, Given};
+use linkerd_cni::object::{self, Containers, Labels};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// The label of pods that Linkerd's injector meshed.
 pub const MESHED: &str = "linkerd.io/control-plane-ns";
@@ -12,9 +16,41 @@ pub const MESHED: &str = "linkerd.io/control-plane-ns";
 const VALIDATOR: &str = "linkerd-network-validator";
 /// With which exit code it says that they aren't (cni-repair-controller in linkerd2-proxy-init).
 const UNSUCCESSFUL: i32 = 95;
+/// How long all annotations that count may be together, of a pod or of a namespace. Those of real ones have some hundred
+/// bytes, and the agent keeps them for each pod, or the rules that they ask for.
+const LONGEST_ANNOTATIONS: usize = 4 << 10;
+/// How many addresses of a pod are kept. Kubernetes has two, one of each family.
+const MOST_ADDRESSES: usize = 4;
 
 /// A pod, of which only what the agent needs is kept.
-pub type Meshed = Object<Spec, Status>;
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Meshed {
+    /// What it is called.
+    pub metadata: Metadata,
+    /// What it is meant to be.
+    pub spec: Spec,
+    /// How it is.
+    pub status: Status,
+}
+
+/// What a pod is called, and what is noted on it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID, as the API server has it.
+    pub uid: String,
+    /// Which version of it this is.
+    pub resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+    /// Those that count.
+    pub annotations: Annotations,
+    labels: Labels,
+}
 
 /// Part of a pod's specification.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -29,38 +65,36 @@ pub struct Spec {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    phase: String,
-    init_container_statuses: Vec<Container>,
-    container_statuses: Vec<Container>,
+    phase: Phase,
+    #[serde(rename = "podIPs")]
+    addresses: Addresses,
+    init_container_statuses: Started,
+    container_statuses: Started,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Container {
-    name: String,
-    state: State,
-    last_state: State,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+enum Phase {
+    Succeeded,
+    Failed,
+    #[default]
+    #[serde(other)]
+    Other,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct State {
-    running: Option<Running>,
-    terminated: Option<Terminated>,
-}
+/// The annotations of a pod or a namespace that count, if they aren't too long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotations(Option<Given>);
 
-#[derive(Debug, Clone, Deserialize)]
-struct Running {}
+/// The pod's addresses that make sense.
+#[derive(Debug, Clone, Default)]
+struct Addresses(Vec<IpAddr>);
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Terminated {
-    exit_code: i32,
-}
-
-/// The API's resource.
-pub fn resource() -> ApiResource {
-    ApiResource::erase::<Pod>(&())
+/// What became of some of a pod's containers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Started {
+    is_any: bool,
+    /// Whether the validator found no rules, last time it ran.
+    has_failed: bool,
 }
 
 /// What a pod is to the agent.
@@ -76,88 +110,224 @@ pub enum Case {
     Failed,
 }
 
+impl Meshed {
+    /// Its UID.
+    pub fn uid(&self) -> Option<Uid> {
+        Uid::new(&self.metadata.uid)
+    }
+
+    /// The addresses that its runtime gave it, as kubelet says.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.status.addresses.0
+    }
+
+    /// As events name what they are about.
+    pub fn reference(&self) -> ObjectReference {
+        let Metadata {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            ..
+        } = self.metadata.clone();
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(name),
+            namespace: Some(namespace),
+            uid: Some(uid),
+            resource_version: Some(resource_version),
+            field_path: None,
+        }
+    }
+}
+
+impl fmt::Display for Meshed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Metadata { name, namespace, .. } = &self.metadata;
+        write!(f, "pod {namespace}/{name}")
+    }
+}
+
 /// What a pod is to the agent.
 pub fn case(pod: &Meshed) -> Case {
-    let status = pod.status.as_ref();
-    let init = status
-        .map(|status| status.init_container_statuses.as_slice())
-        .unwrap_or_default();
+    let (status, init) = (&pod.status, &pod.status.init_container_statuses);
     if pod.metadata.deletion_timestamp.is_some() {
         return Case::Leave("it is being deleted");
     }
     if pod.spec.host_network {
         return Case::Leave("its network is the node's");
     }
-    if init.iter().any(failed) {
-        return Case::Failed;
-    }
-    if status.is_some_and(|status| ["Succeeded", "Failed"].contains(&status.phase.as_str())) {
+    if [Phase::Succeeded, Phase::Failed].contains(&status.phase) {
         return Case::Leave("it has ended");
     }
+    if init.has_failed {
+        return Case::Failed;
+    }
     // A container starts only after the plugin's ADD.
-    let all = init.iter().chain(
-        status
-            .map(|status| status.container_statuses.as_slice())
-            .unwrap_or_default(),
-    );
-    let started = |container: &Container| {
-        let State { running, terminated } = &container.state;
-        running.is_some() || terminated.is_some() || container.last_state.terminated.is_some()
-    };
-    if all.into_iter().any(started) {
+    if init.is_any || status.container_statuses.is_any {
         Case::Running
     } else {
         Case::Early
     }
 }
 
-/// Whether it is a validator that found no rules, last time it ran.
-fn failed(container: &Container) -> bool {
-    let ended = container
-        .state
-        .terminated
-        .as_ref()
-        .or(container.last_state.terminated.as_ref());
-    container.name == VALIDATOR && ended.is_some_and(|ended| ended.exit_code == UNSUCCESSFUL)
-}
-
-/// Forgets what isn't needed: of a hundred pods, it would be most of the agent's memory.
-pub fn forget(pod: &mut Meshed) {
-    let metadata = &mut pod.metadata;
-    metadata.managed_fields = None;
-    metadata.owner_references = None;
-    metadata.finalizers = None;
-    if let Some(annotations) = &mut metadata.annotations {
-        annotations.retain(|key, _| annotations::counts(key));
-    }
-    if let Some(labels) = &mut metadata.labels {
-        labels.retain(|key, _| key == CONTROL_PLANE_COMPONENT);
+/// What the plugin would be told of the pod if it asked.
+///
+/// # Errors
+/// Why that can't be told.
+pub fn known(pod: &Meshed) -> Result<object::Pod, String> {
+    let annotations = pod.metadata.annotations.clone().known()?;
+    match pod.spec.containers {
+        // Kubernetes has no pod without containers and none of them without a name.
+        Some(containers) if containers.is_any && !containers.is_one_unnamed => Ok(object::Pod {
+            annotations,
+            labels: pod.metadata.labels,
+            containers,
+            init_containers: pod.spec.init_containers.unwrap_or_default(),
+        }),
+        _ => Err("the API server's words about the pod make no sense: it has no containers".to_owned()),
     }
 }
 
-/// What the plugin would be told of the pod if it asked; none if that makes no sense.
-pub fn known(pod: &Meshed) -> Option<object::Pod> {
-    let labels = pod.metadata.labels.iter().flatten();
-    let is_control_plane = |(key, value): (&String, &String)| key == CONTROL_PLANE_COMPONENT && !value.is_empty();
-    let containers = pod.spec.containers?;
-    // Kubernetes has no pod without containers and none of them without a name.
-    if !containers.is_any || containers.is_one_unnamed {
-        return None;
+impl Annotations {
+    /// What they are.
+    ///
+    /// # Errors
+    /// They are too long.
+    pub fn known(self) -> Result<Given, String> {
+        self.0.ok_or_else(|| {
+            format!(
+                "its annotations that change rules have more than {LONGEST_ANNOTATIONS} bytes together: the agent keeps \
+                 no more"
+            )
+        })
     }
-    Some(object::Pod {
-        annotations: pod
-            .metadata
-            .annotations
-            .clone()
-            .unwrap_or_default()
-            .into_iter()
-            .collect(),
-        labels: Labels {
-            is_control_plane: labels.into_iter().any(is_control_plane),
-        },
-        containers,
-        init_containers: pod.spec.init_containers.unwrap_or_default(),
-    })
+}
+
+impl Default for Annotations {
+    fn default() -> Self {
+        Self(Some(Given::default()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let (mut kept, mut length) = (Vec::new(), 0);
+                while let Some(key) = map.next_key::<String>()? {
+                    if !annotations::counts(&key) {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let value = map.next_value::<String>()?;
+                    length += value.len();
+                    if length <= LONGEST_ANNOTATIONS {
+                        kept.push((key, value));
+                    }
+                }
+                Ok(Annotations(
+                    (length <= LONGEST_ANNOTATIONS).then(|| kept.into_iter().collect()),
+                ))
+            }
+        }
+
+        deserializer.deserialize_map(Read)
+    }
+}
+
+impl<'de> Deserialize<'de> for Addresses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(default)]
+        #[derive(Default)]
+        struct Address {
+            ip: String,
+        }
+
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Addresses;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of addresses")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut addresses: A) -> Result<Addresses, A::Error> {
+                let mut read = Vec::new();
+                while let Some(Address { ip }) = addresses.next_element()? {
+                    if read.len() < MOST_ADDRESSES {
+                        read.extend(ip.parse::<IpAddr>().ok());
+                    }
+                }
+                Ok(Addresses(read))
+            }
+        }
+
+        deserializer.deserialize_seq(Read)
+    }
+}
+
+impl<'de> Deserialize<'de> for Started {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Container {
+            name: String,
+            state: State,
+            last_state: State,
+        }
+
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct State {
+            running: Option<IgnoredAny>,
+            terminated: Option<Terminated>,
+        }
+
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Terminated {
+            exit_code: i32,
+        }
+
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Started;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of what containers are")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Started, A::Error> {
+                let mut started = Started::default();
+                while let Some(container) = containers.next_element::<Container>()? {
+                    let Container {
+                        name,
+                        state,
+                        last_state,
+                    } = container;
+                    let ended = state.terminated.or(last_state.terminated);
+                    started.is_any |= state.running.is_some() || ended.is_some();
+                    started.has_failed |= name == VALIDATOR && ended.is_some_and(|it| it.exit_code == UNSUCCESSFUL);
+                }
+                Ok(started)
+            }
+        }
+
+        deserializer.deserialize_seq(Read)
+    }
 }
 
 /// A pod's UID as it may stand in a path: only letters, digits and dashes count as one.
@@ -258,22 +428,25 @@ mod tests {
                 change(pod);
             })));
         }
-        assert!(leave(pod(|pod| pod["status"]["phase"] = json!("Succeeded"))));
+        for phase in ["Succeeded", "Failed"] {
+            // Of a pod with restartPolicy: Never, too: it doesn't start again, with rules or without.
+            assert!(leave(pod(|pod| {
+                failed(pod);
+                pod["status"]["phase"] = json!(phase);
+            })));
+        }
     }
 
     #[test]
     fn what_the_plugin_would_ask_for_is_known_and_nothing_else_is_kept() {
-        let mut seen = pod(|pod| {
-            pod["metadata"]["labels"] = json!({"app": "web", CONTROL_PLANE_COMPONENT: "destination"});
+        let seen = pod(|pod| {
+            pod["metadata"]["labels"] = json!({"app": "web", object::CONTROL_PLANE_COMPONENT: "destination"});
             pod["metadata"]["annotations"] = json!({
                 "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/trust-root": "y",
                 "linkerd.io/proxy-version": "v2", "other/key": "x"
             });
             pod["spec"]["containers"][1]["securityContext"] = json!({"runAsUser": 2102});
         });
-        forget(&mut seen);
-        let labels = seen.metadata.labels.clone().unwrap();
-        assert_eq!(labels.into_keys().collect::<Vec<_>>(), [CONTROL_PLANE_COMPONENT]);
         let known = known(&seen).unwrap();
         assert_eq!(known.containers.proxy.unwrap().user, Some(2102));
         assert!(known.init_containers.is_any && !known.init_containers.has_init);
@@ -281,11 +454,43 @@ mod tests {
         let expected = json!({
             "config.linkerd.io/skip-inbound-ports": "8080", "proxy-init.io/skip-uid": "7", "linkerd.io/proxy-version": "v2"
         });
-        assert_eq!(json!(seen.metadata.annotations), expected);
         assert_eq!(known.annotations, serde_json::from_value(expected).unwrap());
         // No pod is without containers; whoever says so is asked again.
         let none = super::known(&pod(|pod| pod["spec"]["containers"] = json!([])));
-        assert!(none.is_none());
+        assert!(none.is_err());
+    }
+
+    #[test]
+    fn annotations_that_are_too_long_are_not_taken_for_others() {
+        let annotated = |length: usize| {
+            pod(|pod| {
+                pod["metadata"]["annotations"] = json!({
+                    "config.linkerd.io/skip-outbound-ports": "1", "config.linkerd.io/skip-inbound-ports": "1".repeat(length),
+                    "example.com/other": "x".repeat(length)
+                });
+            })
+        };
+        let kept = annotated(LONGEST_ANNOTATIONS - 1);
+        assert!(known(&kept).unwrap().annotations != Given::default());
+        let long = annotated(LONGEST_ANNOTATIONS);
+        assert!(known(&long).unwrap_err().contains("4096 bytes"));
+    }
+
+    #[test]
+    fn a_pods_addresses_are_those_that_make_sense() {
+        let addressed = |addresses: Value| pod(|pod| pod["status"]["podIPs"] = addresses);
+        let some = addressed(json!([{"ip": "10.0.0.1"}, {"ip": "nonsense"}, {}, {"ip": "fd00::1"}]));
+        assert_eq!(
+            some.addresses(),
+            ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]
+        );
+        assert!(addressed(json!([])).addresses().is_empty());
+        let many = addressed(
+            (0..100)
+                .map(|number| json!({"ip": format!("10.0.0.{number}")}))
+                .collect(),
+        );
+        assert_eq!(many.addresses().len(), MOST_ADDRESSES);
     }
 
     #[test]

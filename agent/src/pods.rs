@@ -1,17 +1,14 @@
 //! Keeps watch over the meshed pods of the node: verifies their rules, and heals pods that started without any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use kube::Error;
 use kube::api::{DeleteParams, Preconditions};
+use kube::core::Request;
 use kube::runtime::events::EventType;
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch};
-use kube::{Api, Error, Resource as _};
 use proxy_init::Install;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
@@ -23,7 +20,8 @@ use crate::drift::{Drift, Reason, Start, Told};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::netns::Processes;
-use crate::pod::{self, Case, MESHED, Meshed, Uid};
+use crate::pod::{self, Case, Meshed, Metadata, Uid};
+use crate::pod_watch::{self, News};
 use crate::rules;
 use crate::settings::{Mode, Settings};
 
@@ -34,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// How much of the time between looks at a pod one may be early: one part in so many.
 const SOON: u32 = 10;
+/// How many pods are kept: so many are within the agent's limit of memory. kubelet runs 110, or some hundred where it is
+/// told to, and refuses others, which have ended then.
+const MOST_PODS: usize = 8192;
 /// The reason of upstream's event.
 const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
 
@@ -73,7 +74,9 @@ struct Watcher<'a> {
     events: Events,
     pods: BTreeMap<Uid, Tracked>,
     /// Those of a list that isn't complete yet.
-    listed: Vec<Uid>,
+    listed: BTreeSet<Uid>,
+    /// Whether it was said that there are too many.
+    said_too_many: bool,
 }
 
 /// Watches until the process ends.
@@ -91,40 +94,29 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         // The name of upstream's.
         events: Events::new(server, "linkerd-cni-repair-controller", health),
         pods: BTreeMap::new(),
-        listed: Vec::new(),
+        listed: BTreeSet::new(),
+        said_too_many: false,
     };
-    // From the API server's memory: otherwise etcd reads all pods of the cluster for each node. What is not the latest
-    // is no harm: a pod is looked at where it runs, and deleted only if it is still the same. In pages, it would be
-    // read from etcd again.
-    let config = watcher::Config {
-        page_size: None,
-        ..watcher::Config::default()
-    };
-    let config = config
-        .any_semantic()
-        .labels(MESHED)
-        .fields(&format!("spec.nodeName={node}"));
-    let api: Api<Meshed> = Api::all_with(server.client.clone(), &pod::resource());
-    let mut events = pin!(watch::watcher(api, config).default_backoff());
+    let mut news = pod_watch::follow(server.client.clone(), node);
     let mut said = false;
     loop {
         let due = watcher.pods.values().map(|pod| pod.due).min();
         let due = due.map(tokio::time::Instant::from_std);
         tokio::select! {
-            event = events.next() => match event {
-                Some(Ok(event)) => {
+            news = news.recv() => match news {
+                Some(News::Failed(reason)) => {
+                    if !said {
+                        warn!("the node's pods cannot be watched: {reason}");
+                        said = true;
+                    }
+                }
+                Some(news) => {
                     // A list begins before it is asked for.
-                    if said && !matches!(event, Event::Init) {
+                    if said && !matches!(news, News::Begins) {
                         info!("the API server answers again");
                         said = false;
                     }
-                    watcher.take(event);
-                }
-                Some(Err(error)) => {
-                    if !said {
-                        warn!("the node's pods cannot be watched: {}", api::watch_words(&error));
-                        said = true;
-                    }
+                    watcher.take(news);
                 }
                 None => return Err("the watch ended".to_owned()),
             },
@@ -139,15 +131,15 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
 }
 
 impl Watcher<'_> {
-    fn take(&mut self, event: Event<Meshed>) {
-        match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(pod) => {
+    fn take(&mut self, news: News) {
+        match news {
+            News::Begins => self.listed.clear(),
+            News::Listed(pod) => {
                 if let Some(uid) = self.keep(pod) {
-                    self.listed.push(uid);
+                    self.listed.insert(uid);
                 }
             }
-            Event::InitDone => {
+            News::Complete => {
                 let listed = std::mem::take(&mut self.listed);
                 self.pods.retain(|uid, _| listed.contains(uid));
                 self.count();
@@ -156,24 +148,24 @@ impl Watcher<'_> {
                     self.health.ready.send_replace(true);
                 }
             }
-            Event::Apply(pod) => {
+            News::Changed(pod) => {
                 self.keep(pod);
                 self.count();
             }
-            Event::Delete(pod) => {
-                if let Some(uid) = uid(&pod) {
+            News::Gone(pod) => {
+                if let Some(uid) = pod.uid() {
                     self.pods.remove(&uid);
                     self.count();
                 }
             }
+            News::Failed(_) => {}
         }
     }
 
     /// Keeps a pod in mind, and looks at it at once if something about it changed that matters.
-    fn keep(&mut self, mut pod: Meshed) -> Option<Uid> {
-        let uid = uid(&pod)?;
-        pod::forget(&mut pod);
-        let now = Instant::now();
+    fn keep(&mut self, pod: Meshed) -> Option<Uid> {
+        let uid = pod.uid()?;
+        let (now, number) = (Instant::now(), self.pods.len());
         match self.pods.get_mut(&uid) {
             Some(tracked) => {
                 // A pod that can't be healed changes its status again and again; its pause goes on.
@@ -181,6 +173,13 @@ impl Watcher<'_> {
                     tracked.due = now;
                 }
                 tracked.pod = pod;
+            }
+            None if number >= MOST_PODS => {
+                if !self.said_too_many {
+                    warn!("{pod} and others are not looked at: the node has more than {MOST_PODS} meshed pods");
+                    self.said_too_many = true;
+                }
+                return None;
             }
             None => {
                 let tracked = Tracked {
@@ -243,7 +242,7 @@ impl Watcher<'_> {
         tracked.due = Instant::now() + every;
         let failed = match case {
             Case::Leave(reason) => {
-                debug!("{} is left alone: {reason}", name(&tracked.pod));
+                debug!("{} is left alone: {reason}", tracked.pod);
                 tracked.standing = Standing::Left;
                 return;
             }
@@ -264,7 +263,7 @@ impl Watcher<'_> {
                 if tracked.standing != standing
                     && let Standing::NotKnown(reason) = &standing
                 {
-                    warn!("{}: {reason}", name(&tracked.pod));
+                    warn!("{}: {reason}", tracked.pod);
                 }
                 tracked.standing = standing;
                 tracked.due = Instant::now() + tracked.pause;
@@ -291,7 +290,7 @@ impl Watcher<'_> {
             Ok(None) => return Ok(Standing::Left),
             // Where a pod can't be reached, upstream's way is left.
             Err(reason) if failed && mode == Mode::InPlace => {
-                info!("{} cannot be healed in place: {reason}", name(&tracked.pod));
+                info!("{} cannot be healed in place: {reason}", tracked.pod);
                 return self.delete(&tracked.pod).await;
             }
             Err(reason) => return Err(reason),
@@ -326,7 +325,7 @@ impl Watcher<'_> {
                 tracked.told.forget();
                 info!(
                     "{} is healed: it had no rules, or others ({reason}); {rules} are in place",
-                    name(&tracked.pod)
+                    tracked.pod
                 );
                 let note = format!(
                     "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. \
@@ -345,7 +344,7 @@ impl Watcher<'_> {
             Err(error) => {
                 metrics.repair_failures.inc();
                 if failed {
-                    info!("{} cannot be healed in place: {error}", name(&tracked.pod));
+                    info!("{} cannot be healed in place: {error}", tracked.pod);
                     return self.delete(&tracked.pod).await;
                 }
                 Err(format!(
@@ -371,11 +370,11 @@ impl Watcher<'_> {
             // After a change of the configuration, that is each pod that runs.
             info!(
                 "{}: its rules are whole, and of another configuration: it gets today's when it starts anew",
-                name(pod)
+                pod
             );
             return;
         }
-        warn!("{}: other rules ({}): {}", name(pod), drift.reason, drift.line);
+        warn!("{}: other rules ({}): {}", pod, drift.reason, drift.line);
         self.publish(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &drift.words)
             .await;
     }
@@ -411,23 +410,26 @@ impl Watcher<'_> {
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.
     async fn delete(&self, pod: &Meshed) -> Result<Standing, String> {
         let metrics = &self.health.metrics;
-        let metadata = &pod.metadata;
-        let api: Api<Meshed> = Api::namespaced_with(
-            self.server.client.clone(),
-            metadata.namespace.as_deref().unwrap_or_default(),
-            &pod::resource(),
-        );
+        let Metadata {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            ..
+        } = pod.metadata.clone();
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
             preconditions: Some(Preconditions {
-                uid: metadata.uid.clone(),
-                resource_version: metadata.resource_version.clone(),
+                uid: Some(uid),
+                resource_version: Some(resource_version),
             }),
             ..DeleteParams::default()
         };
+        let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+        let request = request.delete(&name, &parameters).map_err(|error| error.to_string())?;
         let start = Instant::now();
-        let name_in = metadata.name.as_deref().unwrap_or_default();
-        match timeout(PATIENCE, api.delete(name_in, &parameters)).await {
+        // The answer is the pod, however long that is: it isn't read.
+        match timeout(PATIENCE, self.server.client.request_stream(request)).await {
             Err(_) => {
                 metrics.delete_timeouts.inc();
                 Err("it started without rules, and deleting it took longer than a second".to_owned())
@@ -444,7 +446,7 @@ impl Watcher<'_> {
             Ok(Ok(_)) => {
                 metrics.deleted.inc();
                 metrics.delete_latency.observe(start.elapsed().as_secs_f64());
-                info!("deleted {}, which started without rules", name(pod));
+                info!("deleted {pod}, which started without rules");
                 let note = "Deleting pod to create a new one with proper CNI config";
                 self.publish(pod, EventType::Normal, NOT_CONFIGURED, "Deleting", note)
                     .await;
@@ -454,8 +456,7 @@ impl Watcher<'_> {
     }
 
     async fn publish(&self, pod: &Meshed, kind: EventType, reason: &str, action: &str, note: &str) {
-        let about = pod.object_ref(&pod::resource());
-        self.events.publish(&about, kind, reason, action, note).await;
+        self.events.publish(&pod.reference(), kind, reason, action, note).await;
     }
 
     /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
@@ -484,13 +485,4 @@ impl Watcher<'_> {
             drifts.get_or_create(&[("reason", reason.to_string())]).set(number);
         }
     }
-}
-
-fn uid(pod: &Meshed) -> Option<Uid> {
-    Uid::new(pod.metadata.uid.as_deref()?)
-}
-
-fn name(pod: &Meshed) -> String {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    format!("pod {}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
 }

@@ -20,15 +20,11 @@ use crate::pod::{self, Meshed};
 pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Option<Install>, String> {
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
-    let metadata = &pod.metadata;
-    let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
-        return Err("the pod has no name".to_owned());
-    };
-    let name = PodName::new(namespace, name)?;
+    let name = PodName::new(&pod.metadata.namespace, &pod.metadata.name)?;
     if configuration.simulates() || configuration.is_agent(&name) {
         return Ok(None);
     }
-    let pod = pod::known(pod).ok_or("the API server's words about the pod make no sense: it has no containers")?;
+    let pod = pod::known(pod)?;
     let decision = match configuration.pod_info() {
         PodInfo::Annotations => redirect::by_annotations(&configuration, &name, pod.annotations),
         PodInfo::Api => match redirect::questions(&pod) {

@@ -106,6 +106,11 @@ impl Cluster {
         self.answer_all(Plan::Hang);
     }
 
+    /// Every watch of pods gets this from here on.
+    pub(crate) fn plan_watches(&self, plan: Option<Plan>) {
+        self.server.plan_watches(plan);
+    }
+
     /// A meshed pod of the namespace shop on the node: new, or changed.
     pub(crate) fn pod(&self, name: &str, uid: &str, status: Value) {
         self.pod_with(name, uid, status, |_| ());
@@ -119,7 +124,8 @@ impl Cluster {
             "status": status,
         });
         change(&mut pod);
-        self.server.add(&format!("namespaces/shop/pods/{name}"), pod);
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap().to_owned();
+        self.server.add(&format!("namespaces/{namespace}/pods/{name}"), pod);
     }
 
     /// The reason and the note of each event that was published.
@@ -156,6 +162,11 @@ impl Cluster {
     /// What was asked for with each list of pods.
     pub(crate) fn lists(&self) -> Vec<String> {
         self.server.lists()
+    }
+
+    /// With each watch of them.
+    pub(crate) fn watches(&self) -> Vec<String> {
+        self.server.watches()
     }
 
     /// The path and the preconditions of each deletion.

@@ -1,6 +1,7 @@
 //! The agent as a process: on folders that stand for a node's, with others that write there too.
 
 mod admin;
+mod api_server;
 mod chaos;
 mod cluster;
 mod deploy;

@@ -23,23 +23,29 @@ pub(crate) fn running() -> Value {
     json!({"phase": "Running", "containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]})
 }
 
-fn failed() -> Value {
+pub(crate) fn failed() -> Value {
     json!({"phase": "Pending", "initContainerStatuses": [{"name": "linkerd-network-validator",
         "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 95}}}]})
 }
 
 /// A node whose agent watches.
-struct Watched {
-    agent: Agent,
-    cluster: Cluster,
+pub(crate) struct Watched {
+    pub(crate) agent: Agent,
+    pub(crate) cluster: Cluster,
     node: Node,
 }
 
 impl Watched {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, |_| ())
+    }
+
+    /// With what is in the cluster before the agent starts.
+    pub(crate) fn start_with(arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
         let cluster = Cluster::start(&node);
+        prepare(&cluster);
         let arguments = [&["--admin-addr", "127.0.0.1:9990"], arguments].concat();
         let agent = node.agent_of(&cluster, "linkerd-cni-agent", &arguments);
         Self { agent, cluster, node }
@@ -53,7 +59,7 @@ impl Watched {
     }
 
     /// What Prometheus reads.
-    fn metric(&self, name: &str) -> Option<String> {
+    pub(crate) fn metric(&self, name: &str) -> Option<String> {
         let text = self.get("/metrics");
         let mut lines = text.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
@@ -70,7 +76,7 @@ impl Watched {
 }
 
 /// The redirecting rules in a network namespace, by iptables-nft's words.
-fn rules(network: &Namespace) -> String {
+pub(crate) fn rules(network: &Namespace) -> String {
     network.stdout("iptables-nft-save", ["-t", "nat"])
 }
 
