@@ -17,9 +17,10 @@ use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{meaning, table, user_data};
 use crate::operate::explain::Explained;
+use crate::rules::Direction;
 use crate::rules::{Family, Rule, Table, TableFamily};
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, Direction, Mode, Port, PortRange, Subnet, plan};
+use crate::wanted::{Config, Mode, Port, PortRange, Subnet, plan};
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {

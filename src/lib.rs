@@ -116,6 +116,7 @@ mod namespace;
 mod netlink;
 mod nf_tables;
 mod operate;
+mod ours;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
@@ -170,6 +171,6 @@ pub use operate::recognize::{Recognized, recognize};
 pub use operate::show::{Shown, show};
 pub use operate::uninstall::{Uninstall, Uninstalled};
 pub use operate::verify::Verification;
-pub use rules::{Family, Name, Subsystem};
+pub use rules::{Direction, Family, Name, Subsystem};
 pub use wanted::warnings::Warning as ConfigWarning;
-pub use wanted::{Choice, Config, Direction, IdRange, Interface, Invalid, Mode, OwnerId, Port, PortRange, Subnet};
+pub use wanted::{Choice, Config, IdRange, Interface, Invalid, Mode, OwnerId, Port, PortRange, Subnet};

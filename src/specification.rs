@@ -8,7 +8,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::wanted::{Config, Direction, IdRange, Interface, Port, PortRange, Subnet};
+use crate::rules::Direction;
+use crate::wanted::{Config, IdRange, Interface, Port, PortRange, Subnet};
 
 /// A connection, seen from the pod.
 #[derive(Debug, Clone, Copy)]

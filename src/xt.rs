@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 use crate::rules::flags::{CtState, tracked};
+use crate::rules::xtables::MULTIPORT_REFERENCES;
 use crate::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
-use crate::wanted::Multiport;
 
 /// An xt match or target that proxy-init's rules use, as the kernel finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -230,7 +230,7 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
         put(&mut info, MULTIPORT_PORTS + 2 * slot, &port);
         put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
         slot += 1;
-        (slot <= Multiport::MAX_REFERENCES).then_some(())
+        (slot <= MULTIPORT_REFERENCES).then_some(())
     };
     for &(first, last) in list {
         reference(first, first != last)?;
@@ -250,7 +250,7 @@ fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         XT_MULTIPORT_DESTINATION => Field::DestinationPort,
         _ => return Ok(None), // either of them
     };
-    let count = usize::from(u8_at(info, 1)?).min(Multiport::MAX_REFERENCES);
+    let count = usize::from(u8_at(info, 1)?).min(MULTIPORT_REFERENCES);
     let mut ranges = Vec::new();
     let mut slot = 0;
     while slot < count {

@@ -6,12 +6,14 @@ use super::Removed;
 use super::legacy::{self, Commands, Legacy};
 use super::native;
 use super::nft;
+use crate::backend::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
+use crate::backend::refusal;
 use crate::error::{Error, ModeError, PRIVILEGE};
 use crate::found::{Found, Unseen};
 use crate::netlink::{ReadError, Socket};
-use crate::nf_tables::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
 use crate::nf_tables::edit::Edit;
-use crate::nf_tables::{read, refusal};
+use crate::nf_tables::read;
+use crate::ours::holds;
 use crate::rules::{Subsystem, Table};
 use crate::wanted::tables;
 use crate::wanted::{Mode, Ruleset};
@@ -44,7 +46,7 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
         }
         _ => Ok([Mode::Nft, Mode::Native]
             .into_iter()
-            .filter(|&mode| found.holds(mode))
+            .filter(|&mode| holds(&found, mode))
             .collect()),
     }
 }

@@ -1,10 +1,9 @@
 //! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
 
-use crate::nf_tables::TableId;
 use crate::nf_tables::edit::Edit;
 use crate::nf_tables::rule::{Dialect, NewRule};
+use crate::nf_tables::{ChainId, TableId};
 use crate::rules::{Name, Rule, Set};
-use crate::wanted::ChainName;
 
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
@@ -35,7 +34,7 @@ pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w R
 /// add. Rules that are wanted stay as they are, with their counters.
 pub(super) fn change<'a>(
     table: TableId,
-    chain: ChainName,
+    chain: ChainId,
     dialect: &'static dyn Dialect,
     sets: &'a [Set],
     held: &[Rule],
@@ -59,7 +58,7 @@ pub(super) fn change<'a>(
         deleted.push(Edit::FlushChain(table, chain));
     } else {
         let gone = held.iter().filter(|&rule| !stays(rule));
-        deleted.extend(gone.map(|rule| Edit::DeleteRule(table, Name::from(chain.as_str()), rule.handle)));
+        deleted.extend(gone.map(|rule| Edit::DeleteRule(table, Name::from(chain.name), rule.handle)));
     }
     let mut added = Vec::new();
     for (index, wanted) in wanted.into_iter().enumerate() {

@@ -2,16 +2,21 @@
 
 pub mod all;
 mod change;
+pub(crate) mod commit;
 #[cfg(test)]
 mod inverse;
 pub mod legacy;
 pub mod native;
 pub mod nft;
+pub(crate) mod refusal;
 
 use nix::sys::utsname::uname;
 use nix::unistd::{getpid, gettid};
 
+use crate::nf_tables::ChainId;
+use crate::ours::foreign_jumps;
 use crate::rules::Table;
+use crate::wanted::ChainName;
 
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
 /// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
@@ -34,6 +39,15 @@ pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
     next().zip(next())
 }
 
+impl From<ChainName> for ChainId {
+    fn from(chain: ChainName) -> Self {
+        Self {
+            name: chain.as_str(),
+            hook: chain.hook(),
+        }
+    }
+}
+
 /// What a backend removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {
@@ -46,7 +60,7 @@ pub struct Removed {
 impl Removed {
     /// That a backend removed all that it held in these tables, if it held `any`.
     fn from(any: bool, tables: &[Table]) -> Self {
-        let foreign = tables.iter().flat_map(Table::foreign_jumps);
+        let foreign = tables.iter().flat_map(foreign_jumps);
         Self {
             any,
             foreign: foreign

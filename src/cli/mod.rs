@@ -24,9 +24,10 @@ use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
+use crate::rules::Direction;
 use crate::rules::Family;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
-use crate::wanted::{Choice, Direction, Mode};
+use crate::wanted::{Choice, Mode};
 
 /// What the command line asks for.
 #[derive(Debug)]

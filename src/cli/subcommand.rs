@@ -1,7 +1,7 @@
 //! The subcommands, and what help and the man page say of each.
 
 use super::exit::Exit;
-use crate::wanted::Direction;
+use crate::rules::Direction;
 
 /// What the program can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

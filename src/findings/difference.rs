@@ -8,10 +8,12 @@ use std::fmt;
 
 use crate::findings::explain::proxy;
 use crate::found::{Found, Line, Listener};
+use crate::ours::{chain_of, leads_to};
+use crate::rules::Direction;
 use crate::rules::nftables::{is_of, set_element};
 use crate::rules::{Action, Chain, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field};
 use crate::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
-use crate::wanted::{ChainName, Direction, Mode};
+use crate::wanted::{ChainName, Mode};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -354,7 +356,7 @@ fn leftovers(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for chain in &table.chains {
         let is_ours = ChainName::own(&chain.name).is_some();
-        for line in Line::all(table, chain).filter(|line| is_ours || line.rule.leads_to(table).is_some()) {
+        for line in Line::all(table, chain).filter(|line| is_ours || leads_to(line.rule, table).is_some()) {
             findings.push(finding(table, &chain.name, Problem::Unexpected(line.to_string())));
         }
     }
@@ -374,7 +376,7 @@ fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
 }
 
 /// What differs between a table that belongs to proxy-init alone and the one that was found: chains, their rules, sets.
-pub fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
+fn differences_of(expected: &Table, found: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     if found.dormant {
         findings.push(finding(expected, &format!("table {expected}"), Problem::Dormant));
@@ -509,7 +511,7 @@ fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -
             _ => problems.push(Problem::Doubled(jump.text.clone())),
         }
         for line in found.iter().filter(|line| !line.is(&jump)) {
-            if line.rule.is_some_and(|rule| rule.leads_to(table).is_some()) {
+            if line.rule.is_some_and(|rule| leads_to(rule, table).is_some()) {
                 problems.push(Problem::Unexpected(line.text.clone()));
             }
         }
@@ -528,14 +530,14 @@ fn shadows(
 ) -> Vec<Finding> {
     let watched = Watched {
         table: expected,
-        chain: direction.chain(),
+        chain: ChainName::of(direction).as_str(),
     };
     let mut connections = Connections::all(family, direction);
     if direction == Direction::Inbound {
         connections = connections.with(Field::InInterface, &any_but_lo());
     }
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
-    let base = expected.chain_of(direction.chain().counterpart());
+    let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base
         .and_then(|chain| Line::all(expected, chain).next())
         .map(|line| line.to_string());

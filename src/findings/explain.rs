@@ -4,13 +4,15 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::found::{Found, Listener};
+use crate::ours::{holds, is_ours};
+use crate::rules::Direction;
 use crate::rules::{
     Action, Condition, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
 };
 use crate::walk::{
     Connections, Fate, Matched, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk, there_and_back,
 };
-use crate::wanted::{ChainName, Direction, Mode, Purpose};
+use crate::wanted::{ChainName, Mode, Purpose};
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,7 +181,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
 /// The rules in those of these tables in which proxy-init keeps its own.
 fn own_rules(tables: &[Table]) -> impl Iterator<Item = &Rule> {
     let tables = tables.iter().filter(|table| Mode::of(table).is_some());
-    tables.flat_map(Table::rules).filter(|rule| rule.is_ours())
+    tables.flat_map(Table::rules).filter(|rule| is_ours(rule))
 }
 
 /// The ports to which proxy-init's rules redirect: those of the proxy. Whichever rule redirects there, redirects to it.
@@ -303,7 +305,7 @@ fn bypassed_at<'a>(found: &'a Found, steps: &[Step<'a>]) -> Option<Place<'a>> {
         Matched::Yes(action) => Some((step.depth, step.at, action)),
         _ => None,
     };
-    let is_own_table = |at: Place<'_>| Mode::of(at.table()).is_some_and(|mode| found.holds(mode));
+    let is_own_table = |at: Place<'_>| Mode::of(at.table()).is_some_and(|mode| holds(found, mode));
     let own = || {
         let ending = steps.iter().rev().filter_map(matching);
         ending.filter(|(_, at, action)| {

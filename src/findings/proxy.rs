@@ -3,9 +3,10 @@
 use std::fmt;
 
 use crate::found::Listener;
+use crate::rules::Direction;
 use crate::rules::Family;
 use crate::wanted::warnings::{self, warnings as of_flags};
-use crate::wanted::{Config, Direction, OwnerId, Port};
+use crate::wanted::{Config, OwnerId, Port};
 
 /// What is probably wrong with the rules' proxy, though the rules are what they should be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::found::Found;
+use crate::ours::{chain_of, table_of};
+use crate::rules::Direction;
 use crate::rules::nftables::is_of;
 use crate::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
 use crate::wanted::lists::{self, all};
-use crate::wanted::{Config, Direction, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
+use crate::wanted::{ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
 
 /// Why what was found is the installation of no config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl fmt::Display for NoConfig {
 pub fn config(mode: Mode, found: &Found) -> Result<Config, NoConfig> {
     let recognized = match mode {
         Mode::Nft | Mode::Legacy => xtables(mode, found),
-        Mode::Native => found.table_of(mode, Family::V4).map(native),
+        Mode::Native => table_of(found, mode, Family::V4).map(native),
     };
     recognized.ok_or(NoConfig::Nothing)?.config()
 }
@@ -92,7 +94,7 @@ impl Recognized {
     /// Takes what the rules of a table say. What both families should have is taken from the first table.
     fn add(&mut self, table: &Table, is_first: bool) {
         for direction in Direction::ALL {
-            let chain = table.chain_of(direction.chain());
+            let chain = chain_of(table, ChainName::of(direction));
             let rules = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
             // Of a rule with another condition, it isn't known for which connections it is.
             let is_plain = |condition: &Condition| matches!(condition, Condition::In { negated: false, .. });
@@ -244,9 +246,9 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
 fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
     let has_chain = |table: &&Table| {
         let mut directions = Direction::ALL.into_iter();
-        directions.any(|direction| table.chain_of(direction.chain()).is_some())
+        directions.any(|direction| chain_of(table, ChainName::of(direction)).is_some())
     };
-    let table_of = |family| found.table_of(mode, family).filter(has_chain);
+    let table_of = |family| table_of(found, mode, family).filter(has_chain);
     let [v4, v6] = Family::ALL.map(table_of);
     let mut recognized = Recognized::default();
     recognized.rules.config.ipv6 = v6.is_some();
@@ -260,7 +262,7 @@ fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
 fn native(table: &Table) -> Recognized {
     let only_v4 = is_of(Family::V4);
     let is_for_both = |direction: Direction| {
-        let chain = table.chain_of(direction.chain().counterpart());
+        let chain = chain_of(table, ChainName::of(direction).counterpart());
         let jumps = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
         !jumps.iter().any(|jump| jump.conditions.contains(&only_v4))
     };

@@ -4,8 +4,7 @@ use std::fmt;
 
 use crate::rules::nftables::NftRule;
 use crate::rules::xtables::IptablesRule;
-use crate::rules::{Chain, NAT, Rule, Table};
-use crate::wanted::ChainName;
+use crate::rules::{Chain, Rule, Table};
 
 /// A rule of a chain of a table. Two are equal if they are the same rule in the same place, not if they are alike.
 #[derive(Debug, Clone, Copy)]
@@ -41,23 +40,6 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Table {
-    /// The rules that lead to a chain of proxy-init's and aren't proxy-init's own jumps to it, in nat tables as xtables
-    /// has them. Those within proxy-init's chains don't count.
-    pub fn foreign_jumps(&self) -> impl Iterator<Item = Line<'_>> {
-        let is_nat = self.is_xtables() && self.name == *NAT;
-        let chains = self
-            .chains
-            .iter()
-            .filter(move |chain| is_nat && ChainName::own(&chain.name).is_none());
-        let lines = chains.flat_map(move |chain| Line::all(self, chain));
-        lines.filter(|line| {
-            let goal = line.rule.leads_to(self);
-            goal.is_some_and(|goal| !line.rule.is_own_jump(&line.chain.name, goal))
-        })
-    }
-}
-
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.table.is_xtables() {
@@ -71,8 +53,8 @@ impl fmt::Display for Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, commented, rule, table, to_port};
-    use crate::rules::{Action, Name};
+    use crate::rules::Action;
+    use crate::rules::examples::{chain, rule, table, to_port};
 
     #[test]
     fn a_rule_is_the_same_only_in_its_own_place() {
@@ -95,45 +77,6 @@ mod tests {
             for (other, line) in lines.iter().enumerate() {
                 assert_eq!(one == line, index == other);
             }
-        }
-    }
-
-    #[test]
-    fn jumps_of_other_programs_are_told_from_our_own() {
-        let to = |chain: &str| Action::Jump(Name::from(chain));
-        let ours = commented(
-            "proxy-init/install-proxy-init-output",
-            rule([], to("PROXY_INIT_OUTPUT")),
-        );
-        let chains = || {
-            vec![
-                chain(
-                    "OUTPUT",
-                    vec![
-                        ours.clone(),
-                        rule([], to("MINE")),
-                        rule([to_port(80)], to("PROXY_INIT_OUTPUT")),
-                    ],
-                ),
-                chain("MINE", vec![rule([], Action::Goto(Name::from("PROXY_INIT_REDIRECT")))]),
-                // Within proxy-init's own.
-                chain("PROXY_INIT_OUTPUT", vec![rule([], to("PROXY_INIT_REDIRECT"))]),
-            ]
-        };
-        for (name, foreign) in [
-            (
-                "ip nat",
-                &[
-                    "-A OUTPUT -m tcp --dport 80 -j PROXY_INIT_OUTPUT",
-                    "-A MINE -g PROXY_INIT_REDIRECT",
-                ][..],
-            ),
-            ("ip mine", &[]),
-            ("ip filter", &[]),
-        ] {
-            let table = table(name, chains());
-            let lines: Vec<_> = table.foreign_jumps().map(|line| line.to_string()).collect();
-            assert_eq!(lines, foreign, "{name}");
         }
     }
 

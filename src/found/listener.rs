@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::rules::Direction;
 use crate::rules::{Family, LOOPBACK_INDEX};
-use crate::wanted::Direction;
 
 /// A TCP socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,11 @@
 mod device;
 mod line;
 mod listener;
-mod ours;
 
 pub use self::device::Device;
 pub use self::line::Line;
 pub use self::listener::Listener;
-use crate::rules::{Subsystem, Table, TableFamily};
+use crate::rules::{NAT, Subsystem, Table, TableFamily};
 
 /// Everything in a network namespace that decides where a TCP connection goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -45,13 +44,34 @@ impl Found {
         self.tables_of(subsystem)
             .find(|table| table.family == family && table.name == *name)
     }
+
+    /// The `ip nat` and `ip6 nat` tables of a subsystem.
+    pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables_of(subsystem)
+            .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// How many rules these hold together, as iptables-save would print them.
+    pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
+        self.nat_tables(subsystem).flat_map(Table::rules).count()
+    }
+
+    /// What could not be seen.
+    pub fn unseen_subsystems(&self) -> Vec<Subsystem> {
+        self.not_known.iter().map(|unseen| unseen.subsystem).collect()
+    }
+
+    /// Why a subsystem could not be seen; none if it could.
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
+        self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, ports, table};
-    use crate::rules::{Family, Name};
+    use crate::rules::examples::{chain, ports, rule, table};
+    use crate::rules::{Action, Family, Name};
 
     #[test]
     fn a_table_is_found_by_all_of_its_name() {
@@ -81,5 +101,31 @@ mod tests {
         }
         assert_eq!(found.tables_of(Subsystem::NfTables).count(), 4);
         assert_eq!(found.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    #[test]
+    fn nat_rules_are_counted_in_both_families() {
+        let rules = |count| vec![chain("A", vec![rule([], Action::Accept); count])];
+        let found = Found {
+            tables: vec![
+                table("ip nat", rules(2)),
+                table("ip6 nat", rules(3)),
+                table("ip filter", rules(1)),
+                table("inet nat", rules(1)),
+            ],
+            not_known: vec![Unseen {
+                subsystem: Subsystem::Legacy,
+                not_permitted: true,
+                reason: "EPERM".to_owned(),
+            }],
+        };
+        assert_eq!(found.nat_rules(Subsystem::NfTables), 5);
+        assert_eq!(found.nat_rules(Subsystem::Legacy), 0);
+        assert_eq!(
+            found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()),
+            Some("EPERM")
+        );
+        assert_eq!(found.unseen(Subsystem::NfTables), None);
+        assert_eq!(found.unseen_subsystems(), [Subsystem::Legacy]);
     }
 }

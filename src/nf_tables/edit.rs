@@ -2,17 +2,16 @@
 
 use std::fmt;
 
-use super::TableId;
 #[cfg(any(test, fuzzing))]
 use super::meaning;
 use super::rule::{self, NewRule};
 use super::set::{self, Element};
+use super::{ChainId, TableId};
 use crate::netlink::message::Unwritable;
 use crate::netlink::{Batch, FinishedBatch, Generation};
 #[cfg(any(test, fuzzing))]
 use crate::rules::Rule;
 use crate::rules::{Family, Name, Set, TableFamily};
-use crate::wanted::{ChainName, Mode};
 
 /// One change.
 pub(crate) enum Edit<'a> {
@@ -21,11 +20,11 @@ pub(crate) enum Edit<'a> {
     /// Delete the table and everything in it.
     DeleteTable(TableId),
     /// Make a chain, unless it exists. An existing base chain keeps its policy.
-    AddChain(TableId, ChainName),
+    AddChain(TableId, ChainId),
     /// Delete all of a chain's rules.
-    FlushChain(TableId, ChainName),
+    FlushChain(TableId, ChainId),
     /// Delete an empty chain to which no rule jumps.
-    DeleteChain(TableId, ChainName),
+    DeleteChain(TableId, ChainId),
     /// Add a rule to a chain.
     AddRule(NewRule<'a>),
     /// Delete the rule that has this handle from a chain, whichever program made it.
@@ -59,9 +58,9 @@ impl Edit<'_> {
         match self {
             Edit::AddTable(table) => table.add(batch),
             Edit::DeleteTable(table) => table.delete(batch),
-            Edit::AddChain(table, chain) => table.add_chain(batch, chain.as_str(), chain.hook()),
-            Edit::FlushChain(table, chain) => rule::delete(batch, *table, chain.as_str().as_bytes(), None),
-            Edit::DeleteChain(table, chain) => table.delete_chain(batch, chain.as_str()),
+            Edit::AddChain(table, chain) => table.add_chain(batch, chain.name, chain.hook),
+            Edit::FlushChain(table, chain) => rule::delete(batch, *table, chain.name.as_bytes(), None),
+            Edit::DeleteChain(table, chain) => table.delete_chain(batch, chain.name),
             Edit::DeleteRule(table, chain, handle) => rule::delete(batch, *table, chain.as_bytes(), Some(*handle)),
             Edit::AddSet(table, set, id) => set::add(batch, *table, set, *id),
             Edit::AddElements(table, set, elements) => set::add_elements(batch, *table, set, elements),
@@ -143,7 +142,7 @@ impl fmt::Display for Edit<'_> {
 }
 
 fn iptables(family: Family) -> String {
-    format!("{} -t nat", Mode::Nft.iptables(family))
+    format!("{}-nft -t nat", family.iptables())
 }
 
 /// Writes the message of an edit that adds a rule, and reads it as if the kernel had dumped it from a table with these

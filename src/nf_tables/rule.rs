@@ -3,21 +3,20 @@
 
 use std::fmt;
 
-use super::TableId;
 use super::expression::{Expression, Verdict};
 use super::uapi::*;
 use super::user_data;
+use super::{ChainId, TableId};
 use crate::netlink::message::Writer;
 use crate::netlink::{Batch, Change, Socket};
 use crate::rules::nftables::{NftAction, NftCondition, NftRule};
 use crate::rules::xtables::IptablesRule;
 use crate::rules::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
-use crate::wanted::ChainName;
 
 /// A rule, to be added to a chain.
 pub(crate) struct NewRule<'a> {
     pub(crate) table: TableId,
-    pub(crate) chain: ChainName,
+    pub(crate) chain: ChainId,
     pub(crate) rule: &'a Rule,
     /// Those of the table.
     pub(crate) sets: &'a [Set],
@@ -44,7 +43,7 @@ impl NewRule<'_> {
         // Without NLM_F_APPEND, a position is that of the rule before which it comes (nf_tables_newrule).
         let change = self.before.map_or(Change::Append, |_| Change::Add);
         self.table.message(batch, libc::NFT_MSG_NEWRULE, change, |to| {
-            to.string(NFTA_RULE_CHAIN, self.chain.as_str());
+            to.string(NFTA_RULE_CHAIN, self.chain.name);
             if let Some(handle) = self.before {
                 to.be64(NFTA_RULE_POSITION, handle);
             }
@@ -62,7 +61,7 @@ impl NewRule<'_> {
     }
 
     /// Whether it is written as iptables-nft would write it.
-    pub(super) fn is_of_xtables(&self) -> bool {
+    pub(crate) fn is_of_xtables(&self) -> bool {
         matches!(self.table.family, TableFamily::Ip(_))
     }
 

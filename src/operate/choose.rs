@@ -5,6 +5,7 @@ use std::fmt;
 use crate::backend::all::{self, must_see, planner};
 use crate::error::{Error, ModeError};
 use crate::found::Found;
+use crate::ours::holders;
 use crate::rules::Subsystem;
 use crate::wanted::{Mode, Ruleset};
 
@@ -84,7 +85,7 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
         Error::InMode(_, ModeError::Unseen(reason)) => Error::CannotChoose { reason },
         other => other,
     })?;
-    if let Some(mode) = found.holder() {
+    if let Some(mode) = holders(found).next() {
         return Ok((mode, Reason::Holds));
     }
     match (found.nat_rules(Subsystem::NfTables), found.nat_rules(Subsystem::Legacy)) {

@@ -20,6 +20,7 @@ use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{Notice, Warning};
+use crate::ours::holds;
 use crate::rules::nftables;
 use crate::rules::xtables::IptablesRule;
 use crate::rules::{Family, Subsystem, Table};
@@ -550,7 +551,7 @@ impl Work<'_, '_> {
     fn legacy_rules(&self) -> Result<LegacyRules, Error> {
         let Presence { families, unseen } = self.legacy_tables();
         Ok(match legacy::read::read_nat(&families)? {
-            found if found.holds(Mode::Legacy) => LegacyRules::Some,
+            found if holds(&found, Mode::Legacy) => LegacyRules::Some,
             _ => unseen.map_or(LegacyRules::None, LegacyRules::Unseen),
         })
     }

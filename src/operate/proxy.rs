@@ -6,6 +6,7 @@ use crate::findings::recognize::config;
 use crate::found::{Found, Listener};
 use crate::netlink::ReadError;
 use crate::netlink::listeners::listeners;
+use crate::ours::holders;
 use crate::wanted::Config;
 
 /// What is probably wrong with the proxy of these rules, in the thread's network namespace.
@@ -24,6 +25,6 @@ pub(super) fn listening() -> Vec<Listener> {
 
 /// The same for the rules that were found; none where there are no rules, or too few to tell their flags.
 pub(super) fn of_found(found: &Found) -> Vec<ProxyWarning> {
-    let config = found.holder().and_then(|mode| config(mode, found).ok());
+    let config = holders(found).next().and_then(|mode| config(mode, found).ok());
     config.as_ref().map(of).unwrap_or_default()
 }

@@ -14,6 +14,7 @@ use crate::namespace;
 use crate::operate::json::{object, strings};
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
+use crate::ours::holders;
 use crate::rules::Subsystem;
 use crate::wanted::flags::{self, arguments};
 use crate::wanted::tables::expected;
@@ -99,7 +100,7 @@ pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized,
 }
 
 fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
-    let mode = mode.or_else(|| found.holder());
+    let mode = mode.or_else(|| holders(found).next());
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
@@ -136,8 +137,9 @@ fn spelled(config: &Config, mode: Mode) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Direction;
     use crate::rules::Table;
-    use crate::wanted::{Direction, OwnerId};
+    use crate::wanted::{ChainName, OwnerId};
 
     fn found(tables: Vec<Table>) -> Found {
         Found {
@@ -224,7 +226,7 @@ mod tests {
         {
             let mut tables = expected(mode, &plan(&chart()));
             for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
-                if chain.name == *direction.chain().as_str() {
+                if chain.name == *ChainName::of(direction).as_str() {
                     chain.rules.clear();
                 }
             }

@@ -6,6 +6,7 @@ use crate::backend::all;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::notice::{Notice, Warning};
+use crate::ours::holders;
 use crate::rules::Subsystem;
 use crate::wanted::Mode;
 
@@ -69,7 +70,7 @@ impl Uninstall {
                 }
             }
         }
-        for mode in found.holders() {
+        for mode in holders(&found) {
             match all::remove(mode, self.iptables_dir.clone(), self.wait_for_lock) {
                 Ok(done) => {
                     if done.any {

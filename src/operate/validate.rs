@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::error::{Errno, Error, ModeError};
 use crate::findings::explain::{Connection, Verdict};
 use crate::operate::explain::{Explained, explain};
-use crate::wanted::Direction;
+use crate::rules::Direction;
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
 /// own answer.

@@ -20,6 +20,7 @@ use crate::operate::json::{object, strings};
 use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
+use crate::ours::{has_rules, holders};
 use crate::rules::{Family, NAT, Subsystem, TableFamily};
 use crate::wanted::tables::expected;
 use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
@@ -174,7 +175,7 @@ impl Install {
     fn verify_here(&self) -> Result<Verification, Error> {
         let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
-        let holder = found.holder();
+        let holder = holders(&found).next();
         if holder.is_none() && !matches!(self.mode, Choice::Mode(_)) {
             // Otherwise it can't even be told which mode to look at.
             must_see(&found, Mode::Nft)?;
@@ -234,11 +235,11 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
         mode,
         findings,
         doubts,
-        others: found.holders().filter(|&other| other != mode).collect(),
+        others: holders(found).filter(|&other| other != mode).collect(),
         not_known: found.unseen_subsystems(),
         warnings: Vec::new(),
         neighbours: Vec::new(),
-        finds_rules: found.has_rules(),
+        finds_rules: has_rules(found),
         other_config: None,
     })
 }

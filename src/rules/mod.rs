@@ -2,6 +2,7 @@
 //!
 //! What is [wanted](crate::wanted) and what was [found](crate::found) is said in this vocabulary.
 
+mod direction;
 #[cfg(test)]
 pub(crate) mod examples;
 mod family;
@@ -16,6 +17,7 @@ mod subnet;
 mod table;
 pub mod xtables;
 
+pub use self::direction::Direction;
 pub use self::family::Family;
 pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;

@@ -7,6 +7,10 @@ use crate::rules::nftables::{element, interface_name};
 use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
 use crate::rules::subnet::subnet;
 
+/// The most port references that one multiport match holds (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h); a range
+/// counts two.
+pub const MULTIPORT_REFERENCES: usize = 15;
+
 /// A rule without its chain, as iptables-save writes it after `-A CHAIN`; with `{:#}` as linkerd-init logs it, its
 /// comment unquoted. What isn't understood is in brackets.
 pub struct IptablesRule<'a>(pub &'a Rule);

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use crate::found::{Found, Listener};
+use crate::rules::Direction;
 use crate::rules::{Action, Family, Field, Hook, Intervals, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
-use crate::wanted::Direction;
 
 impl Direction {
     /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in

@@ -595,7 +595,7 @@ fn of_a_kind<'a>(states: impl IntoIterator<Item = State<'a>>) -> Vec<State<'a>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wanted::Direction;
+    use crate::rules::Direction;
 
     /// Connections to this port, which got where they are if all this is so.
     fn state(port: u128, assumptions: &[Assumption]) -> State<'static> {

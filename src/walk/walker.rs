@@ -8,7 +8,6 @@ use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
-use crate::wanted::ChainName;
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
 const DEEPEST: usize = 32;
@@ -18,18 +17,18 @@ const MOST_ASKED: usize = 1_000_000;
 /// When more sets of connections than this have left a base chain, they are taken together.
 const MOST_LEFT: usize = 64;
 
-/// The one of proxy-init's chains that connections should get to.
+/// The chain that connections should get to.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched<'g> {
     /// Its table, or one of the same name, family and subsystem.
     pub table: &'g Table,
     /// The chain.
-    pub chain: ChainName,
+    pub chain: &'g str,
 }
 
 impl Watched<'_> {
     fn is(&self, table: &Table, chain: &Chain) -> bool {
-        chain.name == *self.chain.as_str() && self.table.is(table)
+        chain.name == *self.chain && self.table.is(table)
     }
 }
 
@@ -647,6 +646,7 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Direction;
     use crate::rules::flags::ct_state;
     use crate::rules::{Bits, Condition, Name, Nat, Set, TCP, Values, interface};
     use crate::rules::{
@@ -654,7 +654,6 @@ mod tests {
         examples::to_port,
     };
     use crate::walk::route::{Surroundings, there_and_back};
-    use crate::wanted::Direction;
 
     const REDIRECT: &str = "PROXY_INIT_REDIRECT";
 
@@ -723,7 +722,10 @@ mod tests {
         let nat = table("ip nat", vec![]);
         let watched = Watched {
             table: &nat,
-            chain: direction.chain(),
+            chain: match direction {
+                Direction::Inbound => REDIRECT,
+                Direction::Outbound => "PROXY_INIT_OUTPUT",
+            },
         };
         let walk = there_and_back(
             &found,
@@ -1473,7 +1475,7 @@ mod tests {
         let nat = &found.tables[0];
         let watched = Watched {
             table: nat,
-            chain: ChainName::ProxyInitRedirect,
+            chain: REDIRECT,
         };
         let all = Connections::all(Family::V4, Direction::Inbound);
         let walk = there_and_back(

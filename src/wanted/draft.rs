@@ -1,7 +1,7 @@
 //! A config in the making.
 
+use crate::rules::Direction;
 use crate::wanted::config::{Config, Port};
-use crate::wanted::direction::Direction;
 
 /// What flags or rules say of a config, which may leave out the proxy's ports.
 #[derive(Debug)]

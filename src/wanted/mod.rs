@@ -1,7 +1,6 @@
 //! What is asked for: the configuration, and the rules that it leads to.
 
 mod config;
-mod direction;
 mod draft;
 pub mod flags;
 pub mod lists;
@@ -13,7 +12,6 @@ pub mod tables;
 pub mod warnings;
 
 pub use self::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
-pub use self::direction::Direction;
 pub(crate) use self::draft::Draft;
 pub use self::mode::{Choice, Mode, NATIVE};
 pub use self::plan::plan;

@@ -4,9 +4,10 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::rules::xtables::MULTIPORT_REFERENCES;
 use crate::rules::{
-    Base, Chain, Condition, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem, Table,
-    TableFamily,
+    Base, Chain, Condition, Direction, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem,
+    Table, TableFamily,
 };
 use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
 
@@ -89,6 +90,14 @@ impl ChainName {
     /// proxy-init's own chain with this name, if it is one.
     pub(crate) fn own(name: &Name) -> Option<Self> {
         Self::from_name(name.as_bytes()).filter(|chain| chain.is_ours())
+    }
+
+    /// proxy-init's chain that redirects connections of a direction.
+    pub(crate) fn of(direction: Direction) -> Self {
+        match direction {
+            Direction::Inbound => Self::ProxyInitRedirect,
+            Direction::Outbound => Self::ProxyInitOutput,
+        }
     }
 
     /// Where the chain is hooked, if it is a base chain.
@@ -303,14 +312,14 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// What one multiport match holds: at most [`Multiport::MAX_REFERENCES`] port references, a range counting two
-/// (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h), and at least one.
+/// What one multiport match holds: at most [`Multiport::MAX_REFERENCES`] port references, a range counting two, and at
+/// least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Multiport(Vec<PortRange>);
 
 impl Multiport {
     /// The most references that one match holds.
-    pub const MAX_REFERENCES: usize = 15;
+    pub const MAX_REFERENCES: usize = MULTIPORT_REFERENCES;
 
     /// A match on these ports, if they fit.
     pub fn new(ports: Vec<PortRange>) -> Option<Self> {
@@ -432,18 +441,26 @@ mod tests {
     #[test]
     fn chains_have_two_ends() {
         use ChainName::{Output, Prerouting, ProxyInitOutput, ProxyInitRedirect};
-        for (base, own, hook, names) in [
+        for (direction, base, own, hook, names) in [
             (
+                Direction::Inbound,
                 Prerouting,
                 ProxyInitRedirect,
                 Hook::Prerouting,
                 ["PREROUTING", "PROXY_INIT_REDIRECT"],
             ),
-            (Output, ProxyInitOutput, Hook::Output, ["OUTPUT", "PROXY_INIT_OUTPUT"]),
+            (
+                Direction::Outbound,
+                Output,
+                ProxyInitOutput,
+                Hook::Output,
+                ["OUTPUT", "PROXY_INIT_OUTPUT"],
+            ),
         ] {
             assert_eq!((base.counterpart(), own.counterpart()), (own, base));
             assert_eq!((base.hook(), own.hook()), (Some(hook), None));
             assert_eq!((base.is_ours(), own.is_ours()), (false, true));
+            assert_eq!(ChainName::of(direction), own);
             assert_eq!([base.to_string(), own.to_string()], names);
             assert_eq!(
                 names.map(|name| ChainName::from_name(name.as_bytes())),

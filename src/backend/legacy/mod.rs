@@ -23,12 +23,13 @@ use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
 use super::change::amiss;
+use crate::backend::refusal::unmapped;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::netlink::signals::hold;
 use crate::netlink::sockopt::load;
 pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
 use crate::netlink::user_namespace::owns_network;
-use crate::nf_tables::refusal::unmapped;
+use crate::ours::leads_to;
 use crate::rules::xtables::IptablesRule;
 use crate::rules::{Chain, Family, Name, Rule, Table};
 use crate::wanted::restore::Input;
@@ -314,7 +315,7 @@ fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
         .iter()
         .filter(|chain| ChainName::own(&chain.name).is_none());
     let rules = chains.flat_map(|chain| &chain.rules);
-    rules.filter(|rule| rule.leads_to(table).is_none())
+    rules.filter(|rule| leads_to(rule, table).is_none())
 }
 
 /// After one family's change failed, rolls both back, and says what came of it.
@@ -419,7 +420,7 @@ fn remove_input(table: Option<&Table>) -> Input {
     held.iter().for_each(|&chain| input.make_or_flush(chain));
     for chain in table.chains.iter().filter(|chain| ours(chain).is_none()) {
         for (index, rule) in chain.rules.iter().enumerate().rev() {
-            if rule.leads_to(table).is_some() {
+            if leads_to(rule, table).is_some() {
                 input.delete(&chain.name, index);
             }
         }

@@ -9,13 +9,12 @@ mod body;
 use self::body::Nftables;
 use super::Removed;
 use super::change::{Wanted, change};
+use crate::backend::commit::transact;
+use crate::backend::refusal::{unmapped, unwritten};
 use crate::error::{Error, ModeError};
-use crate::findings::difference::differences_of;
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
-use crate::nf_tables::commit::transact;
 use crate::nf_tables::edit::{self, Edit};
-use crate::nf_tables::refusal::{unmapped, unwritten};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::set::elements;
 use crate::rules::nftables;
@@ -71,11 +70,7 @@ pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<V
         Some(held) if held.dormant && holds_others(held) => {
             return Err(ModeError::Dormant(TABLE.to_string()));
         }
-        Some(held) if can_change(held, wanted) => {
-            if !differences_of(wanted, held).is_empty() {
-                change_table(held, wanted, &mut edits);
-            }
-        }
+        Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits),
         held => {
             edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
             add(wanted, &mut edits);
@@ -122,7 +117,7 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
         let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
         let (deleted, rules) = change(
             TABLE,
-            name,
+            name.into(),
             &Nftables,
             &wanted.sets,
             held.unwrap_or_default(),
@@ -170,7 +165,7 @@ fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     for (set, id) in table.sets.iter().zip(1..) {
         add_set(set, id, edits);
     }
-    edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain)));
+    edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
             edits.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
@@ -181,7 +176,7 @@ fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
 fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
     Edit::AddRule(NewRule {
         table: TABLE,
-        chain,
+        chain: chain.into(),
         rule,
         sets,
         dialect: &Nftables,

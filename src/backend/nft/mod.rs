@@ -10,14 +10,15 @@ mod body;
 use self::body::Xtables;
 use super::Removed;
 use super::change::{Wanted, amiss, change};
+use crate::backend::commit::transact;
+use crate::backend::refusal::unwritten;
 use crate::error::{Error, ModeError};
 use crate::netlink::{FinishedBatch, Generation};
 use crate::nf_tables::TableId;
-use crate::nf_tables::commit::transact;
 use crate::nf_tables::edit::{self, Edit};
-use crate::nf_tables::refusal::unwritten;
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::table::MARK;
+use crate::ours::leads_to;
 use crate::rules::{Base, Chain, Family, NAT, Name, Policy, Rule, Table, TableFamily};
 use crate::wanted::{ChainName, Mode, Ruleset};
 
@@ -53,7 +54,7 @@ fn nat(family: Family) -> TableId {
 fn append(family: Family, chain: ChainName, rule: &Rule) -> Edit<'_> {
     Edit::AddRule(NewRule {
         table: nat(family),
-        chain,
+        chain: chain.into(),
         rule,
         sets: &[],
         dialect: &Xtables,
@@ -67,7 +68,7 @@ pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Edit<'_>> {
     for ruleset in rulesets {
         let family = ruleset.family;
         edits.push(Edit::AddTable(nat(family)));
-        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(nat(family), chain)));
+        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(nat(family), chain.into())));
         let rules = ruleset.rules.iter();
         edits.extend(rules.map(|(chain, rule)| append(family, *chain, rule)));
     }
@@ -119,14 +120,14 @@ fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<
         let held = chain_of(name).map(|chain| chain.base.map(place));
         // If a chain of this name is hooked elsewhere, the kernel refuses the edit, and the error names the chain.
         if held != Some(name.base().map(place)) {
-            edits.push(Edit::AddChain(id, name));
+            edits.push(Edit::AddChain(id, name.into()));
         }
     }
     for name in Ruleset::CHAINS {
         let held = chain_of(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
         if name.is_ours() {
             let wanted = ruleset.rules_of(name).map(|rule| Wanted { rule, may_stay: true });
-            let (deleted, added) = change(id, name, &Xtables, &[], held, wanted.collect());
+            let (deleted, added) = change(id, name.into(), &Xtables, &[], held, wanted.collect());
             edits.extend(deleted.into_iter().chain(added));
         } else {
             let (missing, copies) = amiss(held, &ruleset.rules_of(name).collect::<Vec<_>>());
@@ -157,7 +158,7 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
         .iter()
         .filter(|chain| ChainName::own(&chain.name).is_none());
     for chain in others {
-        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| rule.leads_to(table).is_some());
+        let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| leads_to(rule, table).is_some());
         let delete = |rule: &Rule| Edit::DeleteRule(id, chain.name.clone(), rule.handle);
         edits.extend(jumps.into_iter().map(delete));
         let accepts = chain.base.is_some_and(|base| base.policy == Policy::Accept);
@@ -169,8 +170,12 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
             emptied.push(name);
         }
     }
-    edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain)));
-    edits.extend(ours.iter().chain(&emptied).map(|&chain| Edit::DeleteChain(id, chain)));
+    edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain.into())));
+    edits.extend(
+        ours.iter()
+            .chain(&emptied)
+            .map(|&chain| Edit::DeleteChain(id, chain.into())),
+    );
     if is_marked(&table.comment) && table.objects as usize == ours.len() + emptied.len() {
         edits.push(Edit::DeleteTable(id));
     }

@@ -15,6 +15,7 @@ use crate::namespace;
 use crate::netlink::user_namespace::owns_network;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{devices, traces, user_namespaces};
+use crate::ours::holders;
 use crate::rules::{Subsystem, Table as FoundTable};
 use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan};
 
@@ -124,7 +125,7 @@ fn look_around() -> Detected {
         hints: found.as_ref().map(hints).unwrap_or_default(),
         binaries: binaries(),
         user_namespaces: user_namespaces(),
-        installed: found.iter().flat_map(Found::holders).collect(),
+        installed: found.iter().flat_map(holders).collect(),
         not_known: match &found {
             Ok(found) => found.unseen_subsystems(),
             Err(_) => vec![Subsystem::NfTables, Subsystem::Legacy],

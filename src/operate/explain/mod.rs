@@ -17,9 +17,11 @@ use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
-use crate::rules::{Name, Rule};
+use crate::ours::is_ours;
+use crate::rules::Direction;
+use crate::rules::Name;
 use crate::walk::{Matched, Place, Step};
-use crate::wanted::{Direction, Mode};
+use crate::wanted::Mode;
 
 /// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]
@@ -127,7 +129,7 @@ impl<'a> Explained<'a> {
                 Place::Policy(_) => "policy drop".to_owned(),
             },
             place: place(at),
-            mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(Rule::is_ours)),
+            mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)),
         });
         Self {
             steps: answer.steps,

@@ -10,9 +10,9 @@ use crate::findings::explain::{Answer, Connection, Verdict};
 use crate::found::{Device, Found};
 use crate::netlink::ReadError;
 use crate::netlink::route::{self, Kind, Packet, Route};
+use crate::rules::Direction;
 use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
 use crate::walk::{self, Matched, Step};
-use crate::wanted::Direction;
 
 /// The kernel's routing in the thread's network namespace.
 #[derive(Debug, Default)]

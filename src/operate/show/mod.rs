@@ -16,9 +16,11 @@ use crate::operate::detect;
 use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
+use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
+use crate::rules::Direction;
 use crate::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
 use crate::walk::Slot;
-use crate::wanted::{ChainName, Direction, Mode};
+use crate::wanted::{ChainName, Mode};
 
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for
 /// machines.
@@ -85,7 +87,7 @@ pub struct ShownRule<'a> {
 impl ShownRule<'_> {
     /// Whether it is proxy-init's, as its comment says.
     pub fn is_ours(&self) -> bool {
-        self.line.rule.is_ours()
+        is_ours(self.line.rule)
     }
 
     /// Which connections it matches, what it does, and why it exists, in words.
@@ -136,7 +138,7 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
 impl<'a> Shown<'a> {
     fn of(found: &'a Found) -> Self {
         Self {
-            backends: found.holders().map(|mode| backend(mode, found)).collect(),
+            backends: holders(found).map(|mode| backend(mode, found)).collect(),
             not_known: found.not_known.clone(),
             warnings: Vec::new(),
             auto: None,
@@ -148,7 +150,7 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
     let mut chains: Vec<ShownChain<'_>> = Vec::new();
     let mut slots: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
-        let Some(ours) = found.table_of(mode, family) else {
+        let Some(ours) = table_of(found, mode, family) else {
             continue;
         };
         let on_the_way = WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook));
@@ -249,12 +251,12 @@ struct Way<'a> {
 impl<'a> Way<'a> {
     /// Adds the chains that run before proxy-init's, and those.
     fn follow(&mut self, found: &'a Found, family: Family) {
-        let own = self.direction.chain();
+        let own = ChainName::of(self.direction);
         let hooks = self.direction.hooks().iter();
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
         let leads_to_own = |slot: &Slot<'_>| {
             let mut rules = slot.chain.rules.iter();
-            slot.table.is(self.ours) && rules.any(|rule| rule.leads_to(self.ours) == Some(own))
+            slot.table.is(self.ours) && rules.any(|rule| leads_to(rule, self.ours) == Some(own))
         };
         let own_place = slots.iter().position(leads_to_own);
         let of_own = own_place.and_then(|place| slots.get(place));
@@ -274,7 +276,7 @@ impl<'a> Way<'a> {
         let names = [own.counterpart(), own];
         for (name, note) in names.into_iter().zip(["not hooked", "nothing leads here"]) {
             let is_base = name != own;
-            if let Some(chain) = self.ours.chain_of(name)
+            if let Some(chain) = chain_of(self.ours, name)
                 && !self.has(self.ours, chain)
             {
                 let note = if self.ours.dormant {
@@ -320,7 +322,7 @@ impl<'a> Way<'a> {
             drops.then_some("policy drop")
         });
         let jump = chain.rules.iter().position(|rule| {
-            chain.base.is_some() && table.is(self.ours) && rule.is_ours() && rule.leads_to(table).is_some()
+            chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
         });
         let rules = Line::all(table, chain).enumerate().map(|(index, line)| ShownRule {
             line,

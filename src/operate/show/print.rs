@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, title};
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, wrapped};
+use crate::rules::Direction;
 use crate::rules::{Family, TableFamily};
 use crate::walk::Slot;
-use crate::wanted::Direction;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use nix::errno::Errno;
 
-use super::edit::{self, Edit};
-use super::read::{self, Snapshot, back_off};
 use super::refusal;
 use crate::error::{self, ModeError};
 use crate::netlink::{CommitError, Generation, Socket};
+use crate::nf_tables::edit::{self, Edit};
+use crate::nf_tables::read::{self, Snapshot, back_off};
 use crate::rules::Table;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a

@@ -6,11 +6,12 @@ use std::io::Read as _;
 
 use nix::errno::Errno;
 
-use super::edit::{Edit, Unwritten};
 use crate::error::{self, Lack, ModeError, Privilege};
 use crate::netlink::user_namespace::{is_known_to_be_outside, owns_network};
 use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
-use crate::rules::{Rule, TableFamily};
+use crate::nf_tables::edit::{Edit, Unwritten};
+use crate::nf_tables::rule::NewRule;
+use crate::rules::{Name, Rule, TableFamily};
 use crate::wanted::{IdRange, Mode, is_on_owner, owner};
 
 /// The socket could not be opened.
@@ -78,14 +79,14 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
             lacks(Lack::Tables(families), errno)
         }
         // A base chain of another type or hook has this name: newer kernels answer EOPNOTSUPP, older ones EEXIST.
-        (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+        (Edit::AddChain(_, chain), Some(family), Errno::EEXIST | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
             ModeError::OtherBaseChain {
                 family,
                 chain: chain.to_string(),
                 errno: kept,
             }
         }
-        (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook().is_some() => {
+        (Edit::AddChain(_, chain), _, Errno::ENOENT | Errno::EOPNOTSUPP) if chain.hook.is_some() => {
             lacks(Lack::NatChains(families), errno)
         }
         (Edit::DeleteChain(..), _, Errno::EBUSY) => {
@@ -94,10 +95,10 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         }
         // A base chain's rules are the jumps, and no rule can jump to a base chain (nft_verdict_init): so a base chain
         // has the name of proxy-init's.
-        (Edit::AddRule(new), Some(family), Errno::EOPNOTSUPP) if new.chain.hook().is_some() => {
+        (Edit::AddRule(NewRule { chain, rule, .. }), Some(family), Errno::EOPNOTSUPP) if chain.hook.is_some() => {
             ModeError::ChainNameTaken {
                 family,
-                chain: new.chain.counterpart().to_string(),
+                chain: rule.action.target().map_or_else(String::new, Name::to_string),
                 errno: kept,
             }
         }
@@ -239,8 +240,8 @@ mod tests {
         };
         let edits = [
             Edit::AddTable(nat),
-            Edit::AddChain(nat, ChainName::Output),
-            Edit::AddChain(nat, ChainName::ProxyInitOutput),
+            Edit::AddChain(nat, ChainName::Output.into()),
+            Edit::AddChain(nat, ChainName::ProxyInitOutput.into()),
         ];
         for (error, words) in [
             (failure(1, Errno::EAFNOSUPPORT), "nf_tables has no IPv6 tables"),
