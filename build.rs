@@ -5,7 +5,6 @@
 //! in a container has no repository.
 
 use std::env;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,11 +21,6 @@ fn main() {
         println!("cargo::rustc-env=PROXY_INIT_{fact}={value}");
     }
     println!("cargo::rerun-if-changed=build.rs");
-    // A package can't have the fuzzer's corpus, which is in a folder that is a package of its own.
-    println!("cargo::rustc-check-cfg=cfg(has_corpus)");
-    if Path::new("fuzz/corpus").exists() {
-        println!("cargo::rustc-cfg=has_corpus");
-    }
 }
 
 /// What a variable of the environment says, if anything.
@@ -41,16 +35,11 @@ fn commit() -> Option<String> {
     if env::var("PROFILE").ok()? != "release" {
         return Some("of a debug build".to_owned());
     }
-    // A package has this file instead of a repository.
-    if let Ok(package) = fs::read_to_string(".cargo_vcs_info.json") {
-        let hash = package.split("\"sha1\": \"").nth(1)?.get(..12)?;
-        return Some(hash.to_owned());
-    }
     // Not the repository of somebody who keeps a copy in their own.
     if !Path::new(".git").exists() {
         return None;
     }
-    for path in ["Cargo.toml", "Cargo.lock", "src"] {
+    for path in ["Cargo.toml", "Cargo.lock", "crates", "src"] {
         println!("cargo::rerun-if-changed={path}");
     }
     // Grows with each commit.

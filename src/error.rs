@@ -8,13 +8,13 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use packets::rules::Family;
 use thiserror::Error;
 
 pub(crate) use self::cause::PRIVILEGE;
 pub use self::cause::{Errno, Lack, Privilege};
 use self::cause::{UNCHANGED, advice};
 pub use self::mode::ModeError;
-use crate::rules::Family;
 use crate::wanted::Mode;
 
 /// Why installing, verifying or uninstalling failed. Unless its text says otherwise, no rule of proxy-init's has

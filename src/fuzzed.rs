@@ -3,44 +3,22 @@
 
 use std::net::SocketAddr;
 
+use netfilter::netlink::message::u32_at;
+use netfilter::netlink::sockopt::Entries;
+use packets::found::{Found, Line};
+use packets::rules::Direction;
+use packets::rules::{Family, Table};
+
 use crate::backend::legacy;
-use crate::backend::native;
-use crate::backend::nft;
 use crate::findings::difference::differences;
 use crate::findings::explain::Connection;
-use crate::found::{Found, Line};
-use crate::netlink::message::{Attributes, Messages, u32_at};
-use crate::netlink::route;
-use crate::netlink::socket;
-use crate::netlink::sockopt::Entries;
-use crate::nf_tables::hooks::Hooked;
-use crate::nf_tables::set::Elements;
-use crate::nf_tables::{meaning, table, user_data};
 use crate::operate::explain::Explained;
-use crate::rules::Direction;
-use crate::rules::{Family, Rule, Table, TableFamily};
 use crate::wanted::tables::expected;
 use crate::wanted::{Config, Mode, Port, PortRange, Subnet, plan};
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
-    let families = [
-        TableFamily::Ip(Family::V4),
-        TableFamily::Ip(Family::V6),
-        TableFamily::Inet,
-        TableFamily::Netdev,
-    ];
-    for message in Messages(input).flatten() {
-        let _ = socket::verdict(&message);
-        let _ = (route::read_route(&message), route::read_device(&message));
-        if let Ok(attributes) = message.attributes() {
-            families.iter().for_each(|&family| read_attributes(attributes, family));
-        }
-    }
-    for family in families {
-        read_attributes(Attributes(input), family);
-    }
-    let _ = user_data::read_comment(input);
+    netfilter::fuzzed::read_all(input, exercise);
     for family in Family::ALL {
         read_legacy(input, family);
     }
@@ -51,38 +29,6 @@ pub fn read_all(input: &[u8]) {
             std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into),
             |_| None,
         );
-    }
-}
-
-/// Reads attributes as each of nf_tables' objects.
-fn read_attributes(attributes: Attributes<'_>, family: TableFamily) {
-    let _ = table::read(family, attributes);
-    let _ = Hooked::default().add(attributes);
-    let mut elements = Elements::default();
-    let _ = elements.read(attributes);
-    let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
-    assert!(verdicts.is_empty() || numbers.is_some());
-    let chain = table::read_chain(family, attributes);
-    if let Ok(read) = meaning::read(attributes, family, &[], &meaning::only_loopback) {
-        // Whatever a mode takes to be written, it writes as what it is.
-        let rule = Rule {
-            handle: 0,
-            ..read.clone()
-        };
-        if let TableFamily::Ip(family) = family
-            && let Ok(again) = nft::written_and_read(family, &rule)
-        {
-            assert_eq!(again, rule);
-        }
-        if family == TableFamily::Inet
-            && let Ok(again) = native::written_and_read(&rule, &[])
-        {
-            assert_eq!(again, rule);
-        }
-        if let Ok(mut chain) = chain {
-            chain.rules.push(read);
-            exercise(table::with_chain(family, chain));
-        }
     }
 }
 
@@ -125,10 +71,13 @@ fn exercise(table: Table) {
 
 #[cfg(test)]
 mod tests {
+    use netfilter::nf_tables::edit::written_and_read;
+    use packets::rules::TableFamily;
+    use packets::rules::examples::random;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::examples::random;
+    use crate::backend::nft;
 
     fn batch(config: &Config) -> Vec<u8> {
         nft::batch(&plan(config)).unwrap()
@@ -185,7 +134,6 @@ mod tests {
             })
     }
 
-    #[cfg(has_corpus)]
     #[test]
     fn the_corpus() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/read_all");
@@ -206,7 +154,7 @@ mod tests {
             for ruleset in plan(&config) {
                 let family = ruleset.family;
                 for (_, rule) in ruleset.rules {
-                    prop_assert_eq!(nft::written_and_read(family, &rule), Ok(rule));
+                    prop_assert_eq!(written_and_read(TableFamily::Ip(family), &rule, &[]), Ok(rule));
                 }
             }
         }

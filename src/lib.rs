@@ -3,7 +3,7 @@
 //!
 //! ```toml
 //! [dependencies]
-//! proxy-init = { version = "0.2", default-features = false }
+//! proxy-init = { git = "https://git.example/proxy-init", default-features = false }
 //! ```
 //!
 //! A [`Config`] says what is to be redirected. [`Install`] takes it to the kernel, all of it or nothing, and compares
@@ -107,25 +107,19 @@ mod backend;
 pub mod cli;
 pub mod error;
 mod findings;
-mod found;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 #[doc(hidden)]
 pub mod log;
 mod namespace;
-mod netlink;
-mod nf_tables;
 mod operate;
 mod ours;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
-mod rules;
 #[doc(hidden)]
 pub mod start_up;
-mod walk;
 mod wanted;
-mod xt;
 
 /// For this project's own benchmarks and fuzzers: not for others.
 #[doc(hidden)]
@@ -158,7 +152,6 @@ pub use findings::difference::{Finding, FindingKind};
 pub use findings::explain::{Connection, Verdict};
 pub use findings::proxy::ProxyWarning;
 pub use findings::user_namespaces::UserNamespaces;
-pub use found::Unseen;
 pub use namespace::Namespace;
 pub use operate::choose::Reason;
 pub use operate::detect::{Detected, Feature, detect};
@@ -171,6 +164,7 @@ pub use operate::recognize::{Recognized, recognize};
 pub use operate::show::{Shown, show};
 pub use operate::uninstall::{Uninstall, Uninstalled};
 pub use operate::verify::Verification;
-pub use rules::{Direction, Family, Name, Subsystem};
+pub use packets::found::Unseen;
+pub use packets::rules::{Direction, Family, Name, Subsystem};
 pub use wanted::warnings::Warning as ConfigWarning;
 pub use wanted::{Choice, Config, IdRange, Interface, Invalid, Mode, OwnerId, Port, PortRange, Subnet};

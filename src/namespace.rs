@@ -8,13 +8,13 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use netfilter::netlink::signals::hold;
+use netfilter::netlink::user_namespace::opened;
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::{Errno, Error};
-use crate::netlink::signals::hold;
-use crate::netlink::user_namespace::opened;
 
 /// A network namespace. It stays alive as long as this value does, even if its name is removed.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! What of the kernel's is proxy-init's: tables, chains and rules, and the ways to them.
 
-use crate::found::{Found, Line};
-use crate::rules::{Action, Chain, Family, NAT, Name, Rule, Subsystem, Table};
+use packets::found::{Found, Line};
+use packets::rules::{Action, Chain, Family, NAT, Name, Rule, Subsystem, Table};
+
 use crate::wanted::{ChainName, Mode, Purpose};
 
 /// The table that holds a mode's rules for packets of a family.
@@ -88,9 +89,10 @@ pub fn foreign_jumps(table: &Table) -> impl Iterator<Item = Line<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::examples::{self, chain, commented, rule, table, to_port};
+    use packets::rules::{Field, Intervals, Set};
+
     use super::*;
-    use crate::rules::examples::{self, chain, commented, rule, table, to_port};
-    use crate::rules::{Field, Intervals, Set};
     use crate::wanted::tables::expected;
     use crate::wanted::{Config, plan};
 

@@ -8,7 +8,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::rules::Direction;
+use packets::rules::Direction;
+
 use crate::wanted::{Config, IdRange, Interface, Port, PortRange, Subnet};
 
 /// A connection, seen from the pod.
@@ -71,16 +72,16 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
 
 #[cfg(test)]
 mod tests {
+    use netfilter::nf_tables::replay::replayed;
+    use packets::found::Found;
+    use packets::rules::Name;
+    use packets::rules::examples::random;
     use proptest::prelude::*;
     use proptest::sample::select;
 
     use super::*;
     use crate::backend::{native, nft};
     use crate::findings::explain::{self, Verdict, explain};
-    use crate::found::Found;
-    use crate::nf_tables::replay::replayed;
-    use crate::rules::Name;
-    use crate::rules::examples::random;
     use crate::wanted::tables::{self, expected};
     use crate::wanted::{Mode, OwnerId, plan};
 

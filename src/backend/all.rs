@@ -2,6 +2,12 @@
 
 use std::path::PathBuf;
 
+use netfilter::netlink::{ReadError, Socket};
+use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::read;
+use packets::found::{Found, Unseen};
+use packets::rules::{Subsystem, Table};
+
 use super::Removed;
 use super::legacy::{self, Commands, Legacy};
 use super::native;
@@ -9,12 +15,7 @@ use super::nft;
 use crate::backend::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
 use crate::backend::refusal;
 use crate::error::{Error, ModeError, PRIVILEGE};
-use crate::found::{Found, Unseen};
-use crate::netlink::{ReadError, Socket};
-use crate::nf_tables::edit::Edit;
-use crate::nf_tables::read;
 use crate::ours::holds;
-use crate::rules::{Subsystem, Table};
 use crate::wanted::tables;
 use crate::wanted::{Mode, Ruleset};
 

@@ -1,9 +1,9 @@
 //! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
 
-use crate::nf_tables::edit::Edit;
-use crate::nf_tables::rule::{Dialect, NewRule};
-use crate::nf_tables::{ChainId, TableId};
-use crate::rules::{Name, Rule, Set};
+use netfilter::nf_tables::edit::Edit;
+use netfilter::nf_tables::rule::NewRule;
+use netfilter::nf_tables::{ChainId, TableId};
+use packets::rules::{Name, Rule, Set};
 
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
@@ -35,7 +35,6 @@ pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w R
 pub(super) fn change<'a>(
     table: TableId,
     chain: ChainId,
-    dialect: &'static dyn Dialect,
     sets: &'a [Set],
     held: &[Rule],
     wanted: Vec<Wanted<'a>>,
@@ -69,7 +68,6 @@ pub(super) fn change<'a>(
                 chain,
                 rule: wanted.rule,
                 sets,
-                dialect,
                 before: before.copied(),
             }));
         }

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
+use netfilter::netlink::{CommitError, Generation, Socket};
+use netfilter::nf_tables::edit::{self, Edit};
+use netfilter::nf_tables::read::{self, Snapshot, back_off};
 use nix::errno::Errno;
+use packets::rules::Table;
 
 use super::refusal;
 use crate::error::{self, ModeError};
-use crate::netlink::{CommitError, Generation, Socket};
-use crate::nf_tables::edit::{self, Edit};
-use crate::nf_tables::read::{self, Snapshot, back_off};
-use crate::rules::Table;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.

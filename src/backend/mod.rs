@@ -3,19 +3,17 @@
 pub mod all;
 mod change;
 pub(crate) mod commit;
-#[cfg(test)]
-mod inverse;
 pub mod legacy;
 pub mod native;
 pub mod nft;
 pub(crate) mod refusal;
 
+use netfilter::nf_tables::ChainId;
 use nix::sys::utsname::uname;
 use nix::unistd::{getpid, gettid};
+use packets::rules::Table;
 
-use crate::nf_tables::ChainId;
 use crate::ours::foreign_jumps;
-use crate::rules::Table;
 use crate::wanted::ChainName;
 
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process

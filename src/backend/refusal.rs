@@ -4,14 +4,14 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 
+use netfilter::netlink::user_namespace::{is_known_to_be_outside, owns_network};
+use netfilter::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
+use netfilter::nf_tables::edit::{Edit, Unwritten};
+use netfilter::nf_tables::rule::NewRule;
 use nix::errno::Errno;
+use packets::rules::{Name, Rule, TableFamily};
 
 use crate::error::{self, Lack, ModeError, Privilege};
-use crate::netlink::user_namespace::{is_known_to_be_outside, owns_network};
-use crate::netlink::{CommitError, Failure, FinishedBatch, ReadError, Socket};
-use crate::nf_tables::edit::{Edit, Unwritten};
-use crate::nf_tables::rule::NewRule;
-use crate::rules::{Name, Rule, TableFamily};
 use crate::wanted::{IdRange, Mode, is_on_owner, owner};
 
 /// The socket could not be opened.
@@ -105,7 +105,7 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
         (Edit::AddRule(new), _, Errno::EINVAL) => unmapped(new.rule, edit)
             .or_else(|| foreign(new.rule, edit))
             .unwrap_or_else(refused),
-        (Edit::AddRule(new), _, Errno::ENOENT) => match new.dialect.missing(socket, table.family, new.rule) {
+        (Edit::AddRule(new), _, Errno::ENOENT) => match new.missing(socket) {
             Some((name, module, option)) => {
                 let lack = Lack::Extension {
                     name,
@@ -209,11 +209,12 @@ fn is_mapped(ids: IdRange, map: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use netfilter::netlink::message::Malformed;
+    use netfilter::nf_tables::TableId;
+    use netfilter::nf_tables::edit::trial;
+    use packets::rules::Family;
+
     use super::*;
-    use crate::netlink::message::Malformed;
-    use crate::nf_tables::TableId;
-    use crate::nf_tables::edit::trial;
-    use crate::rules::Family;
     use crate::wanted::ChainName;
 
     fn explained(edits: &[Edit<'_>], error: CommitError) -> String {

@@ -5,12 +5,13 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use packets::rules::Name;
+
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
-use crate::rules::Name;
 use crate::wanted::flags;
 use crate::wanted::{Choice, Draft};
 

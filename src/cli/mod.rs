@@ -10,6 +10,8 @@ mod values;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use packets::rules::Direction;
+use packets::rules::Family;
 use thiserror::Error;
 
 pub use self::exit::Exit;
@@ -24,8 +26,6 @@ use crate::operate::host_network::HostNetwork;
 use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
-use crate::rules::Direction;
-use crate::rules::Family;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
 use crate::wanted::{Choice, Mode};
 
@@ -357,9 +357,10 @@ fn choice_of_binary(path: &str) -> Result<Choice, String> {
 mod tests {
     use proptest::prelude::*;
 
+    use packets::rules::examples::random;
+
     use super::flags::RULES;
     use super::*;
-    use crate::rules::examples::random;
     use crate::wanted::flags::arguments;
     use crate::wanted::{Config, Port};
 

@@ -259,10 +259,10 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::examples::random;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::examples::random;
 
     /// Installing, and those that are named.
     fn all() -> Vec<Subcommand> {

@@ -1,7 +1,8 @@
 //! The subcommands, and what help and the man page say of each.
 
+use packets::rules::Direction;
+
 use super::exit::Exit;
-use crate::rules::Direction;
 
 /// What the program can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

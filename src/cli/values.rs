@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use packets::rules::{Family, Name};
+
 use crate::findings::explain::Verdict;
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
-use crate::rules::{Family, Name};
 use crate::wanted::{Choice, Invalid, OwnerId, Port};
 
 /// Whom the output is for.

@@ -1,9 +1,9 @@
 //! What can go wrong in a mode.
 
+use packets::rules::Family;
 use thiserror::Error;
 
 use super::cause::{Errno, Lack, Privilege, netlink_advice};
-use crate::rules::Family;
 use crate::wanted::{IdRange, Mode};
 
 /// Why a mode could not do its work.

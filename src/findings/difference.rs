@@ -1,18 +1,21 @@
 //! Compares what is expected with what was found: a pure function, the same for every mode.
 //!
-//! It compares proxy-init's chains rule by rule, and then asks the [walk](crate::walk) whether anything that runs
+//! It compares proxy-init's chains rule by rule, and then asks the [walk](packets::walk) whether anything that runs
 //! before them, or instead of them, takes connections away.
 
 use std::collections::HashSet;
 use std::fmt;
 
+use packets::found::{Found, Line, Listener};
+use packets::rules::Direction;
+use packets::rules::nftables::{is_of, set_element};
+use packets::rules::{
+    Action, Chain, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field,
+};
+use packets::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
+
 use crate::findings::explain::proxy;
-use crate::found::{Found, Line, Listener};
 use crate::ours::{chain_of, leads_to};
-use crate::rules::Direction;
-use crate::rules::nftables::{is_of, set_element};
-use crate::rules::{Action, Chain, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field};
-use crate::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
 use crate::wanted::{ChainName, Mode};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
@@ -613,13 +616,14 @@ fn shadows(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::rules::flags::{CtState, ct_state};
-    use crate::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
-    use crate::rules::{
+    use packets::rules::flags::{CtState, ct_state};
+    use packets::rules::{Action, Condition, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
+    use packets::rules::{
         examples::base, examples::chain, examples::commented, examples::ports, examples::rule, examples::table,
         examples::to_port,
     };
+
+    use super::*;
     use crate::wanted::tables::expected;
     use crate::wanted::{Config, OwnerId, Port, plan};
 

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::found::{Found, Listener};
-use crate::ours::{holds, is_ours};
-use crate::rules::Direction;
-use crate::rules::{
+use packets::found::{Found, Listener};
+use packets::rules::Direction;
+use packets::rules::{
     Action, Condition, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
 };
-use crate::walk::{
+use packets::walk::{
     Connections, Fate, Matched, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk, there_and_back,
 };
+
+use crate::ours::{holds, is_ours};
 use crate::wanted::{ChainName, Mode, Purpose};
 
 /// A connection, as far as it is known. What isn't known may be anything, but for what the fields say.
@@ -453,12 +454,13 @@ fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, &'stat
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::found::Unseen;
-    use crate::rules::{Hook, Kind, Policy, Set, Subsystem, Table};
-    use crate::rules::{
+    use packets::found::Unseen;
+    use packets::rules::{Hook, Kind, Policy, Set, Subsystem, Table};
+    use packets::rules::{
         examples::base, examples::chain, examples::not, examples::rule, examples::table, examples::to_port,
     };
+
+    use super::*;
     use crate::wanted::tables::expected;
     use crate::wanted::{Config, OwnerId, plan};
 
@@ -807,7 +809,7 @@ mod tests {
         let ack = Condition::Flags {
             text: "tcp flags ack".to_owned(),
             field: Field::TcpFlags,
-            numbers: crate::rules::flags::ACK
+            numbers: packets::rules::flags::ACK
                 .map(|flags| (flags.into(), flags.into()))
                 .into(),
         };
@@ -1241,7 +1243,7 @@ mod tests {
     /// What connection tracking says depends on where the packet is, and of a reply it says something else.
     #[test]
     fn a_packet_has_the_state_of_its_place() {
-        use crate::rules::flags::{CtState, ct_state};
+        use packets::rules::flags::{CtState, ct_state};
         let drops = |hook, priority, state: CtState| {
             let condition = ct_state(|other| other == state);
             let mut table = filter(hook, vec![rule([condition], Action::Drop)]);

@@ -1,8 +1,9 @@
 //! Which other programs have to do with a pod's connections, by what can be read of them: a table of signs. Nothing is
 //! guessed: what leaves no sign here, such as BPF programs of cgroups, isn't named.
 
-use crate::found::{Device, Found};
-use crate::rules::{Action, Chain, Name, Table};
+use packets::found::{Device, Found};
+use packets::rules::{Action, Chain, Name, Table};
+
 use crate::wanted::{Interface, Purpose};
 
 /// A program, and the names that its chains, tables and devices have.
@@ -245,8 +246,9 @@ fn refusers(traces: &Traces) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::examples::{chain, rule, table};
+
     use super::*;
-    use crate::rules::examples::{chain, rule, table};
     use crate::wanted::tables::expected;
     use crate::wanted::{Config, Mode, plan};
 

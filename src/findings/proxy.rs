@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use crate::found::Listener;
-use crate::rules::Direction;
-use crate::rules::Family;
+use packets::found::Listener;
+use packets::rules::Direction;
+use packets::rules::Family;
+
 use crate::wanted::warnings::{self, warnings as of_flags};
 use crate::wanted::{Config, OwnerId, Port};
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::found::Found;
+use packets::found::Found;
+use packets::rules::Direction;
+use packets::rules::nftables::is_of;
+use packets::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
+
 use crate::ours::{chain_of, table_of};
-use crate::rules::Direction;
-use crate::rules::nftables::is_of;
-use crate::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
 use crate::wanted::lists::{self, all};
 use crate::wanted::{ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
 
@@ -324,11 +325,11 @@ fn named<T: FromStr>(rule: &Rule) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::examples::random;
     use proptest::prelude::*;
 
     use super::*;
     use crate::findings::difference::differences;
-    use crate::rules::examples::random;
     use crate::wanted::plan;
     use crate::wanted::tables::expected;
 
@@ -536,7 +537,7 @@ mod tests {
             .iter_mut()
             .find(|set| set.name == *"inbound-ports")
             .unwrap();
-        set.elements = Some(crate::rules::Intervals::new([(4190, 4191), (9090, 9090)]));
+        set.elements = Some(packets::rules::Intervals::new([(4190, 4191), (9090, 9090)]));
         let recovered = super::config(Mode::Native, &found(tables)).unwrap();
         assert_eq!(
             recovered.ignored_inbound_ports,

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use packets::found::Found;
+use packets::rules::Subsystem;
+
 use crate::backend::all::{self, must_see, planner};
 use crate::error::{Error, ModeError};
-use crate::found::Found;
 use crate::ours::holders;
-use crate::rules::Subsystem;
 use crate::wanted::{Mode, Ruleset};
 
 /// Why a mode was chosen.
@@ -108,13 +109,13 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
 
 #[cfg(test)]
 mod tests {
+    use packets::found::Unseen;
+    use packets::rules::Family;
+    use packets::rules::NAT;
+    use packets::rules::{Action, Chain, Name, Rule, Table, TableFamily};
+
     use super::*;
     use crate::error::{Errno, Lack, Privilege};
-    use crate::rules::Family;
-
-    use crate::found::Unseen;
-    use crate::rules::NAT;
-    use crate::rules::{Action, Chain, Name, Rule, Table, TableFamily};
     use crate::wanted::NATIVE;
 
     /// A table with one chain of as many rules.

@@ -4,12 +4,13 @@
 use std::fs;
 use std::io::ErrorKind;
 
+use netfilter::netlink::route;
+use netfilter::netlink::user_namespace::owns_network;
+use packets::found::Device;
+
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
-use crate::found::Device;
-use crate::netlink::route;
-use crate::netlink::user_namespace::owns_network;
 
 /// The devices of the thread's network namespace.
 pub(super) fn devices() -> Vec<Device> {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use packets::found::Unseen;
+
 use crate::error::{Error, reason};
-use crate::found::Unseen;
 use crate::operate::choose::Reason;
 use crate::wanted::Mode;
 use crate::wanted::warnings;

@@ -1,11 +1,12 @@
 //! What verifying, showing and explaining say about the proxy that the rules are for.
 
+use netfilter::netlink::ReadError;
+use netfilter::netlink::listeners::listeners;
+use packets::found::{Found, Listener};
+
 use crate::error;
 use crate::findings::proxy::{ProxyWarning, warnings};
 use crate::findings::recognize::config;
-use crate::found::{Found, Listener};
-use crate::netlink::ReadError;
-use crate::netlink::listeners::listeners;
 use crate::ours::holders;
 use crate::wanted::Config;
 

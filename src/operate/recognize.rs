@@ -3,19 +3,19 @@
 use std::fmt;
 use std::path::Path;
 
+use packets::found::Found;
+use packets::rules::Subsystem;
 use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::difference::differences;
 use crate::findings::recognize::{NoConfig, config};
-use crate::found::Found;
 use crate::namespace;
 use crate::operate::json::{object, strings};
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
-use crate::rules::Subsystem;
 use crate::wanted::flags::{self, arguments};
 use crate::wanted::tables::expected;
 use crate::wanted::{Choice, Config, Mode, plan};
@@ -136,9 +136,10 @@ fn spelled(config: &Config, mode: Mode) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::Direction;
+    use packets::rules::Table;
+
     use super::*;
-    use crate::rules::Direction;
-    use crate::rules::Table;
     use crate::wanted::{ChainName, OwnerId};
 
     fn found(tables: Vec<Table>) -> Found {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     /// A set that no rule uses is left over.
-    fn removed_set(rule: &crate::rules::Rule) -> bool {
+    fn removed_set(rule: &packets::rules::Rule) -> bool {
         rule.comment
             .clone()
             .unwrap_or_default()

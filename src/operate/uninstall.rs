@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use packets::rules::Subsystem;
+
 use crate::backend::all;
 use crate::error::Error;
 use crate::namespace;
 use crate::operate::notice::{Notice, Warning};
 use crate::ours::holders;
-use crate::rules::Subsystem;
 use crate::wanted::Mode;
 
 /// Where to remove proxy-init's rules, and how. Every field has a default, and can be set.

@@ -13,12 +13,12 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use nix::unistd::{getegid, geteuid};
+use packets::rules::Direction;
 use thiserror::Error;
 
 use crate::error::{Errno, Error, ModeError};
 use crate::findings::explain::{Connection, Verdict};
 use crate::operate::explain::{Explained, explain};
-use crate::rules::Direction;
 
 /// A validation. It listens where the proxy will, connects to an address that nothing needs to have, and expects its
 /// own answer.

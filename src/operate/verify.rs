@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use packets::found::{Found, Unseen};
+use packets::rules::{Family, NAT, Subsystem, TableFamily};
 use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
@@ -11,7 +13,6 @@ use crate::findings::difference::{Finding, Problem, differences};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
-use crate::found::{Found, Unseen};
 use crate::namespace;
 use crate::operate;
 use crate::operate::choose::try_out;
@@ -21,7 +22,6 @@ use crate::operate::neighbours::devices;
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
-use crate::rules::{Family, NAT, Subsystem, TableFamily};
 use crate::wanted::tables::expected;
 use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
 
@@ -253,8 +253,9 @@ fn complete_config(mode: Mode, found: &Found) -> Option<Config> {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::Table;
+
     use super::*;
-    use crate::rules::Table;
     use crate::wanted::OwnerId;
 
     fn chart() -> Config {

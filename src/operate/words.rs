@@ -1,9 +1,10 @@
 //! A rule in words.
 
-use crate::rules::flags::{SYN, SYN_ACK, Tracked};
-use crate::rules::nftables::{element, interface_name, is_implied};
-use crate::rules::{Action, Condition, Field, Intervals, Nat, Rule, Table, Values};
-use crate::walk::Reason;
+use packets::rules::flags::{SYN, SYN_ACK, Tracked};
+use packets::rules::nftables::{element, interface_name, is_implied};
+use packets::rules::{Action, Condition, Field, Intervals, Nat, Rule, Table, Values};
+use packets::walk::Reason;
+
 use crate::wanted::{Multiport, Purpose};
 
 /// Lines are no longer than this, where names allow.

@@ -7,9 +7,8 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use packets::rules::{Family, device, interface};
 use thiserror::Error;
-
-use crate::rules::{Family, device, interface};
 
 /// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -308,7 +307,7 @@ impl FromStr for IdRange {
 pub struct Interface(String);
 
 impl Interface {
-    /// The interface that this number stands for (see [`Field::InInterface`](crate::rules::Field::InInterface)).
+    /// The interface that this number stands for (see [`Field::InInterface`](packets::rules::Field::InInterface)).
     pub(crate) fn from_number(number: u128) -> Option<Self> {
         String::from_utf8(device(number)?).ok()?.parse().ok()
     }

@@ -1,6 +1,7 @@
 //! A config in the making.
 
-use crate::rules::Direction;
+use packets::rules::Direction;
+
 use crate::wanted::config::{Config, Port};
 
 /// What flags or rules say of a config, which may leave out the proxy's ports.

@@ -1,8 +1,8 @@
 //! The numbers of a set as a list of ports or subnets, as flags take them.
 
 use ipnet::IpNet;
+use packets::rules::{Family, Field, Intervals, subnet};
 
-use crate::rules::{Family, Field, Intervals, subnet};
 use crate::wanted::config::{Port, PortRange};
 
 /// The ports as ranges. Numbers that are no ports are left out.
@@ -50,11 +50,11 @@ pub fn all(family: Family) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::addresses;
+    use packets::rules::examples::random;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::addresses;
-    use crate::rules::examples::random;
     use crate::wanted::config::Subnet;
 
     #[test]

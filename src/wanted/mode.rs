@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rules::{Family, NAT, Subsystem, Table, TableFamily};
+use packets::rules::{Family, NAT, Subsystem, Table, TableFamily};
+
 use crate::wanted::config::Invalid;
 
 /// A backend, as `--iptables-mode` names it.
@@ -212,7 +213,11 @@ mod tests {
             ("ip filter", None),
             ("legacy ip filter", None),
         ] {
-            assert_eq!(Mode::of(&crate::rules::examples::table(table, vec![])), mode, "{table}");
+            assert_eq!(
+                Mode::of(&packets::rules::examples::table(table, vec![])),
+                mode,
+                "{table}"
+            );
         }
     }
 

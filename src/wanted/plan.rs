@@ -1,8 +1,9 @@
 //! Plans the rules: a pure function from a config to the rulesets of its families.
 
-use crate::rules::{
+use packets::rules::{
     Action, Condition, Counters, Family, Field, LOOPBACK, Name, Rule, TCP, Values, addresses, interface,
 };
+
 use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
@@ -130,8 +131,9 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::xtables::IptablesRule;
+
     use super::*;
-    use crate::rules::xtables::IptablesRule;
     use crate::wanted::config::{OwnerId, Port};
 
     #[test]

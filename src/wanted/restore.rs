@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io::Write as _;
 
-use crate::rules::xtables::IptablesRule;
-use crate::rules::{Name, Rule};
+use packets::rules::xtables::IptablesRule;
+use packets::rules::{Name, Rule};
+
 use crate::wanted::ruleset::{ChainName, Ruleset};
 
 /// Input for `iptables-restore --noflush`, being written: one transaction in the nat table. Names of chains are others'
@@ -100,9 +101,10 @@ pub fn simulation(rulesets: &[Ruleset]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::Action;
+    use packets::rules::examples::{commented, rule};
+
     use super::*;
-    use crate::rules::Action;
-    use crate::rules::examples::{commented, rule};
     use crate::wanted::config::{Config, Port};
     use crate::wanted::plan::plan;
 

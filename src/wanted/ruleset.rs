@@ -4,11 +4,12 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::rules::xtables::MULTIPORT_REFERENCES;
-use crate::rules::{
+use packets::rules::xtables::MULTIPORT_REFERENCES;
+use packets::rules::{
     Base, Chain, Condition, Direction, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem,
     Table, TableFamily,
 };
+
 use crate::wanted::config::{IdRange, Interface, Port, PortRange, Subnet};
 
 /// One family's rules in the nat table, chain by chain.
@@ -380,9 +381,10 @@ impl fmt::Display for Multiport {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::examples::rule;
+    use packets::rules::{Action, Values};
+
     use super::*;
-    use crate::rules::examples::rule;
-    use crate::rules::{Action, Values};
 
     fn ranges(list: &str) -> Vec<PortRange> {
         list.split(',').map(|item| item.parse().unwrap()).collect()

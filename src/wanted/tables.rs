@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Display;
 
-use crate::rules::nftables::{LONGEST_COMMENT, is_of};
-use crate::rules::{
+use packets::rules::nftables::{LONGEST_COMMENT, is_of};
+use packets::rules::{
     Action, Chain, Condition, Counters, Family, Field, Intervals, Name, Rule, Set, Subsystem, Table, TableFamily,
     Values,
 };
+
 use crate::wanted::lists;
 use crate::wanted::mode::{Mode, NATIVE};
 use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
@@ -307,8 +308,9 @@ fn conditions(sets: &mut Sets, chain: ChainName, family: Family, rule: &Rule) ->
 mod tests {
     use std::time::{Duration, Instant};
 
+    use packets::rules::TCP;
+
     use super::*;
-    use crate::rules::TCP;
     use crate::wanted::config::{Config, IdRange};
     use crate::wanted::plan::plan;
 

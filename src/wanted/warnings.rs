@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::rules::Family;
+use packets::rules::Family;
+
 use crate::wanted::config::{Config, Port, Subnet};
 use crate::wanted::flags::{
     INBOUND_SUBNETS_TO_IGNORE, INCOMING_PROXY_PORT, IPV6, OUTGOING_PROXY_PORT, PROXY_GID, PROXY_UID,

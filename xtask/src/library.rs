@@ -1,7 +1,6 @@
-//! The library as other programs get it: its public items, and the package.
+//! The library as other programs get it: its public items.
 
 use std::fs;
-use std::process::Command;
 
 use lab::shell::{self, Result, Run as _, cargo};
 
@@ -74,48 +73,6 @@ fn unnamed(listed: &str) -> Option<&str> {
         })
     };
     listed.lines().find(|line| line.split(CRATE).skip(1).any(is_private))
-}
-
-/// Tests the package, unpacked where nothing else of the checkout is.
-///
-/// # Errors
-/// It can't be made, or a test fails.
-pub(crate) fn test_package() -> Result<()> {
-    let folder = shell::target("package-test");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
-    // What is packaged is what is here, committed or not.
-    cargo(&[
-        "package",
-        "--locked",
-        "--no-verify",
-        "--allow-dirty",
-        "--package",
-        "proxy-init",
-    ])
-    .arg("--target-dir")
-    .arg(&folder)
-    .run()?;
-    let name = format!("proxy-init-{}", env!("CARGO_PKG_VERSION"));
-    // Below another folder than the checkout's, whose workspace it would belong to.
-    let elsewhere = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-    fs::create_dir_all(&elsewhere)?;
-    let tested = Command::new("tar")
-        .arg("-xzf")
-        .arg(folder.join("package").join(format!("{name}.crate")))
-        .arg("-C")
-        .arg(&elsewhere)
-        .run()
-        .and_then(|()| {
-            cargo(&["test", "--all-features", "--target-dir"])
-                .arg(folder.join("target"))
-                .current_dir(elsewhere.join(name))
-                .run()
-        });
-    fs::remove_dir_all(&elsewhere)?;
-    tested
 }
 
 #[cfg(test)]

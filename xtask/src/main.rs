@@ -207,7 +207,6 @@ fn test() -> Result<()> {
     }
     // Unit, integration and doc tests.
     tests.run()?;
-    library::test_package()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
     if let pods::Outcome::Skipped(reason) = pods::check()? {

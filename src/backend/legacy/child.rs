@@ -11,6 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
+use netfilter::netlink::privilege::keep;
+use netfilter::netlink::signals::keep_ended_children;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -19,11 +21,9 @@ use nix::sys::prctl::set_no_new_privs;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::{TimeSpec, TimeValLike as _};
 use nix::unistd::Pid;
+use packets::rules::Family;
 
 use super::environment::handed_on;
-use crate::netlink::privilege::keep;
-use crate::netlink::signals::keep_ended_children;
-use crate::rules::Family;
 
 /// What iptables-legacy needs: NET_ADMIN to change tables, NET_RAW for the raw socket that it does so on.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];

@@ -5,9 +5,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use netfilter::netlink::privilege;
 use nix::unistd::{getegid, geteuid, getgid, getuid};
-
-use crate::netlink::privilege;
 
 /// Where commands are looked for when the environment has no PATH, or none that is trusted.
 const DEFAULT_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";

@@ -17,7 +17,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netfilter::netlink::signals::hold;
+use netfilter::netlink::sockopt::load;
+use netfilter::netlink::user_namespace::owns_network;
+use netfilter::xt::Extension;
 use nix::errno::Errno;
+use packets::rules::xtables::IptablesRule;
+use packets::rules::{Chain, Family, Name, Rule, Table};
 
 use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
@@ -25,16 +31,10 @@ use super::Removed;
 use super::change::amiss;
 use crate::backend::refusal::unmapped;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
-use crate::netlink::signals::hold;
-use crate::netlink::sockopt::load;
-pub(crate) use crate::netlink::sockopt::{has_ipv6, has_sockets};
-use crate::netlink::user_namespace::owns_network;
 use crate::ours::leads_to;
-use crate::rules::xtables::IptablesRule;
-use crate::rules::{Chain, Family, Name, Rule, Table};
 use crate::wanted::restore::Input;
 use crate::wanted::{ChainName, Mode, Ruleset, is_on_owner};
-use crate::xt::Extension;
+pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 
 /// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -4,19 +4,20 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 
-use super::unlisted;
-use crate::backend::proc_of_thread;
-use crate::error::{Errno, Error, ModeError, Privilege};
-use crate::found::{Found, Unseen};
-use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
-use crate::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
-use crate::rules::flags::constant;
-use crate::rules::{
+use netfilter::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
+use netfilter::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
+use netfilter::xt;
+use packets::found::{Found, Unseen};
+use packets::rules::flags::constant;
+use packets::rules::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
     TableFamily, XTABLES, interface, nat_priority, subnet, without_verdict,
 };
+
+use super::unlisted;
+use crate::backend::proc_of_thread;
+use crate::error::{Errno, Error, ModeError, Privilege};
 use crate::wanted::Mode;
-use crate::xt;
 
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
@@ -594,9 +595,10 @@ fn priority(table: &str, hook: Hook) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use netfilter::netlink::message::recorded;
+    use packets::rules::xtables::IptablesRule;
+
     use super::*;
-    use crate::netlink::message::recorded;
-    use crate::rules::xtables::IptablesRule;
 
     /// The recorded table of a family.
     fn entries_of(family: Family) -> Entries {

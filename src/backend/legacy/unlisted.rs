@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use netfilter::netlink::Socket;
+use netfilter::nf_tables::hooks;
+use packets::rules::{Family, NAT};
+
 use crate::backend::kernel;
-use crate::netlink::Socket;
-use crate::nf_tables::hooks;
-use crate::rules::{Family, NAT};
 
 /// Which of these tables each family has in the thread's network namespace; none where nothing can tell. Asking makes
 /// no table.

@@ -4,19 +4,19 @@ mod print;
 
 use std::path::{Path, PathBuf};
 
+use netfilter::netlink::user_namespace::owns_network;
 use nix::sys::utsname::uname;
+use packets::found::Found;
+use packets::rules::{Subsystem, Table as FoundTable};
 
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
 use crate::error::{Error, ModeError};
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
-use crate::found::Found;
 use crate::namespace;
-use crate::netlink::user_namespace::owns_network;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{devices, traces, user_namespaces};
 use crate::ours::holders;
-use crate::rules::{Subsystem, Table as FoundTable};
 use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,

@@ -147,12 +147,13 @@ impl fmt::Display for Detected {
 
 #[cfg(test)]
 mod tests {
+    use packets::rules::Subsystem;
+
     use super::*;
     use crate::error::{Error, ModeError, Privilege};
     use crate::findings::user_namespaces::UserNamespaces;
     use crate::operate::choose::Reason;
     use crate::operate::detect::{Binary, Feature, Table};
-    use crate::rules::Subsystem;
     use crate::wanted::Mode;
 
     fn refused(lacking: Privilege) -> Error {

@@ -7,20 +7,21 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use packets::found::Found;
+use packets::rules::Direction;
+use packets::rules::Name;
+use packets::walk::{Matched, Place, Step};
+
 use self::routing::Routing;
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
-use crate::found::Found;
 use crate::namespace;
 use crate::operate::proxy;
 use crate::operate::words;
 use crate::ours::is_ours;
-use crate::rules::Direction;
-use crate::rules::Name;
-use crate::walk::{Matched, Place, Step};
 use crate::wanted::Mode;
 
 /// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.

@@ -1,12 +1,12 @@
 //! An explanation as text and as JSON.
 
+use packets::walk::{Packet, Step};
 use serde_json::Value;
 
 use super::{Explained, is_match, matches, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, folded};
-use crate::walk::{Packet, Step};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;

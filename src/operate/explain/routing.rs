@@ -3,16 +3,16 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use netfilter::netlink::ReadError;
+use netfilter::netlink::route::{self, Kind, Packet, Route};
 use nix::errno::Errno;
+use packets::found::{Device, Found};
+use packets::rules::Direction;
+use packets::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
+use packets::walk::{self, Matched, Step};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
-use crate::found::{Device, Found};
-use crate::netlink::ReadError;
-use crate::netlink::route::{self, Kind, Packet, Route};
-use crate::rules::Direction;
-use crate::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
-use crate::walk::{self, Matched, Step};
 
 /// The kernel's routing in the thread's network namespace.
 #[derive(Debug, Default)]

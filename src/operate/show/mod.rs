@@ -5,11 +5,15 @@ mod print;
 
 use std::path::Path;
 
+use packets::found::{Found, Line, Unseen};
+use packets::rules::Direction;
+use packets::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
+use packets::walk::Slot;
+
 use crate::backend::all;
 use crate::error::Error;
 use crate::findings::explain::proxy_ports;
 use crate::findings::proxy::ProxyWarning;
-use crate::found::{Found, Line, Unseen};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::detect;
@@ -17,9 +21,6 @@ use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
 use crate::operate::words;
 use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
-use crate::rules::Direction;
-use crate::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
-use crate::walk::Slot;
 use crate::wanted::{ChainName, Mode};
 
 /// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for

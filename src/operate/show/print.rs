@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use packets::rules::Direction;
+use packets::rules::{Family, TableFamily};
+use packets::walk::Slot;
 use serde_json::Value;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, title};
 use crate::operate::json::{object, strings};
 use crate::operate::words::{WIDTH, filled, wrapped};
-use crate::rules::Direction;
-use crate::rules::{Family, TableFamily};
-use crate::walk::Slot;
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
@@ -414,11 +414,11 @@ fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownR
 
 #[cfg(test)]
 mod tests {
+    use packets::found::{self, Found};
+    use packets::rules::{self, Action, Condition, Counters, Field, Name, Nat, Subsystem};
     use serde_json::json;
 
     use super::*;
-    use crate::found::{self, Found};
-    use crate::rules::{self, Action, Condition, Counters, Field, Name, Nat, Subsystem};
     use crate::wanted::tables::expected;
     use crate::wanted::{Config, Mode, OwnerId, plan};
 

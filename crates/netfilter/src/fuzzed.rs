@@ -1,0 +1,62 @@
+//! The readers of what the kernel answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
+//! given may make them panic, or pass for a rule that wouldn't be written the same.
+
+use packets::rules::{Family, Rule, Table, TableFamily};
+
+use crate::netlink::message::{Attributes, Messages};
+use crate::netlink::{route, socket};
+use crate::nf_tables::edit::written_and_read;
+use crate::nf_tables::hooks::Hooked;
+use crate::nf_tables::set::Elements;
+use crate::nf_tables::{meaning, table, user_data};
+
+/// Feeds one input to every reader. Each rule that comes of it is handed on, in a table.
+pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
+    let families = [
+        TableFamily::Ip(Family::V4),
+        TableFamily::Ip(Family::V6),
+        TableFamily::Inet,
+        TableFamily::Netdev,
+    ];
+    for message in Messages(input).flatten() {
+        let _ = socket::verdict(&message);
+        let _ = (route::read_route(&message), route::read_device(&message));
+        if let Ok(attributes) = message.attributes() {
+            for family in families {
+                read_attributes(attributes, family, &mut hand_on);
+            }
+        }
+    }
+    for family in families {
+        read_attributes(Attributes(input), family, &mut hand_on);
+    }
+    let _ = user_data::read_comment(input);
+}
+
+/// Reads attributes as each of nf_tables' objects.
+fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mut impl FnMut(Table)) {
+    let _ = table::read(family, attributes);
+    let _ = Hooked::default().add(attributes);
+    let mut elements = Elements::default();
+    let _ = elements.read(attributes);
+    let (numbers, verdicts) = elements.finish(true, u16::MAX.into());
+    assert!(verdicts.is_empty() || numbers.is_some());
+    let chain = table::read_chain(family, attributes);
+    let Ok(rule) = meaning::read(attributes, family, &[], &meaning::only_loopback) else {
+        return;
+    };
+    // Whatever is taken to be written, is written as what it is.
+    let written = Rule {
+        handle: 0,
+        ..rule.clone()
+    };
+    if matches!(family, TableFamily::Ip(_) | TableFamily::Inet)
+        && let Ok(again) = written_and_read(family, &written, &[])
+    {
+        assert_eq!(again, written);
+    }
+    if let Ok(mut chain) = chain {
+        chain.rules.push(rule);
+        hand_on(table::with_chain(family, chain));
+    }
+}

@@ -1,0 +1,17 @@
+//! Rulesets to and from the kernel, byte by byte.
+//!
+//! [`netlink`] sends and receives: batches, dumps, routes, listeners, and ip_tables' socket options; all `unsafe` is
+//! there. [`nf_tables`] writes and reads tables, chains, rules and sets as nf_tables has them, and [`xt`] the matches
+//! and targets of xtables. A rule is one of [`packets::rules`].
+
+// Nothing panics, on any input or kernel answer. Tests may: that is how they fail.
+#![cfg_attr(
+    not(any(test, feature = "testing")),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub mod fuzzed;
+pub mod netlink;
+pub mod nf_tables;
+pub mod xt;

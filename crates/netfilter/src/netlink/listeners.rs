@@ -1,0 +1,139 @@
+//! Asks the kernel what listens: sock_diag(7). No privileges are needed.
+
+use mnl::Bus;
+use nix::errno::Errno;
+use packets::found::Listener;
+
+use super::message::{Attributes, Malformed, Message, Writer, address, put, u16_at, u32_at};
+use super::sockopt::has_ipv6;
+use super::uapi::{INET_DIAG_SKV6ONLY, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
+use super::user_namespace::owns_network;
+use super::{ReadError, Socket};
+
+/// Lengths of `struct inet_diag_req_v2` and `struct inet_diag_msg` (linux/inet_diag.h).
+const REQUEST: usize = 56;
+const ANSWER: usize = 72;
+
+/// The TCP sockets that listen in the thread's network namespace.
+///
+/// # Errors
+/// Reading fails: the kernel has no sock_diag for TCP (ENOENT; CONFIG_INET_DIAG), or a sandbox forbids it.
+pub fn listeners() -> Result<Vec<Listener>, ReadError> {
+    let socket = Socket::open_bus(Bus::SockDiag)?;
+    let mut listeners = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut subheader = [0; REQUEST];
+        // `sdiag_family`, `sdiag_protocol`; `idiag_states` is the second number.
+        subheader[0] = family as u8;
+        subheader[1] = libc::IPPROTO_TCP as u8;
+        put(&mut subheader, 4, &(1u32 << TCP_LISTEN).to_ne_bytes());
+        let mut request = Writer::with_capacity(128);
+        request.any_message(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, 0, &subheader, |_| ());
+        let asked = socket.request(request, &mut |message| {
+            listeners.push(listener(message)?);
+            Ok(())
+        });
+        match asked {
+            Err(ReadError::Socket(Errno::ENOENT)) if family == libc::AF_INET6 && !has_ipv6() => {}
+            other => other?,
+        }
+    }
+    // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare
+    // with.
+    if owns_network() == Some(false) {
+        listeners
+            .iter_mut()
+            .for_each(|listener| listener.uid = Listener::UNMAPPED);
+    }
+    Ok(listeners)
+}
+
+/// What a `struct inet_diag_msg` says.
+pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
+    let bytes = message.payload;
+    let family = i32::from(*bytes.first().ok_or(Malformed)?);
+    let length = match family {
+        libc::AF_INET => 4,
+        libc::AF_INET6 => 16,
+        _ => return Err(Malformed),
+    };
+    let attributes = Attributes(bytes.get(ANSWER..).ok_or(Malformed)?);
+    let is_ipv6_only = attributes.find(INET_DIAG_SKV6ONLY)?;
+    Ok(Listener {
+        address: address(bytes.get(8..8 + length).ok_or(Malformed)?)?,
+        // `idiag_sport`, in network byte order; `idiag_if`, `idiag_uid`.
+        port: u16::from_be(u16_at(bytes, 4)?),
+        device: u32_at(bytes, 40)?,
+        is_ipv6_only: is_ipv6_only.is_some_and(|value| value != [0]),
+        uid: u32_at(bytes, 64)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use packets::rules::examples::random;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `struct inet_diag_msg` of a listener, and its attributes.
+    fn answer(family: i32, address: &[u8], attributes: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; ANSWER];
+        bytes[0] = family as u8;
+        bytes[4..6].copy_from_slice(&4143u16.to_be_bytes());
+        bytes[8..8 + address.len()].copy_from_slice(address);
+        bytes[40..44].copy_from_slice(&7u32.to_ne_bytes());
+        bytes[64..68].copy_from_slice(&2102u32.to_ne_bytes());
+        bytes.extend(attributes);
+        bytes
+    }
+
+    fn read(payload: &[u8]) -> Result<Listener, Malformed> {
+        listener(&Message {
+            kind: 0,
+            flags: 0,
+            sequence: 0,
+            payload,
+        })
+    }
+
+    #[test]
+    fn a_listener_has_an_address_a_port_and_a_user() {
+        let want = Listener {
+            address: [127, 0, 0, 1].into(),
+            port: 4143,
+            device: 7,
+            is_ipv6_only: false,
+            uid: 2102,
+        };
+        assert_eq!(read(&answer(libc::AF_INET, &[127, 0, 0, 1], &[])), Ok(want));
+        // struct nlattr: a length of 5, the type, and a byte with its padding.
+        let mut v6_only = 5u16.to_ne_bytes().to_vec();
+        v6_only.extend(INET_DIAG_SKV6ONLY.to_ne_bytes());
+        v6_only.extend([1, 0, 0, 0]);
+        let want = Listener {
+            address: [0; 16].into(),
+            is_ipv6_only: true,
+            ..want
+        };
+        assert_eq!(read(&answer(libc::AF_INET6, &[0; 16], &v6_only)), Ok(want));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_malformed() {
+        let whole = answer(libc::AF_INET, &[127, 0, 0, 1], &[]);
+        for length in 0..whole.len() {
+            assert_eq!(read(&whole[..length]), Err(Malformed), "{length}");
+        }
+        assert_eq!(read(&answer(libc::AF_UNIX, &[], &[])), Err(Malformed));
+    }
+
+    proptest! {
+        #![proptest_config(random(256))]
+
+        #[test]
+        fn no_bytes_make_it_panic(payload: Vec<u8>) {
+            let _ = read(&payload);
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! Netlink messages as bytes: small requests going out, answers coming in.
+//!
+//! Every read is bounds-checked, and an invalid message is a [`Malformed`] error, never a panic.
+
+use std::ffi::CStr;
+use std::net::IpAddr;
+
+use nftnl::ProtoFamily;
+use thiserror::Error;
+
+/// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
+const HEADER: usize = 16;
+/// Where its flags are.
+const FLAGS: usize = 6;
+/// Length of `struct nfgenmsg`, which follows it in every nfnetlink message: family, version, resource.
+const SUBHEADER: usize = 4;
+/// `NLA_TYPE_MASK` in linux/netlink.h: an attribute's type without its two flag bits.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// The kernel's answer is not what the protocol allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the kernel's answer is cut off or garbled")]
+pub struct Malformed;
+
+/// Something that can't be written into a message: what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Unwritable(pub(crate) String);
+
+/// One message of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message<'a> {
+    /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
+    pub(crate) kind: u16,
+    /// `nlmsg_flags`: `NLM_F_DUMP_INTR` says that the rules changed during a dump.
+    pub(crate) flags: u16,
+    /// `nlmsg_seq`: which request it answers.
+    pub(crate) sequence: u32,
+    /// What follows the header.
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// The family in nfnetlink's own header: `NFPROTO_*`.
+    pub(crate) fn family(&self) -> Result<u8, Malformed> {
+        self.payload.first().copied().ok_or(Malformed)
+    }
+
+    /// The attributes after nfnetlink's own header.
+    pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
+        self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
+    }
+}
+
+/// The messages of one datagram.
+pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let message = first_message(self.0);
+        self.0 = match message {
+            Ok((_, rest)) => rest,
+            Err(Malformed) => &[],
+        };
+        Some(message.map(|(message, _)| message))
+    }
+}
+
+fn first_message(bytes: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
+    let length = u32_at(bytes, 0)? as usize;
+    let payload = bytes.get(HEADER..length).ok_or(Malformed)?;
+    let message = Message {
+        kind: u16_at(bytes, 4)?,
+        flags: u16_at(bytes, FLAGS)?,
+        sequence: u32_at(bytes, 8)?,
+        payload,
+    };
+    Ok((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// A run of attributes: type and value each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// The value of the first attribute of this type; without one, the message is invalid.
+    pub(crate) fn get(self, kind: u16) -> Result<&'a [u8], Malformed> {
+        self.find(kind)?.ok_or(Malformed)
+    }
+
+    /// The value of the first attribute of this type, if there is one.
+    pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
+        let mut bytes = self.0;
+        while !bytes.is_empty() {
+            let (found, value, rest) = first_attribute(bytes)?;
+            if found == kind {
+                return Ok(Some(value));
+            }
+            bytes = rest;
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<(u16, &'a [u8]), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let attribute = first_attribute(self.0);
+        self.0 = match attribute {
+            Ok((_, _, rest)) => rest,
+            Err(Malformed) => &[],
+        };
+        Some(attribute.map(|(kind, value, _)| (kind, value)))
+    }
+}
+
+#[inline(always)]
+fn first_attribute(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), Malformed> {
+    let &[one, two, three, four] = bytes.first_chunk().ok_or(Malformed)?;
+    let length = usize::from(u16::from_ne_bytes([one, two]));
+    let kind = u16::from_ne_bytes([three, four]) & TYPE_MASK;
+    let value = bytes.get(4..length).ok_or(Malformed)?;
+    Ok((kind, value, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// An attribute's value as a number, in network byte order, as nf_tables has numbers.
+pub(crate) fn be32(value: &[u8]) -> Result<u32, Malformed> {
+    value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
+}
+
+/// The same with 64 bits.
+pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
+    value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
+}
+
+/// An attribute's value as a C string, without its NUL. It need not be UTF-8.
+pub fn string(value: &[u8]) -> Result<&[u8], Malformed> {
+    CStr::from_bytes_until_nul(value)
+        .map(CStr::to_bytes)
+        .map_err(|_| Malformed)
+}
+
+/// The byte at an offset.
+pub fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
+    bytes.get(offset).copied().ok_or(Malformed)
+}
+
+/// The bytes at an offset.
+fn at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed> {
+    let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+    field.copied().ok_or(Malformed)
+}
+
+/// The number at an offset, in the machine's byte order.
+pub fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+    at(bytes, offset).map(u16::from_ne_bytes)
+}
+
+/// The same with 32 bits.
+pub fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+    at(bytes, offset).map(u32::from_ne_bytes)
+}
+
+/// The same with 64 bits.
+pub fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
+    at(bytes, offset).map(u64::from_ne_bytes)
+}
+
+/// The number that these bytes are in network byte order: at most 16, of which more would be the last ones.
+pub fn number(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+}
+
+/// An address by its bytes: 4 of IPv4, 16 of IPv6.
+pub(crate) fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .map_err(|_| Malformed)
+}
+
+/// Writes bytes at an offset of a structure of the kernel's, which has room for them there.
+pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
+    for (slot, byte) in structure.iter_mut().skip(offset).zip(bytes) {
+        *slot = *byte;
+    }
+}
+
+/// Messages and their attributes, being written. Padding is always zero.
+///
+/// The first thing that can't be written is kept, and [`Writer::finish`] then returns it instead of the bytes: nothing is
+/// ever left out of a message.
+///
+/// Numbers are most of what is written, thousands in a batch: each goes to its place by an instruction or two, where
+/// Vec::extend_from_slice and memcpy take dozens.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// What was written, and zeros.
+    bytes: Vec<u8>,
+    /// Where the zeros begin.
+    end: usize,
+    unwritable: Option<Unwritable>,
+}
+
+impl Writer {
+    /// An empty writer, with room for this many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: vec![0; bytes],
+            end: 0,
+            unwritable: None,
+        }
+    }
+
+    /// Records that something can't be written, such as `a port of 70000`.
+    pub(crate) fn refuse(&mut self, what: impl Into<String>) {
+        self.unwritable.get_or_insert(Unwritable(what.into()));
+    }
+
+    /// What can't be written of that which was to be written so far.
+    pub(crate) fn unwritable(&self) -> Option<&Unwritable> {
+        self.unwritable.as_ref()
+    }
+
+    /// Adds a message to nfnetlink, and returns where it begins; `write` adds its attributes.
+    pub(crate) fn message(&mut self, header: Header, write: impl FnOnce(&mut Self)) -> usize {
+        let start = self.end;
+        let kind = header.subsystem << 8 | header.message;
+        let subheader = [header.family as u8, libc::NFNETLINK_V0 as u8, 0, 0];
+        self.any_message(kind, header.flags, header.sequence, &subheader, write);
+        start
+    }
+
+    /// Adds a message of this type, with these flags beside `NLM_F_REQUEST`, this number and this header of its subsystem's
+    /// own; `write` adds its attributes.
+    pub(crate) fn any_message(
+        &mut self,
+        kind: i32,
+        flags: i32,
+        sequence: u32,
+        subheader: &[u8],
+        write: impl FnOnce(&mut Self),
+    ) {
+        let start = self.end;
+        self.number([0; 4]); // the length, set below
+        self.number((kind as u16).to_ne_bytes());
+        self.number(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+        self.number(sequence.to_ne_bytes());
+        self.number([0; 4]); // the port, which stands for the kernel
+        self.raw(subheader);
+        write(self);
+        let length = self.end - start;
+        let Ok(number) = u32::try_from(length) else {
+            return self.refuse(format!("a message of {length} bytes"));
+        };
+        self.set(start, number.to_ne_bytes());
+    }
+
+    /// Has the message that begins here ask for an acknowledgement.
+    pub(super) fn acknowledge(&mut self, start: usize) {
+        if let Ok(flags) = u16_at(&self.bytes, start + FLAGS) {
+            self.set(start + FLAGS, (flags | libc::NLM_F_ACK as u16).to_ne_bytes());
+        }
+    }
+
+    /// Adds bytes as they are, such as whole messages that were written elsewhere.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Adds an attribute that is a C string.
+    pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
+        let value = value.as_ref();
+        if value.contains(&0) {
+            self.refuse(format!("\"{}\", which has a NUL in it", value.escape_ascii()));
+        }
+        let place = self.attribute(kind, value.len() + 1);
+        // The NUL after it is there already.
+        if let Some(place) = place.and_then(|place| place.get_mut(..value.len())) {
+            place.copy_from_slice(value);
+        }
+    }
+
+    /// Adds an attribute that is a number, in network byte order.
+    pub(crate) fn be32(&mut self, kind: u16, value: u32) {
+        if let Some(place) = self.attribute(kind, 4).and_then(|place| place.first_chunk_mut()) {
+            *place = value.to_be_bytes();
+        }
+    }
+
+    /// The same with 64 bits.
+    pub(crate) fn be64(&mut self, kind: u16, value: u64) {
+        if let Some(place) = self.attribute(kind, 8).and_then(|place| place.first_chunk_mut()) {
+            *place = value.to_be_bytes();
+        }
+    }
+
+    /// Adds an attribute of any other kind.
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
+        if let Some(place) = self.attribute(kind, value.len()) {
+            place.copy_from_slice(value);
+        }
+    }
+
+    /// Adds an attribute that consists of these parts.
+    pub(crate) fn joined(&mut self, kind: u16, parts: &[&[u8]]) {
+        let length = parts.iter().map(|part| part.len()).sum();
+        let mut rest = self.attribute(kind, length).unwrap_or_default();
+        for part in parts {
+            let Some((place, after)) = rest.split_at_mut_checked(part.len()) else {
+                return; // it is too long, which is refused
+            };
+            place.copy_from_slice(part);
+            rest = after;
+        }
+    }
+
+    /// Adds an attribute that holds attributes.
+    pub(crate) fn nest(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
+        let start = self.end;
+        self.number([0; 4]); // what it begins with, set below
+        write(self);
+        let kind = kind | libc::NLA_F_NESTED as u16;
+        if let Some(header) = self.header(kind, self.end - start) {
+            self.set(start, header);
+        }
+    }
+
+    /// The bytes that were written.
+    ///
+    /// # Errors
+    /// What couldn't be.
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>, Unwritable> {
+        self.bytes.truncate(self.end);
+        self.unwritable.map_or(Ok(self.bytes), Err)
+    }
+
+    /// Adds an attribute whose value has this length, and returns the value's bytes, which are zeros; none if it is too long.
+    fn attribute(&mut self, kind: u16, length: usize) -> Option<&mut [u8]> {
+        let header = self.header(kind, 4 + length)?;
+        let room = self.room(4 + length.next_multiple_of(4));
+        let (place, value) = room.split_first_chunk_mut()?;
+        *place = header;
+        value.get_mut(..length)
+    }
+
+    /// What an attribute of this length begins with, itself included: `struct nlattr` in linux/netlink.h.
+    fn header(&mut self, kind: u16, length: usize) -> Option<[u8; 4]> {
+        let Ok(number) = u16::try_from(length) else {
+            self.refuse(format!("an attribute of {length} bytes, which may have 65535"));
+            return None;
+        };
+        let ([a, b], [c, d]) = (number.to_ne_bytes(), kind.to_ne_bytes());
+        Some([a, b, c, d])
+    }
+
+    /// Adds a number's bytes.
+    fn number<const N: usize>(&mut self, bytes: [u8; N]) {
+        let start = self.end;
+        self.room(N);
+        self.set(start, bytes);
+    }
+
+    /// Overwrites a number's bytes.
+    fn set<const N: usize>(&mut self, start: usize, bytes: [u8; N]) {
+        if let Some(field) = self.bytes.get_mut(start..).and_then(|rest| rest.first_chunk_mut()) {
+            *field = bytes;
+        }
+    }
+
+    /// The next bytes, which are zeros.
+    fn room(&mut self, length: usize) -> &mut [u8] {
+        let start = self.end;
+        self.end += length;
+        if self.end > self.bytes.len() {
+            self.bytes.resize(2 * self.end, 0);
+        }
+        self.bytes.get_mut(start..self.end).unwrap_or_default()
+    }
+}
+
+/// What a message to nfnetlink begins with: `struct nlmsghdr` and `struct nfgenmsg`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    /// `NFNL_SUBSYS_*`
+    pub(crate) subsystem: i32,
+    /// Which of the subsystem's messages.
+    pub(crate) message: i32,
+    /// Flags of netlink(7); `NLM_F_REQUEST` is added.
+    pub(crate) flags: i32,
+    /// The message's number, which the answer carries.
+    pub(crate) sequence: u32,
+    /// The family of the tables that it is about.
+    pub(crate) family: ProtoFamily,
+}
+
+/// Bytes that were recorded as hexadecimal digits.
+#[cfg(any(test, feature = "testing"))]
+pub fn recorded(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use packets::rules::examples::random;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut writer = Writer::with_capacity(64);
+        for sequence in [1, 2] {
+            let header = Header {
+                subsystem: 10,
+                message: 7,
+                flags: libc::NLM_F_ACK,
+                sequence,
+                family: ProtoFamily::Ipv4,
+            };
+            writer.message(header, |attributes| {
+                attributes.string(1, "nat");
+                attributes.nest(2, |nested| nested.string(3, b"\xff"));
+            });
+        }
+        let bytes = writer.finish().unwrap();
+        let messages: Vec<_> = Messages(&bytes).collect::<Result<_, _>>().unwrap();
+        assert_eq!(messages.len(), 2);
+        assert_eq!((messages[1].kind, messages[1].sequence), (10 << 8 | 7, 2));
+        assert_eq!(messages[1].family(), Ok(libc::NFPROTO_IPV4 as u8));
+        let attributes = messages[1].attributes().unwrap();
+        assert_eq!(string(attributes.get(1).unwrap()), Ok(&b"nat"[..]));
+        let nested = Attributes(attributes.get(2).unwrap());
+        assert_eq!(string(nested.get(3).unwrap()), Ok(&b"\xff"[..]));
+        assert_eq!(attributes.find(3), Ok(None));
+    }
+
+    /// The length of an attribute has 16 bits, its header of 4 bytes included.
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let written = |length: usize, nested: bool| {
+            let mut writer = Writer::with_capacity(64);
+            let value = vec![7; length];
+            match nested {
+                false => writer.bytes(1, &value),
+                true => writer.nest(1, |nest| nest.bytes(2, &value)),
+            }
+            writer.finish()
+        };
+        // The attribute in a nest has a header of its own, and is padded to 4 bytes.
+        for (longest, nested, length) in [(65_531, false, 65_531), (65_524, true, 65_528)] {
+            let bytes = written(longest, nested).unwrap();
+            let (_, value) = Attributes(&bytes).next().unwrap().unwrap();
+            assert_eq!(value.len(), length);
+            let error = written(longest + 1, nested).unwrap_err().to_string();
+            assert!(error.starts_with("an attribute of 65536 bytes"), "{error}");
+        }
+        let mut writer = Writer::with_capacity(64);
+        writer.string(1, "nat");
+        writer.refuse("this");
+        writer.string(1, "a\0b");
+        assert_eq!(writer.finish(), Err(Unwritable("this".to_owned())), "the first");
+        let mut writer = Writer::with_capacity(64);
+        writer.string(1, "a\0b");
+        assert!(writer.finish().is_err());
+    }
+
+    proptest! {
+        #![proptest_config(random(256))]
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            for message in Messages(&bytes).flatten() {
+                for attribute in message.attributes().into_iter().flatten() {
+                    let _ = attribute.map(|(_, value)| (be32(value), be64(value), string(value).is_ok()));
+                }
+            }
+        }
+    }
+}

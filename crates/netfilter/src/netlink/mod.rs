@@ -1,0 +1,23 @@
+//! Netlink at the level of bytes: sends requests and batches, receives answers. All of the library's `unsafe` is here.
+//!
+//! libmnl opens the socket, and libnftnl writes the messages that begin and end a batch. Everything between is written,
+//! and answers are read, by safe Rust that checks every bound ([`message`]), because what answers may be a damaged
+//! kernel, a sandbox or a fuzzer.
+
+#![allow(unsafe_code)] // the one place for it: see the module's text
+
+pub mod batch;
+pub mod listeners;
+pub mod message;
+pub mod privilege;
+pub mod route;
+pub mod signals;
+pub mod socket;
+pub mod sockopt;
+pub mod uapi;
+pub mod user_namespace;
+
+pub(crate) use batch::{Batch, Change};
+pub use batch::{FinishedBatch, Generation};
+pub(crate) use socket::Ask;
+pub use socket::{CommitError, Failure, ReadError, Socket};

@@ -1,0 +1,324 @@
+//! Asks the kernel how it would route a packet: rtnetlink(7).
+
+use std::net::{IpAddr, SocketAddr};
+
+use mnl::Bus;
+use nix::errno::Errno;
+use packets::found::Device;
+use packets::rules::{LOOPBACK, Name};
+
+use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u32_at};
+use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
+use super::{ReadError, Socket};
+
+/// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
+/// follow a message's header.
+const RTMSG: usize = 12;
+const IFINFOMSG: usize = 16;
+const IFADDRMSG: usize = 8;
+
+/// How a packet would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// To whom.
+    pub kind: Kind,
+    /// The device by which it leaves; the loopback device for what stays in this namespace.
+    pub device: Device,
+    /// The address that it comes from, if the route says so.
+    pub source: Option<IpAddr>,
+}
+
+/// To whom a route leads (`rtm_type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// To this namespace: the destination is one of its own addresses.
+    Local,
+    /// To another host.
+    Unicast,
+    /// To no single host: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
+    NotUnicast,
+}
+
+/// A packet of a TCP connection, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet {
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// Where it comes from.
+    pub from: Option<IpAddr>,
+    /// The port from which it comes.
+    pub from_port: Option<u16>,
+    /// Whose it is.
+    pub uid: Option<u32>,
+    /// The number of the device to which its socket is bound.
+    pub device: Option<u32>,
+}
+
+/// How a packet would be routed in the thread's network namespace. No privileges are needed.
+///
+/// Kernels before 4.17 do not route by port, and skip the attributes that they do not know.
+///
+/// # Errors
+/// There is no route, or one that refuses such packets; or reading fails.
+pub fn route(packet: Packet) -> Result<Route, ReadError> {
+    let Packet {
+        to,
+        from,
+        from_port,
+        uid,
+        device,
+    } = packet;
+    let (to, to_port) = (to.ip(), to.port());
+    let socket = Socket::open_bus(Bus::Route)?;
+    let bytes = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let bits = |address: IpAddr| (bytes(address).len() * 8) as u8;
+    let mut subheader = [0; RTMSG];
+    // How many bits of either address count.
+    put(&mut subheader, 0, &[family(to), bits(to), from.map_or(0, bits)]);
+    let mut request = Writer::with_capacity(128);
+    request.any_message(
+        libc::RTM_GETROUTE.into(),
+        libc::NLM_F_ACK,
+        0,
+        &subheader,
+        |attributes| {
+            attributes.bytes(libc::RTA_DST, &bytes(to));
+            if let Some(from) = from {
+                attributes.bytes(libc::RTA_SRC, &bytes(from));
+            }
+            if let Some(uid) = uid {
+                attributes.bytes(RTA_UID, &uid.to_ne_bytes());
+            }
+            if let Some(device) = device {
+                attributes.bytes(libc::RTA_OIF, &device.to_ne_bytes());
+            }
+            attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
+            attributes.bytes(RTA_DPORT, &to_port.to_be_bytes());
+            if let Some(port) = from_port {
+                attributes.bytes(RTA_SPORT, &port.to_be_bytes());
+            }
+        },
+    );
+    let mut answer = None;
+    socket.request(request, &mut |message| {
+        answer = Some(read_route(message)?);
+        Ok(())
+    })?;
+    let (kind, index, source) = answer.ok_or(Malformed)?;
+    let device = match kind {
+        // Of an IPv6 address the answer has the device that it belongs to.
+        Kind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
+        Kind::Unicast | Kind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
+    };
+    Ok(Route {
+        kind,
+        device: device?,
+        source: source.or(from),
+    })
+}
+
+/// An address's family, with which every message about routes, devices and addresses begins.
+fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
+    }
+}
+
+/// What a message about a route says: to whom it leads, the number of the device, and the source address.
+pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+    // `rtm_type`, the eighth byte.
+    let kind = match *message.payload.get(7).ok_or(Malformed)? {
+        libc::RTN_LOCAL => Kind::Local,
+        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => Kind::NotUnicast,
+        _ => Kind::Unicast,
+    };
+    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
+    let source = attributes.find(libc::RTA_PREFSRC)?.map(address).transpose()?;
+    Ok((kind, u32_at(attributes.get(libc::RTA_OIF)?, 0)?, source))
+}
+
+/// The device with this name, or with this alternative one, in the thread's network namespace.
+///
+/// # Errors
+/// There is none (ENODEV), or reading fails.
+pub fn device(name: &[u8]) -> Result<Device, ReadError> {
+    ask_device(&Socket::open_bus(Bus::Route)?, Which::Named(name))
+}
+
+/// The device with this number.
+///
+/// # Errors
+/// There is none (ENODEV), or reading fails.
+pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
+    ask_device(&Socket::open_bus(Bus::Route)?, Which::Numbered(index))
+}
+
+/// Each device of the thread's network namespace.
+///
+/// # Errors
+/// Reading fails.
+pub fn devices() -> Result<Vec<Device>, ReadError> {
+    ask_devices(&Socket::open_bus(Bus::Route)?, Which::All)
+}
+
+/// Which devices are meant.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    All,
+    Numbered(u32),
+    Named(&'a [u8]),
+}
+
+fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
+    let device = ask_devices(socket, which)?.pop();
+    device.ok_or(ReadError::Socket(Errno::ENODEV))
+}
+
+fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadError> {
+    let (flags, index, name) = match which {
+        Which::All => (libc::NLM_F_DUMP, 0, None),
+        Which::Numbered(index) => (libc::NLM_F_ACK, index, None),
+        Which::Named(name) => (libc::NLM_F_ACK, 0, Some(name)),
+    };
+    let mut subheader = [0; IFINFOMSG];
+    // `ifi_index`
+    put(&mut subheader, 4, &index.to_ne_bytes());
+    let mut request = Writer::with_capacity(64);
+    request.any_message(libc::RTM_GETLINK.into(), flags, 0, &subheader, |attributes| {
+        if let Some(name) = name {
+            attributes.bytes(libc::IFLA_IFNAME, &[name, &[0]].concat());
+        }
+    });
+    let mut devices = Vec::new();
+    socket.request(request, &mut |message| {
+        devices.push(read_device(message)?);
+        Ok(())
+    })?;
+    Ok(devices)
+}
+
+/// What a message about a device says.
+pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
+    let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
+    let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
+    let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
+    Ok(Device {
+        // `ifi_index` and `ifi_flags`
+        index: u32_at(message.payload, 4)?,
+        name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
+        kind: kind.map(string).transpose()?.unwrap_or_default().to_vec(),
+        is_up: u32_at(message.payload, 8)? & libc::IFF_UP as u32 != 0,
+    })
+}
+
+/// The numbers of the devices that have an address of this one's family, in the thread's network namespace.
+///
+/// # Errors
+/// Reading fails.
+pub fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, ReadError> {
+    let socket = Socket::open_bus(Bus::Route)?;
+    let mut subheader = [0; IFADDRMSG];
+    subheader[0] = family(address);
+    let mut request = Writer::with_capacity(32);
+    request.any_message(libc::RTM_GETADDR.into(), libc::NLM_F_DUMP, 0, &subheader, |_| ());
+    let mut devices = Vec::new();
+    socket.request(request, &mut |message| {
+        // `ifa_index`
+        devices.push(u32_at(message.payload, 4)?);
+        Ok(())
+    })?;
+    Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use packets::rules::examples::random;
+    use proptest::prelude::*;
+
+    use super::super::message::Messages;
+    use super::*;
+
+    /// An answer with this type of route and these attributes.
+    fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+        let mut subheader = [0; RTMSG];
+        subheader[7] = kind;
+        let mut writer = Writer::with_capacity(64);
+        writer.any_message(libc::RTM_NEWROUTE.into(), 0, 0, &subheader, |to| {
+            for (kind, value) in attributes {
+                to.bytes(*kind, value);
+            }
+        });
+        let bytes = writer.finish().unwrap();
+        read_route(&Messages(&bytes).next().unwrap()?)
+    }
+
+    #[test]
+    fn a_route_has_a_device_and_perhaps_a_source() {
+        let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
+        assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((Kind::Unicast, 7, None)));
+        let v4 = (libc::RTA_PREFSRC, &[10, 77, 0, 2][..]);
+        assert_eq!(
+            answer(libc::RTN_LOCAL, &[v4, device]),
+            Ok((Kind::Local, 7, Some([10, 77, 0, 2].into())))
+        );
+        for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
+            assert_eq!(answer(kind, &[device]), Ok((Kind::NotUnicast, 7, None)));
+        }
+        let v6 = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        assert_eq!(
+            answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &v6)]),
+            Ok((Kind::Unicast, 7, Some(v6.into())))
+        );
+    }
+
+    #[test]
+    fn an_answer_without_them_is_malformed() {
+        assert_eq!(answer(libc::RTN_UNICAST, &[]), Err(Malformed));
+        assert_eq!(answer(libc::RTN_UNICAST, &[(libc::RTA_OIF, &[7, 0])]), Err(Malformed));
+        let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
+        assert_eq!(
+            answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &[10])]),
+            Err(Malformed)
+        );
+    }
+
+    /// What the kernel says of `ip link add wg0 type wireguard`, without most attributes, and of lo.
+    #[test]
+    fn a_device_may_have_a_kind() {
+        let read = |attributes: &[(u16, &[u8])]| {
+            let mut writer = Writer::with_capacity(64);
+            writer.any_message(libc::RTM_NEWLINK.into(), 0, 0, &[0; IFINFOMSG], |to| {
+                for (kind, value) in attributes {
+                    to.bytes(*kind, value);
+                }
+            });
+            let bytes = writer.finish().unwrap();
+            read_device(&Messages(&bytes).next().unwrap()?)
+        };
+        let info = b"\x0e\0\x01\0wireguard\0\0\0";
+        let wireguard = read(&[(libc::IFLA_IFNAME, b"wg0\0"), (libc::IFLA_LINKINFO, info)]);
+        let device = |name: &str, kind: &str| Device {
+            index: 0,
+            name: Name::from(name),
+            kind: kind.into(),
+            is_up: false,
+        };
+        assert_eq!(wireguard, Ok(device("wg0", "wireguard")));
+        assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(device("lo", "")));
+        assert_eq!(read(&[]), Err(Malformed));
+    }
+
+    proptest! {
+        #![proptest_config(random(256))]
+
+        #[test]
+        fn no_bytes_make_it_panic(payload: Vec<u8>) {
+            let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
+            let _ = (read_route(&message), read_device(&message));
+        }
+    }
+}

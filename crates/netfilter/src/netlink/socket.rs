@@ -1,0 +1,402 @@
+//! The socket to nfnetlink: sends a batch or a request, and receives the kernel's answer.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::{mem, thread};
+
+use mnl::{Bus, mnl_sys};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use thiserror::Error;
+
+use super::batch::FinishedBatch;
+use super::message::{Attributes, Header, Malformed, Message, Messages, Writer, string, u32_at};
+use super::uapi::NLMSGERR_ATTR_MSG;
+
+/// Room for any datagram of a dump: the kernel makes them at most 32 KiB long (netlink_recvmsg() and netlink_dump() in
+/// net/netlink/af_netlink.c).
+const ANSWER: usize = 32 * 1024;
+
+/// An answer of more datagrams than this is received by a thread of its own, so that the kernel makes a datagram while another
+/// one is read. It hands on as many at once: waking the thread that reads them takes microseconds.
+const FEW: usize = 8;
+
+/// A netlink socket in the network namespace of the thread that opened it.
+pub struct Socket {
+    socket: MnlSocket,
+    /// The buffer for answers to requests; made with the first one.
+    answer: RefCell<Vec<u8>>,
+}
+
+/// libmnl's socket. The crate mnl would open it without SOCK_CLOEXEC, so that every program that an embedding program
+/// starts meanwhile would inherit it.
+struct MnlSocket(NonNull<mnl_sys::mnl_socket>);
+
+impl MnlSocket {
+    fn open(bus: Bus) -> Result<Self, Errno> {
+        // SAFETY: the call takes numbers only.
+        let socket = unsafe { mnl_sys::mnl_socket_open2(bus as libc::c_int, libc::SOCK_CLOEXEC) };
+        NonNull::new(socket).map(Self).ok_or_else(Errno::last)
+    }
+}
+
+impl AsRawFd for MnlSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: the socket is open until it is dropped.
+        unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for MnlSocket {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open, and nothing uses it after this. An error, which it frees the socket on as well,
+        // would be about closing alone.
+        unsafe { mnl_sys::mnl_socket_close(self.0.as_ptr()) };
+    }
+}
+
+/// Why a batch was not committed, or may not have been.
+#[derive(Debug, Clone)]
+pub enum CommitError {
+    /// The batch could not be sent: nothing has changed.
+    NotSent(Errno),
+    /// The batch was sent, but the kernel's answer could not be received: the batch may be committed or not.
+    Unanswered(Errno),
+    /// The batch was sent, but the kernel's answer makes no sense: the batch may be committed or not.
+    Malformed(Malformed),
+    /// The ruleset is not at the generation that the batch is for.
+    OtherGeneration,
+    /// The kernel refused the batch as a whole: no privilege, no nf_tables, or the commit itself failed.
+    Refused(Errno, String),
+    /// These messages are bad; there is at least one.
+    Messages(Vec<Failure>),
+}
+
+impl CommitError {
+    /// What of the error is about these messages, counted from 0; none if others alone are bad.
+    pub fn among(&self, messages: Range<usize>) -> Option<Self> {
+        let Self::Messages(failures) = self else {
+            return Some(self.clone());
+        };
+        let is_among = |failure: &&Failure| {
+            let number = usize::try_from(failure.sequence).ok();
+            number.is_some_and(|number| messages.contains(&number.wrapping_sub(1)))
+        };
+        let failures: Vec<_> = failures.iter().filter(is_among).cloned().collect();
+        (!failures.is_empty()).then_some(Self::Messages(failures))
+    }
+}
+
+/// Why something could not be read.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The kernel refused, or didn't answer.
+    #[error("{0}")]
+    Socket(#[from] Errno),
+    /// The kernel's answer makes no sense.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Another program changed the rules during a dump, which may lack some and have others twice (`NLM_F_DUMP_INTR`).
+    #[error("the rules changed while they were read")]
+    Interrupted,
+}
+
+/// One bad message of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The message's number, from 1.
+    pub sequence: u32,
+    /// What is wrong with it.
+    pub errno: Errno,
+    /// The kernel's explanation (its extended acknowledgement); often empty.
+    pub text: String,
+}
+
+impl Socket {
+    /// Opens a socket. It isn't bound to an address: the kernel does that when the first message is sent.
+    pub fn open() -> Result<Self, Errno> {
+        Self::open_bus(Bus::Netfilter)
+    }
+
+    /// Opens a socket to another part of the kernel.
+    pub(super) fn open_bus(bus: Bus) -> Result<Self, Errno> {
+        let socket = MnlSocket::open(bus)?;
+        // Asks for errors without a copy of the message that caused them, but with the kernel's explanation. Kernels
+        // that are too old for these options (before 4.12) answer in the old form.
+        for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
+            let on: libc::c_int = 1;
+            // SAFETY: the socket is open, and the option's value is an int that outlives the call.
+            unsafe {
+                mnl_sys::mnl_socket_setsockopt(
+                    socket.0.as_ptr(),
+                    option,
+                    (&raw const on).cast_mut().cast(),
+                    size_of_val(&on) as u32,
+                )
+            };
+        }
+        Ok(Self {
+            socket,
+            answer: RefCell::default(),
+        })
+    }
+
+    /// Sends a batch whose last message asks for an acknowledgement, and receives the outcome.
+    ///
+    /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and
+    /// the acknowledgement last. So if the first answer is the acknowledgement, the batch is committed.
+    pub fn send_batch(&self, batch: &FinishedBatch) -> Result<(), CommitError> {
+        self.send(&batch.0).map_err(CommitError::NotSent)?;
+        let mut failures = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let answer = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => buffer.get(..length).unwrap_or_default(),
+                // There were more errors than the socket's buffer can hold; those that fit follow.
+                Err(Errno::ENOBUFS) => continue,
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) if !failures.is_empty() => return Err(CommitError::Messages(failures)),
+                Err(errno) => return Err(CommitError::Unanswered(errno)),
+            };
+            for message in Messages(answer) {
+                let (sequence, errno, text) = message
+                    .and_then(|message| verdict(&message))
+                    .map_err(CommitError::Malformed)?;
+                match (sequence, errno) {
+                    (_, None) if failures.is_empty() => return Ok(()),
+                    (_, None) => return Err(CommitError::Messages(failures)),
+                    (0, Some(Errno::ERESTART)) => return Err(CommitError::OtherGeneration),
+                    (0, Some(errno)) => return Err(CommitError::Refused(errno, text)),
+                    (sequence, Some(errno)) => failures.push(Failure { sequence, errno, text }),
+                }
+            }
+        }
+    }
+
+    /// Sends all bytes in one datagram. If it doesn't fit into the send buffer (`EMSGSIZE`), the buffer is enlarged as
+    /// far as the process's privileges allow, and the datagram is sent again.
+    fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let send = || send(self.socket.as_raw_fd(), bytes, MsgFlags::empty());
+        match send() {
+            Err(Errno::EMSGSIZE) => {
+                // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
+                self.grow_send_buffer(bytes.len() + 32);
+                send()
+            }
+            result => result,
+        }
+        .map(drop)
+    }
+
+    fn grow_send_buffer(&self, bytes: usize) {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
+        // the buffer large enough, sendmsg fails.
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
+            // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
+            let result = unsafe {
+                libc::setsockopt(
+                    self.socket.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    option,
+                    (&raw const bytes).cast(),
+                    size_of_val(&bytes) as u32,
+                )
+            };
+            if result == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sends a request, and passes each message of the answer to `read`. A request that could not be written is
+    /// answered as the kernel answers one that is too long.
+    pub(super) fn request(
+        &self,
+        request: Writer,
+        read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        self.send(&request.finish().map_err(|_| Errno::EMSGSIZE)?)?;
+        let mut interrupted = false;
+        // Reads a datagram; returns whether the answer ends with it.
+        let mut ends = |datagram: &[u8]| -> Result<bool, ReadError> {
+            for message in Messages(datagram) {
+                let message = message?;
+                interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
+                match i32::from(message.kind) {
+                    // The rest of an interrupted dump is still received, so that it isn't taken for the next answer.
+                    libc::NLMSG_DONE if interrupted => return Err(ReadError::Interrupted),
+                    libc::NLMSG_DONE => return Ok(true),
+                    libc::NLMSG_ERROR => {
+                        let (_, errno, _) = verdict(&message)?;
+                        return errno.map_or(Ok(true), |errno| Err(errno.into()));
+                    }
+                    _ => read(&message)?,
+                }
+            }
+            Ok(false)
+        };
+        let socket = self.socket.as_raw_fd();
+        let mut answer = self.answer.borrow_mut();
+        if answer.is_empty() {
+            // Memory that is new is zero: unlike `resize`, this touches none of it, and answers are mostly short.
+            *answer = vec![0; ANSWER];
+        }
+        for _ in 0..FEW {
+            if ends(receive(socket, &mut answer)?)? {
+                return Ok(());
+            }
+        }
+        receive_ahead(socket, &mut answer, &mut ends)
+    }
+}
+
+/// Receives the next datagram of an answer, which the kernel makes now.
+fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
+    loop {
+        match recv(socket, buffer, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EINTR) => {}
+            length => return Ok(buffer.get(..length?).unwrap_or_default()),
+        }
+    }
+}
+
+/// Receives the rest of a long answer in a thread of its own, so that the kernel makes the next datagrams while one is read.
+/// Without another thread, it receives them one by one.
+fn receive_ahead(
+    socket: RawFd,
+    buffer: &mut [u8],
+    ends: &mut dyn FnMut(&[u8]) -> Result<bool, ReadError>,
+) -> Result<(), ReadError> {
+    // What was received, and buffers that were read.
+    let buffers = Mutex::new((Vec::new(), Vec::new()));
+    let has_more = Condvar::new();
+    let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
+    let receiver = || {
+        let mut some = Vec::new();
+        // It ends where there is nothing left to receive.
+        loop {
+            let mut buffer = lock().1.pop().unwrap_or_else(|| vec![0; ANSWER]);
+            let length = receive(socket, &mut buffer).map(<[u8]>::len);
+            let is_last = length.is_err();
+            some.push((buffer, length));
+            if is_last || some.len() == FEW {
+                lock().0.append(&mut some);
+                has_more.notify_one();
+            }
+            if is_last {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        if thread::Builder::new().spawn_scoped(scope, receiver).is_err() {
+            while !ends(receive(socket, buffer)?)? {}
+            return Ok(());
+        }
+        loop {
+            let some = has_more.wait_while(lock(), |(received, _)| received.is_empty());
+            let some = mem::take(&mut some.unwrap_or_else(PoisonError::into_inner).0);
+            for (buffer, length) in some {
+                if ends(buffer.get(..length?).unwrap_or_default())? {
+                    return Ok(());
+                }
+                lock().1.push(buffer);
+            }
+        }
+    })
+}
+
+/// Whoever answers requests: the kernel or, in tests, what it once answered.
+pub(crate) trait Ask {
+    /// Sends a request, to which `write` adds the attributes, and passes each message of the answer to `read`.
+    fn ask(
+        &self,
+        request: Header,
+        write: impl FnOnce(&mut Writer),
+        read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError>;
+}
+
+impl Ask for Socket {
+    fn ask(
+        &self,
+        request: Header,
+        write: impl FnOnce(&mut Writer),
+        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        let mut writer = Writer::with_capacity(128);
+        writer.message(request, write);
+        self.request(writer, &mut read)
+    }
+}
+
+/// The content of an `NLMSG_ERROR` message: which message it answers, the error (none for an acknowledgement), and the
+/// kernel's explanation.
+pub(crate) fn verdict(message: &Message<'_>) -> Result<(u32, Option<Errno>, String), Malformed> {
+    if i32::from(message.kind) != libc::NLMSG_ERROR {
+        return Err(Malformed);
+    }
+    let code = u32_at(message.payload, 0)? as i32;
+    // The error code is followed by the header of the message that it answers (20 bytes together) and, with
+    // NETLINK_EXT_ACK, by attributes.
+    let text = Attributes(message.payload.get(20..).unwrap_or_default())
+        .find(NLMSGERR_ATTR_MSG)
+        .ok()
+        .flatten()
+        .and_then(|text| string(text).ok())
+        .unwrap_or_default();
+    let errno = (code != 0).then(|| Errno::from_raw(code.saturating_neg()));
+    Ok((message.sequence, errno, String::from_utf8_lossy(text).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+    use super::*;
+    use crate::netlink::message::recorded;
+
+    /// What Linux 6.18 answered to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and
+    /// NETLINK_EXT_ACK.
+    #[test]
+    fn answers_are_read_as_the_kernel_gives_them() {
+        for (answer, sequence, errno) in [
+            // To NFT_MSG_NEWTABLE with NLM_F_ACK.
+            (
+                "24000000020000010100000022140000000000001c000000000a05040100000000000000",
+                1,
+                None,
+            ),
+            // To NFT_MSG_NEWCHAIN in a table that isn't there. An attribute says which (NLMSGERR_ATTR_OFFS), not a
+            // text.
+            (
+                "2c000000020000030100000022140000feffffff28000000030a010401000000000000000800020014000000",
+                1,
+                Some(Errno::ENOENT),
+            ),
+            // To a batch for generation 1, when the ruleset was at another: no message is named.
+            (
+                "24000000020000010000000022140000abffffff1c000000100001000000000000000000",
+                0,
+                Some(Errno::ERESTART),
+            ),
+        ] {
+            let bytes = recorded(answer);
+            let message = Messages(&bytes).next().unwrap().unwrap();
+            assert_eq!(verdict(&message), Ok((sequence, errno, String::new())));
+        }
+    }
+
+    #[test]
+    fn no_program_that_is_started_inherits_it() {
+        let socket = Socket::open().unwrap();
+        // SAFETY: the descriptor is open as long as the socket is.
+        let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket.socket.as_raw_fd()) };
+        let flags = FdFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFD).unwrap());
+        assert!(flags.contains(FdFlag::FD_CLOEXEC));
+    }
+}

@@ -1,0 +1,215 @@
+//! Reads and replaces legacy tables by ip_tables' socket options. It is in this module because it needs `unsafe`.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use packets::rules::Family;
+
+use super::message::{put, u32_at};
+
+/// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`: `struct ipt_getinfo`.
+const GET_INFO: libc::c_int = 64;
+/// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`: `struct ipt_get_entries`.
+const GET_ENTRIES: libc::c_int = 65;
+/// `IPT_SO_SET_REPLACE` and `IP6T_SO_SET_REPLACE`: `struct ipt_replace`.
+const SET_REPLACE: libc::c_int = 64;
+/// `IPT_SO_SET_ADD_COUNTERS` and `IP6T_SO_SET_ADD_COUNTERS`: `struct xt_counters_info`.
+const SET_ADD_COUNTERS: libc::c_int = 65;
+/// `IPT_SO_GET_REVISION_MATCH`; that of a target is the next: `struct xt_get_revision`.
+const GET_REVISION_MATCH: libc::c_int = 66;
+/// `IP6T_SO_GET_REVISION_MATCH`; that of a target is the next.
+const GET_REVISION_MATCH_V6: libc::c_int = 68;
+/// `XT_EXTENSION_MAXNAMELEN`: `struct xt_get_revision` is an extension's name and a byte, the revision.
+const EXTENSION_NAME: usize = 29;
+/// `XT_TABLE_MAXNAMELEN`: both structures begin with the table's name.
+const NAME: usize = 32;
+/// `struct ipt_getinfo`: name, valid hooks, 5 entry points, 5 underflows, number of entries, their size.
+const INFO: usize = NAME + 4 + 20 + 20 + 4 + 4;
+/// Where the entries begin in `struct ipt_get_entries`: after the name and the size, aligned to 8 bytes. So do the
+/// counters in `struct xt_counters_info`, after the name and their number.
+const ENTRIES: usize = NAME + 8;
+/// `struct xt_counters`: packets and bytes.
+const COUNTERS: usize = 16;
+
+/// A legacy table as the kernel holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entries {
+    /// For each base chain: the number of its hook, and the offsets of its first rule and its policy in the entries.
+    pub base_chains: Vec<(usize, usize, usize)>,
+    /// How many entries there are.
+    pub count: u32,
+    /// The `struct ipt_entry`s, or `ip6t_entry`s, one after another.
+    pub bytes: Vec<u8>,
+}
+
+/// Tries again for as long as the table was changed between the two calls that a try makes (EAGAIN), but not for ever.
+fn try_again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    const TRIES: usize = 100;
+    let mut results = (0..TRIES).map(|_| call());
+    results
+        .find(|result| !matches!(result, Err(Errno::EAGAIN)))
+        .unwrap_or(Err(Errno::EAGAIN))
+}
+
+/// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
+pub fn entries(family: Family, table: &str) -> Result<Entries, Errno> {
+    let (socket, level) = open(family)?;
+    // The entries must be requested with the table's size.
+    try_again(|| {
+        let mut info = vec![0; INFO];
+        get(&socket, level, table, GET_INFO, &mut info)?;
+        let field = |offset| u32_at(&info, offset).map_err(|_| Errno::EINVAL);
+        let (hooks, count, size) = (field(NAME)?, field(INFO - 8)?, field(INFO - 4)?);
+        let mut base_chains = Vec::new();
+        for hook in (0..5).filter(|hook| hooks & 1 << hook != 0) {
+            let (first, policy) = (field(NAME + 4 + 4 * hook)?, field(NAME + 24 + 4 * hook)?);
+            base_chains.push((hook, first as usize, policy as usize));
+        }
+        let mut entries = vec![0; ENTRIES + size as usize];
+        put(&mut entries, NAME, &size.to_ne_bytes());
+        get(&socket, level, table, GET_ENTRIES, &mut entries)?;
+        Ok(Entries {
+            base_chains,
+            count,
+            bytes: entries.split_off(ENTRIES),
+        })
+    })
+}
+
+/// Replaces everything that a table holds, in one step. The counters begin at 0.
+pub fn replace(family: Family, table: &str, entries: &Entries) -> Result<(), Errno> {
+    let (socket, level) = open(family)?;
+    // The number of counters that are handed back must be that of the entries that are replaced.
+    try_again(|| {
+        let mut info = vec![0; INFO];
+        get(&socket, level, table, GET_INFO, &mut info)?;
+        let old = u32_at(&info, INFO - 8).map_err(|_| Errno::EINVAL)?;
+        let mut old_counters = vec![0u8; COUNTERS * old as usize];
+        let mut places = [[0u32; 5]; 2];
+        let mut hooks = 0u32;
+        for &(hook, first, policy) in &entries.base_chains {
+            let [firsts, policies] = &mut places;
+            if let (Some(slot), Some(policy_slot)) = (firsts.get_mut(hook), policies.get_mut(hook)) {
+                (*slot, *policy_slot) = (first as u32, policy as u32);
+                hooks |= 1 << hook;
+            }
+        }
+        // struct ipt_replace: name, valid hooks, number of entries, their size, 5 entry points, 5 underflows, number of
+        // counters, where to write those, entries.
+        let mut structure = vec![0; NAME];
+        let numbers = [hooks, entries.count, entries.bytes.len() as u32];
+        for number in numbers.iter().chain(places.as_flattened()).chain([&old]) {
+            structure.extend(number.to_ne_bytes());
+        }
+        structure.extend(old_counters.as_mut_ptr().expose_provenance().to_ne_bytes());
+        structure.extend(&entries.bytes);
+        name(&mut structure, table);
+        let result = set(&socket, level, SET_REPLACE, &structure);
+        drop(old_counters);
+        result
+    })
+}
+
+/// Adds packets and bytes to the counters of a table's entries, in their order.
+pub fn add_counters(family: Family, table: &str, counters: &[[u8; COUNTERS]]) -> Result<(), Errno> {
+    let (socket, level) = open(family)?;
+    let mut structure = vec![0; ENTRIES];
+    put(&mut structure, NAME, &(counters.len() as u32).to_ne_bytes());
+    structure.extend(counters.as_flattened());
+    name(&mut structure, table);
+    set(&socket, level, SET_ADD_COUNTERS, &structure)
+}
+
+/// Asks for a revision of an xt match or target, as iptables does. The kernel loads the module that it is in, and
+/// answers when that is done (`do_ipt_get_ctl` in net/ipv4/netfilter/ip_tables.c). `ENOENT`: it has none.
+pub fn load(family: Family, name: &str, revision: u8, is_target: bool) -> Result<(), Errno> {
+    let (socket, level) = open(family)?;
+    let option = match family {
+        Family::V4 => GET_REVISION_MATCH,
+        Family::V6 => GET_REVISION_MATCH_V6,
+    } + libc::c_int::from(is_target);
+    let mut structure = [0; EXTENSION_NAME + 1];
+    structure[EXTENSION_NAME] = revision;
+    get(&socket, level, name, option, &mut structure)
+}
+
+/// Whether this kernel has sockets of the family; without them, it has no legacy tables of it.
+pub fn has_sockets(family: Family) -> bool {
+    family != Family::V6 || has_ipv6()
+}
+
+/// Whether this kernel has IPv6 sockets: without them (CONFIG_IPV6, or booted with `ipv6.disable=1`), it has no IPv6
+/// traffic either.
+pub fn has_ipv6() -> bool {
+    static HAS_IPV6: OnceLock<bool> = OnceLock::new();
+    // It is the same in every network namespace, so the kernel is asked once.
+    *HAS_IPV6.get_or_init(|| {
+        // Asked for a protocol that there can't be, a kernel with IPv6 says EINVAL before it makes a socket
+        // (inet6_create in net/ipv6/af_inet6.c), and so sooner than it could make and close one. With SOCK_CLOEXEC,
+        // musl would then ask again without it.
+        // SAFETY: the call takes numbers only.
+        let socket = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM, -1) };
+        socket >= 0 || Errno::last() != Errno::EAFNOSUPPORT
+    })
+}
+
+/// A socket of the family, of whatever type, and the level of its options.
+fn open(family: Family) -> Result<(OwnedFd, libc::c_int), Errno> {
+    let (level, address) = match family {
+        Family::V4 => (libc::SOL_IP, AddressFamily::Inet),
+        Family::V6 => (libc::SOL_IPV6, AddressFamily::Inet6),
+    };
+    let socket = socket(address, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    Ok((socket, level))
+}
+
+/// Writes a table's name to the front of a structure.
+fn name(structure: &mut [u8], table: &str) {
+    // The kernel's names are shorter than NAME, with their NUL.
+    put(
+        structure,
+        0,
+        table.as_bytes().get(..NAME - 1).unwrap_or(table.as_bytes()),
+    );
+}
+
+fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the socket is open; the kernel reads no more than the structure's length, and writes only the old
+    // counters of SET_REPLACE, to the address in it: `replace` has allocated as many as it says there, and keeps them
+    // until after this call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            structure.as_ptr().cast(),
+            structure.len() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// Gets one of ip_tables' socket options; the structure begins with the table's name.
+fn get(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    table: &str,
+    option: libc::c_int,
+    structure: &mut [u8],
+) -> Result<(), Errno> {
+    name(structure, table);
+    let mut length = structure.len() as libc::socklen_t;
+    // SAFETY: the socket is open; the kernel writes at most `length` bytes, which is how many there are.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            structure.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result).map(drop)
+}

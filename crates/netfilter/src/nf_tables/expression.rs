@@ -1,0 +1,510 @@
+//! nf_tables expressions, the pieces that a rule is made of. Each is one line of `nft --debug=netlink list ruleset`, and
+//! described once, for writing and for reading.
+
+use packets::rules::Field;
+
+use super::header::{META_FIELDS, place};
+use super::uapi::*;
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
+
+/// The register that every expression of proxy-init's loads into and compares.
+pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;
+
+/// Makes [`Expression`] of lines that say an expression's name and, for each of its parts, the type and the attribute that
+/// has it. Expressions of one name are told apart by the attributes that they have.
+macro_rules! expressions {
+    ($($(#[$doc:meta])* $variant:ident $name:literal { $($part:ident: $type:ty = $attribute:ident),+ $(,)? })+) => {
+        /// One expression. What it holds of a message is borrowed from it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Expression<'a> {
+            $($(#[$doc])* $variant { $($part: $type),+ },)+
+            /// Another one, by its name.
+            Other(&'a [u8]),
+        }
+
+        impl<'a> Expression<'a> {
+            /// Adds it to a rule's list of expressions.
+            pub(crate) fn write(&self, list: &mut Writer) {
+                if self.is_only_read() {
+                    return list.refuse(format!("{self:?}"));
+                }
+                let mut add = |name: &str, data: &dyn Fn(&mut Writer)| {
+                    list.nest(NFTA_LIST_ELEM, |element| {
+                        element.string(NFTA_EXPR_NAME, name);
+                        element.nest(NFTA_EXPR_DATA, data);
+                    });
+                };
+                match *self {
+                    $(Self::$variant { $($part),+ } => add($name, &|data| {
+                        $($part.write(data, $attribute);)+
+                    }),)+
+                    // Made by reading alone.
+                    Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
+                }
+            }
+
+            /// Reads one element of a rule's list. One whose attributes aren't understood is another one.
+            pub(crate) fn read(element: Attributes<'a>) -> Result<Self, Malformed> {
+                let name = string(element.get(NFTA_EXPR_NAME)?)?;
+                let data = Attributes(element.find(NFTA_EXPR_DATA)?.unwrap_or_default());
+                $(if name == $name.as_bytes()
+                    && let ($(Some($part),)+) = ($(<$type>::read(data, $attribute)?,)+)
+                {
+                    return Ok(Self::$variant { $($part),+ });
+                })+
+                Ok(Self::Other(name))
+            }
+        }
+    };
+}
+
+expressions! {
+    /// `[ counter pkts PACKETS bytes BYTES ]`
+    Counter "counter" { bytes: u64 = NFTA_COUNTER_BYTES, packets: u64 = NFTA_COUNTER_PACKETS }
+    /// `[ meta load KEY => reg REGISTER ]`; the key is one of `NFT_META_*`.
+    Meta "meta" { key: i32 = NFTA_META_KEY, register: u32 = NFTA_META_DREG }
+    /// `[ meta set KEY with reg REGISTER ]`
+    SetMeta "meta" { key: i32 = NFTA_META_KEY, register: u32 = NFTA_META_SREG }
+    /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
+    Compare "cmp" {
+        register: u32 = NFTA_CMP_SREG,
+        operation: i32 = NFTA_CMP_OP,
+        value: Data<'a> = NFTA_CMP_DATA,
+    }
+    /// `[ payload load LENGTH b @ BASE header + OFFSET => reg REGISTER ]`
+    Payload "payload" {
+        register: u32 = NFTA_PAYLOAD_DREG,
+        base: i32 = NFTA_PAYLOAD_BASE,
+        offset: u32 = NFTA_PAYLOAD_OFFSET,
+        length: u32 = NFTA_PAYLOAD_LEN,
+    }
+    /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
+    SetPayload "payload" {
+        base: i32 = NFTA_PAYLOAD_BASE,
+        offset: u32 = NFTA_PAYLOAD_OFFSET,
+        length: u32 = NFTA_PAYLOAD_LEN,
+    }
+    /// `[ immediate reg REGISTER VALUE ]`
+    Value "immediate" { register: u32 = NFTA_IMMEDIATE_DREG, value: Data<'a> = NFTA_IMMEDIATE_DATA }
+    /// `[ immediate reg 0 VERDICT ]`
+    Decide "immediate" { register: u32 = NFTA_IMMEDIATE_DREG, verdict: Verdict<'a> = NFTA_IMMEDIATE_DATA }
+    /// `[ match name NAME rev REVISION ]`: an xt match, through nft_compat.
+    Match "match" {
+        name: Text<'a> = NFTA_XT_NAME,
+        revision: u32 = NFTA_XT_REV,
+        info: Bytes<'a> = NFTA_XT_INFO,
+    }
+    /// `[ target name NAME rev REVISION ]`: an xt target, through nft_compat.
+    Target "target" {
+        name: Text<'a> = NFTA_XT_NAME,
+        revision: u32 = NFTA_XT_REV,
+        info: Bytes<'a> = NFTA_XT_INFO,
+    }
+    /// `[ bitwise reg TO = ( reg FROM & MASK ) ^ XOR ]`
+    Mask "bitwise" {
+        from: u32 = NFTA_BITWISE_SREG,
+        to: u32 = NFTA_BITWISE_DREG,
+        length: u32 = NFTA_BITWISE_LEN,
+        mask: Data<'a> = NFTA_BITWISE_MASK,
+        xor: Data<'a> = NFTA_BITWISE_XOR,
+    }
+    /// `[ lookup reg REGISTER set SET ]`; of a map, with the register that its value goes to. One of the flags is
+    /// `NFT_LOOKUP_F_INV`.
+    Lookup "lookup" {
+        set: Text<'a> = NFTA_LOOKUP_SET,
+        register: u32 = NFTA_LOOKUP_SREG,
+        to: Option<u32> = NFTA_LOOKUP_DREG,
+        flags: Option<u32> = NFTA_LOOKUP_FLAGS,
+    }
+    /// `[ redir proto_min reg FIRST proto_max reg LAST ]`
+    Redirect "redir" {
+        first: Option<u32> = NFTA_REDIR_REG_PROTO_MIN,
+        last: Option<u32> = NFTA_REDIR_REG_PROTO_MAX,
+        flags: Option<u32> = NFTA_REDIR_FLAGS,
+    }
+    /// `[ range OPERATION reg REGISTER FIRST LAST ]`; the operation is one of `NFT_RANGE_*`.
+    Range "range" {
+        register: u32 = NFTA_RANGE_SREG,
+        operation: i32 = NFTA_RANGE_OP,
+        first: Data<'a> = NFTA_RANGE_FROM_DATA,
+        last: Data<'a> = NFTA_RANGE_TO_DATA,
+    }
+    /// `[ byteorder reg TO = hton(reg FROM) ]`, and others; the operation is one of `NFT_BYTEORDER_*`, for so many numbers
+    /// of a size as fit into a length.
+    ByteOrder "byteorder" {
+        from: u32 = NFTA_BYTEORDER_SREG,
+        to: u32 = NFTA_BYTEORDER_DREG,
+        operation: i32 = NFTA_BYTEORDER_OP,
+        length: u32 = NFTA_BYTEORDER_LEN,
+        size: u32 = NFTA_BYTEORDER_SIZE,
+    }
+    /// `[ ct load KEY => reg REGISTER , dir DIRECTION ]`; the key is one of `NFT_CT_*`. An address or a port has a
+    /// direction: that of the packets that have it (`enum ip_conntrack_dir`).
+    Conntrack "ct" {
+        register: u32 = NFTA_CT_DREG,
+        key: i32 = NFTA_CT_KEY,
+        direction: Option<u8> = NFTA_CT_DIRECTION,
+    }
+    /// `[ ct set KEY with reg REGISTER , dir DIRECTION ]`; a zone may be for one direction only.
+    SetConntrack "ct" {
+        register: u32 = NFTA_CT_SREG,
+        key: i32 = NFTA_CT_KEY,
+        direction: Option<u8> = NFTA_CT_DIRECTION,
+    }
+    /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat` (`NFT_NAT_*`): each with the first and the last. The
+    /// family is one of `NFPROTO_*`, as libc has them; of other packets it does nothing.
+    Nat "nat" {
+        kind: i32 = NFTA_NAT_TYPE,
+        family: i32 = NFTA_NAT_FAMILY,
+        first_address: Option<u32> = NFTA_NAT_REG_ADDR_MIN,
+        last_address: Option<u32> = NFTA_NAT_REG_ADDR_MAX,
+        first_port: Option<u32> = NFTA_NAT_REG_PROTO_MIN,
+        last_port: Option<u32> = NFTA_NAT_REG_PROTO_MAX,
+    }
+    /// `[ exthdr write … ]`: changes an option of TCP's, if that is the operation.
+    SetOption "exthdr" { register: u32 = NFTA_EXTHDR_SREG, operation: u32 = NFTA_EXTHDR_OP }
+    /// `[ objref type 1 name … ]`: type 1 is a counter that has a name.
+    SetObject "objref" { kind: u32 = NFTA_OBJREF_IMM_TYPE }
+}
+
+/// A part of an expression, which one attribute has. Reading it is none where the attribute isn't there and has to be.
+trait Part<'a>: Copy {
+    fn write(self, to: &mut Writer, attribute: u16);
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed>;
+}
+
+impl Part<'_> for u32 {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.be32(attribute, self);
+    }
+
+    fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        data.find(attribute)?.map(be32).transpose()
+    }
+}
+
+/// A number of one of the kernel's enumerations, as libc has them.
+impl Part<'_> for i32 {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.be32(attribute, self as u32);
+    }
+
+    fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        Ok(u32::read(data, attribute)?.map(|number| number as i32))
+    }
+}
+
+/// A count, which the kernel takes for 0 where it isn't given.
+impl Part<'_> for u64 {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        if self != 0 {
+            to.be64(attribute, self);
+        }
+    }
+
+    fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        data.find(attribute)?.map_or(Ok(0), be64).map(Some)
+    }
+}
+
+impl Part<'_> for u8 {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.bytes(attribute, &[self]);
+    }
+
+    fn read(data: Attributes<'_>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        Ok(data.find(attribute)?.and_then(|bytes| bytes.first().copied()))
+    }
+}
+
+/// What need not be there.
+impl<'a, T: Part<'a>> Part<'a> for Option<T> {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        if let Some(part) = self {
+            part.write(to, attribute);
+        }
+    }
+
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        T::read(data, attribute).map(Some)
+    }
+}
+
+/// A C string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Part<'a> for Text<'a> {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.string(attribute, self.0);
+    }
+
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        data.find(attribute)?.map(|text| string(text).map(Self)).transpose()
+    }
+}
+
+/// The structure of an xt match or target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Part<'a> for Bytes<'a> {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.bytes(attribute, self.0);
+    }
+
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        Ok(data.find(attribute)?.map(Self))
+    }
+}
+
+/// What a register holds, or is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Data<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Part<'a> for Data<'a> {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        to.nest(attribute, |data| data.bytes(NFTA_DATA_VALUE, self.0));
+    }
+
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        let data = Attributes(data.find(attribute)?.unwrap_or_default());
+        Ok(data.find(NFTA_DATA_VALUE)?.map(Self))
+    }
+}
+
+/// What a rule decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict<'a> {
+    /// `NF_ACCEPT`
+    Accept,
+    /// `NF_DROP`
+    Drop,
+    /// `NFT_CONTINUE`
+    Continue,
+    /// `NFT_RETURN`
+    Return,
+    /// `NFT_JUMP`
+    Jump(&'a [u8]),
+    /// `NFT_GOTO`
+    Goto(&'a [u8]),
+    /// Another one (`NF_QUEUE`).
+    Other(i32),
+}
+
+impl<'a> Part<'a> for Verdict<'a> {
+    fn write(self, to: &mut Writer, attribute: u16) {
+        let (code, chain) = match self {
+            Verdict::Accept => (libc::NF_ACCEPT, None),
+            Verdict::Drop => (libc::NF_DROP, None),
+            Verdict::Continue => (libc::NFT_CONTINUE, None),
+            Verdict::Return => (libc::NFT_RETURN, None),
+            Verdict::Jump(chain) => (libc::NFT_JUMP, Some(chain)),
+            Verdict::Goto(chain) => (libc::NFT_GOTO, Some(chain)),
+            Verdict::Other(code) => (code, None),
+        };
+        to.nest(attribute, |data| {
+            data.nest(NFTA_DATA_VERDICT, |data| {
+                code.write(data, NFTA_VERDICT_CODE);
+                chain.map(Text).write(data, NFTA_VERDICT_CHAIN);
+            });
+        });
+    }
+
+    fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed> {
+        let data = Attributes(data.find(attribute)?.unwrap_or_default());
+        let Some(verdict) = data.find(NFTA_DATA_VERDICT)?.map(Attributes) else {
+            return Ok(None);
+        };
+        let chain = || string(verdict.get(NFTA_VERDICT_CHAIN)?);
+        Ok(Some(match be32(verdict.get(NFTA_VERDICT_CODE)?)? as i32 {
+            libc::NF_ACCEPT => Self::Accept,
+            libc::NF_DROP => Self::Drop,
+            libc::NFT_CONTINUE => Self::Continue,
+            libc::NFT_RETURN => Self::Return,
+            libc::NFT_JUMP => Self::Jump(chain()?),
+            libc::NFT_GOTO => Self::Goto(chain()?),
+            code => Self::Other(code),
+        }))
+    }
+}
+
+impl<'a> Verdict<'a> {
+    /// Reads the verdict of an element of a map; none if what the map has for it is no verdict.
+    pub(crate) fn of_element(element: Attributes<'a>) -> Result<Option<Self>, Malformed> {
+        Self::read(element, NFTA_SET_ELEM_DATA)
+    }
+}
+
+impl<'a> Expression<'a> {
+    /// Whether it has more parts than those that are described, which are all that reading asks for.
+    fn is_only_read(&self) -> bool {
+        matches!(
+            self,
+            Self::Nat { .. } | Self::SetPayload { .. } | Self::SetOption { .. } | Self::SetObject { .. }
+        )
+    }
+
+    /// Loads a field; none if no expression that is written here does.
+    pub(crate) fn load(field: Field) -> Option<Self> {
+        let register = REGISTER;
+        if let Some((_, key)) = META_FIELDS.into_iter().find(|(known, _)| *known == field) {
+            return Some(Self::Meta { key, register });
+        }
+        let (base, offset, length) = place(field)?;
+        Some(Self::Payload {
+            register,
+            base,
+            offset,
+            length,
+        })
+    }
+
+    /// `[ cmp eq reg 1 VALUE ]`, or with another operation.
+    pub(crate) fn compare(operation: i32, value: &'a [u8]) -> Self {
+        Self::Compare {
+            operation,
+            register: REGISTER,
+            value: Data(value),
+        }
+    }
+
+    /// `[ immediate reg 0 VERDICT ]`
+    pub(crate) fn decide(verdict: Verdict<'a>) -> Self {
+        let register = libc::NFT_REG_VERDICT as u32;
+        Self::Decide { register, verdict }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let (name, revision, info) = (Text(b"multiport"), 1, Bytes(&[1, 2, 3, 4, 5, 6, 7, 8]));
+        let (base, offset, length) = (1, 12, 4);
+        for expression in [
+            Expression::Meta { key: 7, register: 1 },
+            Expression::Payload {
+                base,
+                offset,
+                length,
+                register: 1,
+            },
+            Expression::SetMeta { key: 3, register: 1 },
+            Expression::Conntrack {
+                key: 0,
+                register: 1,
+                direction: None,
+            },
+            Expression::Conntrack {
+                key: libc::NFT_CT_SRC,
+                register: 1,
+                direction: Some(1),
+            },
+            Expression::SetConntrack {
+                key: libc::NFT_CT_ZONE,
+                register: 1,
+                direction: None,
+            },
+            Expression::SetConntrack {
+                key: libc::NFT_CT_ZONE,
+                register: 1,
+                direction: Some(1),
+            },
+            Expression::compare(libc::NFT_CMP_EQ, &[6]),
+            Expression::Range {
+                register: 9,
+                operation: libc::NFT_RANGE_NEQ,
+                first: Data(&[0, 80]),
+                last: Data(&[0, 90]),
+            },
+            Expression::Mask {
+                from: 1,
+                to: 2,
+                length: 2,
+                mask: Data(&[255, 0]),
+                xor: Data(&[0, 0]),
+            },
+            Expression::ByteOrder {
+                from: 1,
+                to: 1,
+                operation: libc::NFT_BYTEORDER_HTON,
+                length: 4,
+                size: 4,
+            },
+            Expression::Lookup {
+                register: 1,
+                set: Text(b"ports"),
+                to: Some(0),
+                flags: Some(libc::NFT_LOOKUP_F_INV as u32),
+            },
+            Expression::Lookup {
+                register: 1,
+                set: Text(b"\xff"),
+                to: None,
+                flags: None,
+            },
+            Expression::Value {
+                register: 1,
+                value: Data(&[16, 47]),
+            },
+            Expression::decide(Verdict::Accept),
+            Expression::decide(Verdict::Drop),
+            Expression::decide(Verdict::Continue),
+            Expression::decide(Verdict::Return),
+            Expression::decide(Verdict::Jump(b"CHAIN")),
+            Expression::decide(Verdict::Goto(b"CHAIN")),
+            Expression::Redirect {
+                first: Some(1),
+                last: Some(2),
+                flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
+            },
+            Expression::Redirect {
+                first: None,
+                last: None,
+                flags: None,
+            },
+            Expression::Counter { packets: 0, bytes: 0 },
+            Expression::Counter { packets: 1, bytes: 60 },
+            Expression::Match { name, revision, info },
+            Expression::Target { name, revision, info },
+        ] {
+            let mut writer = Writer::with_capacity(64);
+            expression.write(&mut writer);
+            let bytes = writer.finish().unwrap();
+            let (_, element) = Attributes(&bytes).next().unwrap().unwrap();
+            assert_eq!(Expression::read(Attributes(element)), Ok(expression));
+        }
+    }
+
+    #[test]
+    fn what_is_only_read_is_not_written() {
+        let (base, offset, length) = (1, 12, 4);
+        for expression in [
+            Expression::SetPayload { base, offset, length },
+            Expression::SetOption {
+                register: 1,
+                operation: 1,
+            },
+            Expression::SetObject { kind: 1 },
+            Expression::Nat {
+                kind: libc::NFT_NAT_DNAT,
+                family: libc::NFPROTO_IPV4,
+                first_address: Some(1),
+                last_address: None,
+                first_port: Some(2),
+                last_port: Some(3),
+            },
+        ] {
+            let mut writer = Writer::with_capacity(64);
+            expression.write(&mut writer);
+            assert!(writer.finish().is_err(), "{expression:?}");
+        }
+        let mut writer = Writer::with_capacity(64);
+        Expression::Other(b"fib").write(&mut writer);
+        assert_eq!(writer.finish().unwrap_err().to_string(), "[fib]");
+    }
+}

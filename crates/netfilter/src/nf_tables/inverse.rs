@@ -1,0 +1,226 @@
+//! That a rule is read back as it was written, whatever it is: one that can't be written is refused, and never written as
+//! something else.
+
+use packets::rules::examples::random;
+use packets::rules::flags::{CtState, ct_state};
+use packets::rules::{
+    Action, Condition, Counters, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, interface,
+};
+use proptest::prelude::*;
+
+use super::edit::written_and_read;
+
+/// The sets of native mode's table.
+fn sets() -> Vec<Set> {
+    let set = |name: &str, bits| Set {
+        bits,
+        ..packets::rules::examples::ports(name, &[(1, 2)])
+    };
+    vec![set("ports", 16), set("v4", 32), set("v6", 128)]
+}
+
+fn field() -> impl Strategy<Value = Field> {
+    prop::sample::select(vec![
+        Field::Family,
+        Field::Protocol,
+        Field::Source(Family::V4),
+        Field::Source(Family::V6),
+        Field::Destination(Family::V4),
+        Field::Destination(Family::V6),
+        Field::SourcePort,
+        Field::DestinationPort,
+        Field::Uid,
+        Field::Gid,
+        Field::InInterface,
+        Field::OutInterface,
+        Field::State,
+        Field::Mark,
+        Field::ConnectionMark,
+        Field::TcpFlags,
+    ])
+}
+
+/// An interval of a field's numbers: among them subnets, single numbers, and all; and some that run backwards or that
+/// the field doesn't have.
+fn interval(field: Field) -> impl Strategy<Value = (u128, u128)> {
+    let largest = field.largest();
+    prop_oneof![
+        any::<u128>().prop_map(move |number| (number & largest, number & largest)),
+        prop::sample::select(vec![TCP, 80, interface(b"lo"), interface(b"0123456789abcdef"), 0, 1])
+            .prop_map(|n| (n, n)),
+        (any::<u128>(), 0..=128u32).prop_map(move |(number, bits)| {
+            let hosts = 1u128.checked_shl(bits).unwrap_or(0).wrapping_sub(1) & largest;
+            (number & largest & !hosts, (number | hosts) & largest)
+        }),
+        (any::<u128>(), any::<u128>()).prop_map(move |(first, last)| (first & largest, last & largest)),
+        any::<(u128, u128)>(),
+    ]
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    let compared = field().prop_flat_map(|field| {
+        let set = prop::sample::select(vec!["ports", "v4", "v6", "missing"]);
+        let values = prop_oneof![
+            interval(field).prop_map(Values::Interval),
+            prop::collection::vec(interval(field), 0..20).prop_map(Values::Listed),
+            set.prop_map(|name| Values::Set(Name::from(name))),
+        ];
+        let negated = prop::bool::weighted(0.2);
+        (values, negated).prop_map(move |(values, negated)| Condition::In { field, values, negated })
+    });
+    prop_oneof![
+        20 => compared,
+        1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == CtState::New) == is_new)),
+        1 => Just(Condition::Unknown("fib daddr type local".to_owned())),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let name = || {
+        prop::sample::select(vec![
+            Name::from("PROXY_INIT_OUTPUT"),
+            Name::from("a\0b"),
+            Name::from(b"\xff"),
+        ])
+    };
+    prop_oneof![
+        Just(Action::Return),
+        name().prop_map(Action::Jump),
+        any::<Option<(u16, u16)>>().prop_map(Action::Redirect),
+        any::<u16>().prop_map(|port| Action::Redirect(Some((port, port)))),
+        name().prop_map(Action::Goto),
+        prop::sample::select(vec![
+            Action::Accept,
+            Action::Drop,
+            Action::Untrack,
+            Action::Continue(None),
+            Action::Continue(Some("log".to_owned())),
+            Action::Nat(Nat::somewhere("dnat to 10.0.0.1")),
+            Action::Map(Field::DestinationPort, Name::from("ports")),
+            Action::Unknown("queue".to_owned()),
+        ]),
+    ]
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let comment = prop::option::of(prop_oneof!["[ -~]{0,140}".prop_map(Name::of), Just(Name::from("a\0b"))]);
+    let counters = any::<Option<(u64, u64)>>().prop_map(|counters| {
+        let (packets, bytes) = counters?;
+        Some(Counters { packets, bytes })
+    });
+    (prop::collection::vec(condition(), 0..4), action(), comment, counters).prop_map(
+        |(conditions, action, comment, counters)| Rule {
+            effects: Vec::new(),
+            conditions,
+            action,
+            comment,
+            counters,
+            handle: 0,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(random(4096))]
+
+    #[test]
+    fn nft_mode_writes_a_rule_as_it_is_or_refuses_it(rule in rule()) {
+        for family in Family::ALL {
+            if let Ok(read) = written_and_read(TableFamily::Ip(family), &rule, &[]) {
+                prop_assert_eq!(&read, &rule);
+            }
+        }
+    }
+
+    #[test]
+    fn native_mode_writes_a_rule_as_it_is_or_refuses_it(rule in rule()) {
+        if let Ok(read) = written_and_read(TableFamily::Inet, &rule, &sets()) {
+            prop_assert_eq!(&read, &rule);
+        }
+    }
+}
+
+/// Each part that a mode can't write is named, beside a part that it can.
+#[test]
+fn what_is_refused_is_named() {
+    let tcp = || Condition::is(Field::Protocol, TCP);
+    let not = packets::rules::examples::not;
+    let many = Values::Listed((1..=16).map(|port| (port, port)).collect());
+    for (condition, nft, native) in [
+        (not(tcp()), Some("meta l4proto != tcp"), None),
+        (Condition::is(Field::Family, 2), Some("meta nfproto ipv4"), None),
+        (
+            Condition::is(Field::DestinationPort, Values::Listed(vec![])),
+            Some("tcp dport {  }"),
+            Some("tcp dport {  }"),
+        ),
+        (
+            Condition::is(Field::DestinationPort, Values::Listed(vec![(80, 80)])),
+            None,
+            Some("tcp dport 80"),
+        ),
+        (
+            Condition::is(Field::DestinationPort, many),
+            Some("tcp dport { 1, 2"),
+            Some("tcp dport { 1, 2"),
+        ),
+        (
+            Condition::is(Field::DestinationPort, (80, 90)),
+            None,
+            Some("tcp dport 80-90"),
+        ),
+        (
+            Condition::is(Field::DestinationPort, 65_536),
+            Some("tcp dport 65536"),
+            Some("tcp dport 65536"),
+        ),
+        (
+            Condition::is(Field::Source(Family::V4), (1, 6)),
+            Some("ip saddr 0.0.0.1-0.0.0.6"),
+            Some("ip saddr 0.0.0.1-0.0.0.6"),
+        ),
+        (Condition::is(Field::Source(Family::V6), 1), Some("ip6 saddr ::1"), None),
+        (
+            Condition::is(Field::OutInterface, interface(b"0123456789abcdef")),
+            Some("oifname \"0123456789abcdef\""),
+            None,
+        ),
+        (
+            Condition::Unknown("fib daddr type local".to_owned()),
+            Some("fib daddr type local"),
+            Some("fib daddr type local"),
+        ),
+        (
+            ct_state(|state| state == CtState::New),
+            Some("ct state new"),
+            Some("ct state new"),
+        ),
+    ] {
+        let rule = packets::rules::examples::rule([tcp(), condition], Action::Return);
+        for (result, wanted) in [
+            (written_and_read(TableFamily::Ip(Family::V4), &rule, &[]), nft),
+            (written_and_read(TableFamily::Inet, &rule, &sets()), native),
+        ] {
+            match wanted {
+                None => assert_eq!(result, Ok(rule.clone())),
+                Some(words) => {
+                    let error = result.unwrap_err();
+                    assert!(error.starts_with(words), "{words}: {error}");
+                }
+            }
+        }
+    }
+    for action in [
+        Action::Accept,
+        Action::Continue(None),
+        Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
+        Action::Unknown("queue".to_owned()),
+    ] {
+        let rule = packets::rules::examples::rule([tcp()], action);
+        assert!(
+            written_and_read(TableFamily::Ip(Family::V4), &rule, &[]).is_err(),
+            "{rule:?}"
+        );
+        assert!(written_and_read(TableFamily::Inet, &rule, &sets()).is_err(), "{rule:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! A batch's messages as the answers to requests, as if the kernel had committed it: what tests read back without root.
+
+use packets::rules::Table;
+
+use crate::netlink::message::{Header, Malformed, Message, Messages, Writer};
+use crate::netlink::{Ask, FinishedBatch, Generation, ReadError};
+use crate::nf_tables::edit::{self, Edit};
+use crate::nf_tables::read::snapshot_by;
+use crate::nf_tables::uapi::*;
+
+/// The tables that a namespace holds after these edits.
+pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
+    let FinishedBatch(bytes) = edit::batch(edits, Generation::FRESH).unwrap();
+    snapshot_by(&Replay(bytes)).unwrap().tables
+}
+
+struct Replay(Vec<u8>);
+
+impl Ask for Replay {
+    fn ask(
+        &self,
+        request: Header,
+        write: impl FnOnce(&mut Writer),
+        mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), ReadError> {
+        let made = match request.message {
+            libc::NFT_MSG_GETTABLE => libc::NFT_MSG_NEWTABLE,
+            libc::NFT_MSG_GETCHAIN => libc::NFT_MSG_NEWCHAIN,
+            libc::NFT_MSG_GETSET => libc::NFT_MSG_NEWSET,
+            libc::NFT_MSG_GETSETELEM => libc::NFT_MSG_NEWSETELEM,
+            libc::NFT_MSG_GETRULE => libc::NFT_MSG_NEWRULE,
+            _ => {
+                let mut generation = Writer::with_capacity(64);
+                generation.message(request, |to| to.be32(NFTA_GEN_ID, Generation::FRESH.0 + 1));
+                let bytes = generation.finish().unwrap();
+                return Messages(&bytes).try_for_each(|message| Ok(read(&message?)?));
+            }
+        };
+        let kind = libc::NFNL_SUBSYS_NFTABLES << 8 | made;
+        // The attributes of a request, a table's and a set's name, begin a message about the set's elements.
+        let mut named = Writer::with_capacity(64);
+        write(&mut named);
+        let named = named.finish().unwrap();
+        for message in Messages(&self.0) {
+            let message = message?;
+            if i32::from(message.kind) == kind && message.payload.get(4..).unwrap_or_default().starts_with(&named) {
+                // The kernel adds how many objects a table has.
+                let mut added = Writer::with_capacity(8);
+                if made == libc::NFT_MSG_NEWTABLE {
+                    added.be32(NFTA_TABLE_USE, self.objects(&message)?);
+                }
+                let payload = [message.payload, &added.finish().unwrap()].concat();
+                let payload = payload.as_slice();
+                read(&Message { payload, ..message })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Replay {
+    /// How many chains and sets are made in the table that this message makes.
+    fn objects(&self, table: &Message<'_>) -> Result<u32, Malformed> {
+        // The table's name is the first attribute of each.
+        let name = |message: &Message<'_>| message.attributes()?.get(NFTA_TABLE_NAME).map(<[u8]>::to_vec);
+        let made = [libc::NFT_MSG_NEWCHAIN, libc::NFT_MSG_NEWSET].map(|made| libc::NFNL_SUBSYS_NFTABLES << 8 | made);
+        let mut objects = 0;
+        for message in Messages(&self.0)
+            .flatten()
+            .filter(|message| made.contains(&message.kind.into()))
+        {
+            objects += u32::from(message.family() == table.family() && name(&message)? == name(table)?);
+        }
+        Ok(objects)
+    }
+}

@@ -1,0 +1,187 @@
+//! Sets and maps: the messages that make them, and reading them.
+
+use packets::rules::nftables::datatype;
+use packets::rules::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
+
+use super::TableId;
+use super::expression::Verdict;
+use super::header;
+use super::meaning::action;
+use super::uapi::*;
+use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, string};
+use crate::netlink::{Batch, Change};
+
+/// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
+/// after it, rather than the beginning or a single number.
+pub(crate) type Element = (u128, bool);
+
+/// In milliseconds.
+const DAY: u32 = 24 * 60 * 60 * 1000;
+
+/// Makes a set; `id` is its number in the batch.
+pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
+    let (shape, (_, datatype)) = (Shape::of(set), datatype(set_field(set)));
+    table.message(batch, libc::NFT_MSG_NEWSET, Change::Add, |to| {
+        to.string(NFTA_SET_NAME, set.name.as_bytes());
+        let flags = match shape {
+            Shape::Intervals => libc::NFT_SET_INTERVAL,
+            Shape::Numbers => 0,
+            Shape::Hashed => libc::NFT_SET_TIMEOUT,
+        };
+        to.be32(NFTA_SET_FLAGS, flags as u32);
+        if shape == Shape::Hashed {
+            // How often to look for elements that have expired; without this, each second.
+            to.be32(NFTA_SET_GC_INTERVAL, DAY);
+            // A hash table has room for so many elements from the start, and for no more.
+            to.nest(NFTA_SET_DESC, |desc| {
+                desc.be32(NFTA_SET_DESC_SIZE, set_size(set) as u32)
+            });
+        }
+        to.be32(NFTA_SET_KEY_TYPE, datatype);
+        to.be32(NFTA_SET_KEY_LEN, set.bits / 8);
+        to.be32(NFTA_SET_ID, id);
+        // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
+        to.joined(NFTA_SET_USERDATA, &[&[0, 4], &2u32.to_ne_bytes()]);
+    });
+}
+
+/// Adds some elements to a set.
+pub(super) fn add_elements(batch: &mut Batch, table: TableId, set: &Set, elements: &[Element]) {
+    let bytes = set.bits / 8;
+    let add = |list: &mut Writer, &(number, end): &Element| {
+        list.nest(NFTA_LIST_ELEM, |element| {
+            if end {
+                element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
+            }
+            element.nest(NFTA_SET_ELEM_KEY, |key| {
+                match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
+                    Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
+                    None => key.refuse(format!("{number} in {bytes} bytes")),
+                }
+            });
+        });
+    };
+    table.message(batch, libc::NFT_MSG_NEWSETELEM, Change::Add, |to| {
+        to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
+        to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+            elements.iter().for_each(|element| add(list, element));
+        });
+    });
+}
+
+/// Deletes a set that no rule uses.
+pub(super) fn delete(batch: &mut Batch, table: TableId, set: &Name) {
+    table.message(batch, libc::NFT_MSG_DELSET, Change::Delete, |to| {
+        to.string(NFTA_SET_NAME, set.as_bytes());
+    });
+}
+
+/// A set's numbers as the kernel's elements. Of intervals, these are the beginning and the end of each and, as nft writes
+/// it, an end at 0 if the first interval begins later.
+pub fn elements(set: &Set) -> Vec<Element> {
+    let (intervals, max) = (set_elements(set), set_field(set).largest());
+    if Shape::of(set) != Shape::Intervals {
+        return intervals.iter().map(|&(number, _)| (number, false)).collect();
+    }
+    let mut elements = Vec::with_capacity(2 * intervals.len() + 1);
+    if intervals.first().is_some_and(|&(first, _)| first > 0) {
+        elements.push((0, true));
+    }
+    for (first, last) in intervals {
+        elements.push((first, false));
+        if last < max {
+            elements.push((last + 1, true));
+        }
+    }
+    elements
+}
+
+/// What a set's dump is read into.
+#[derive(Debug, Default)]
+pub struct Elements {
+    /// Each element's number, whether it ends an interval, and its verdict if the set is a verdict map.
+    list: Vec<(u128, bool, Option<Action>)>,
+    /// The catch-all element, if there is one, and its verdict.
+    everything_else: Option<Option<Action>>,
+    /// Something isn't understood.
+    unknown: bool,
+    /// Whether elements go after some time.
+    pub(crate) expires: bool,
+}
+
+impl Elements {
+    /// Reads one message of the dump.
+    pub(crate) fn read(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
+        let Some(list) = attributes.find(NFTA_SET_ELEM_LIST_ELEMENTS)? else {
+            return Ok(());
+        };
+        for element in Attributes(list) {
+            let element = Attributes(element?.1);
+            let flags = element.find(NFTA_SET_ELEM_FLAGS)?.map_or(Ok(0), be32)?;
+            let verdict = Verdict::of_element(element)?.map(action);
+            if flags & NFT_SET_ELEM_CATCHALL != 0 {
+                self.everything_else = Some(verdict);
+                continue;
+            }
+            self.expires |= element.find(NFTA_SET_ELEM_EXPIRATION)?.is_some();
+            // A limit or a quota, for example, decides anew for each packet whether the element matches.
+            let one = element.find(NFTA_SET_ELEM_EXPR)?.map(Ok);
+            let list = Attributes(element.find(NFTA_SET_ELEM_EXPRESSIONS)?.unwrap_or_default());
+            for expression in one.into_iter().chain(list.map(|entry| Ok(entry?.1))) {
+                let name = string(Attributes(expression?).get(NFTA_EXPR_NAME)?)?;
+                self.unknown |= !matches!(name, b"counter" | b"last");
+            }
+            if element.find(NFTA_SET_ELEM_KEY_END)?.is_some() {
+                self.unknown = true; // a range in a set whose elements have several fields
+                continue;
+            }
+            let key = Attributes(element.get(NFTA_SET_ELEM_KEY)?).get(NFTA_DATA_VALUE)?;
+            if key.len() > 16 {
+                self.unknown = true;
+                continue;
+            }
+            let number = number(key);
+            self.list
+                .push((number, flags & NFT_SET_ELEM_INTERVAL_END != 0, verdict));
+        }
+        Ok(())
+    }
+
+    /// The set's numbers and, for a verdict map, which of them get which verdict. `intervals` tells whether it is a set
+    /// of intervals; numbers go up to `max`.
+    pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
+        if self.unknown {
+            return (None, Vec::new());
+        }
+        let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
+        if !intervals {
+            let list = self.list.into_iter();
+            all.extend(list.map(|(number, _, verdict)| ((number, number), verdict)));
+        } else {
+            self.list.sort_by_key(|&(number, end, _)| (number, !end));
+            let mut begun: Option<(u128, Option<Action>)> = None;
+            for (number, end, verdict) in self.list {
+                if let Some((first, verdict)) = begun.take()
+                    && let Some(last) = number.checked_sub(1)
+                {
+                    all.push(((first, last), verdict));
+                }
+                if !end {
+                    begun = Some((number, verdict));
+                }
+            }
+            all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
+        }
+        let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
+        let mut verdicts: Vec<_> = all
+            .into_iter()
+            .filter_map(|(interval, verdict)| Some((Intervals::new([interval]), verdict?)))
+            .collect();
+        if let Some(verdict) = self.everything_else {
+            let rest = Intervals::up_to(max).without(&numbers);
+            verdicts.extend(verdict.map(|verdict| (rest, verdict)));
+            numbers = Intervals::up_to(max);
+        }
+        (Some(numbers), verdicts)
+    }
+}

@@ -1,0 +1,65 @@
+//! User data: bytes that a program attaches to a rule, a chain or a table. The kernel keeps them and doesn't interpret
+//! them.
+//!
+//! It is a list of type (1 byte), length (1 byte) and value (`struct nftnl_udata` in libnftnl). In rules, chains and
+//! tables alike, type 0 is a comment, a C string that nft shows (`NFTNL_UDATA_RULE_COMMENT`,
+//! `NFTNL_UDATA_CHAIN_COMMENT`, `NFTNL_UDATA_TABLE_COMMENT`).
+
+use packets::rules::Name;
+use packets::rules::nftables::LONGEST_COMMENT;
+
+use crate::netlink::message::{Writer, string};
+
+const COMMENT: u8 = 0;
+
+/// Adds an attribute of user data that holds a comment.
+pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
+    match u8::try_from(text.len() + 1) {
+        Ok(length) if text.len() <= LONGEST_COMMENT && !text.contains(&0) => {
+            to.joined(attribute, &[&[COMMENT, length], text, &[0]]);
+        }
+        _ => to.refuse(format!(
+            "a comment of {} bytes, of which nft reads {LONGEST_COMMENT} up to the first NUL",
+            text.len()
+        )),
+    }
+}
+
+/// The comment in user data, if there is one.
+pub(crate) fn read_comment(mut data: &[u8]) -> Option<Name> {
+    while let &[kind, length, ref rest @ ..] = data {
+        let (value, rest) = rest.split_at_checked(usize::from(length))?;
+        if kind == COMMENT {
+            return string(value).ok().map(Name::from);
+        }
+        data = rest;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::{Attributes, Unwritable};
+
+    fn written(text: &[u8]) -> Result<Vec<u8>, Unwritable> {
+        let mut writer = Writer::with_capacity(64);
+        write_comment(&mut writer, 7, text);
+        Ok(Attributes(&writer.finish()?).get(7).unwrap().to_vec())
+    }
+
+    #[test]
+    fn a_comment_is_read_back_or_refused() {
+        let longest = "x".repeat(LONGEST_COMMENT);
+        for text in ["why", "", &longest] {
+            assert_eq!(read_comment(&written(text.as_bytes()).unwrap()).unwrap(), *text);
+        }
+        for text in [format!("{longest}x"), "x".repeat(300), "wh\0y".to_owned()] {
+            assert!(written(text.as_bytes()).is_err(), "{text:?}");
+        }
+        // A comment after something else, and one that is cut off.
+        let after = [&[7, 1, 9][..], &written(b"why").unwrap()].concat();
+        assert_eq!(read_comment(&after).unwrap(), *"why");
+        assert_eq!(read_comment(&after[..6]), None);
+    }
+}

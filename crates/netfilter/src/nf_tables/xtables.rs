@@ -1,0 +1,115 @@
+//! Rules as iptables-nft writes them: nf_tables expressions, some of which are xtables' matches and targets.
+//! [`meaning::read`](super::meaning::read) is the opposite.
+
+use nix::errno::Errno;
+use packets::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
+
+use super::body::{Missing, write_rule};
+use crate::netlink::message::{Header, Writer};
+use crate::netlink::{Ask as _, ReadError, Socket};
+use crate::nf_tables::expression::{Bytes, Data, Expression, REGISTER, Text};
+use crate::nf_tables::header::{self, last_bytes};
+use crate::nf_tables::uapi::*;
+use crate::xt::{self, Extension};
+
+/// Adds the expressions of a rule of a table of this family; what they have no way to say, they refuse.
+pub(super) fn write(list: &mut Writer, family: Family, rule: &Rule) {
+    let condition = |list: &mut Writer, condition: &_| write_condition(list, family, condition);
+    write_rule(list, rule, condition, |list, ports| {
+        let info = xt::redirect(family, ports);
+        write_extension(list, Extension::Redirect, &info);
+        Some(())
+    });
+}
+
+/// What the kernel lacks for a rule of a table of this family, if anything.
+pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Missing> {
+    Extension::of(rule).find_map(|extension| missing_extension(socket, family, extension))
+}
+
+fn write_extension(list: &mut Writer, extension: Extension, info: &[u8]) {
+    let (name, revision) = (Text(extension.name().as_bytes()), extension.revision().into());
+    let info = Bytes(info);
+    match extension.is_target() {
+        true => Expression::Target { name, revision, info },
+        false => Expression::Match { name, revision, info },
+    }
+    .write(list);
+}
+
+/// Writes a condition; none if iptables has no such match, or this writes none.
+fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> Option<()> {
+    let Condition::In { field, values, negated } = condition else {
+        return None;
+    };
+    if let Some(extension) = Extension::of_match(condition) {
+        // For a single port, iptables-nft since 1.8.9 writes a payload load and a comparison instead of the match, but
+        // 1.8.7 reads that back without the port.
+        let info = xt::write_match(extension, *field, values, *negated)?;
+        write_extension(list, extension, &info);
+        return Some(());
+    }
+    let &Values::Interval((first, last)) = values else {
+        return None;
+    };
+    let length = (field.bits() / 8) as usize;
+    // The bits that count, where those are not all.
+    let mut mask = None;
+    let value = match *field {
+        _ if *negated => return None,
+        Field::Protocol if (first, last) == (TCP, TCP) => vec![libc::IPPROTO_TCP as u8],
+        Field::Source(family) | Field::Destination(family) if family == table => {
+            let net = subnet(family, (first, last))?;
+            mask = (net.prefix_len() < net.max_prefix_len()).then_some(field.largest() & !(first ^ last));
+            last_bytes(&first.to_be_bytes(), length)?.to_vec()
+        }
+        Field::InInterface | Field::OutInterface if first == last => {
+            let mut name = device(first)?;
+            // Comparing the NUL too makes it the whole name and not a prefix.
+            name.push(0);
+            Some(name).filter(|name| name.len() <= length)?
+        }
+        _ => return None,
+    };
+    Expression::load(*field)?.write(list);
+    // The whole address is loaded, masked and compared: the one form that every version of iptables-nft reads. (Since
+    // 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
+    if let Some(mask) = mask {
+        Expression::Mask {
+            from: REGISTER,
+            to: REGISTER,
+            length: length as u32,
+            mask: Data(last_bytes(&mask.to_be_bytes(), length)?),
+            xor: Data(last_bytes(&[0; 16], length)?),
+        }
+        .write(list);
+    }
+    Expression::compare(libc::NFT_CMP_EQ, &value).write(list);
+    Some(())
+}
+
+/// What the kernel lacks for this extension, if anything. It asks nft_compat, as iptables-nft does for each revision
+/// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
+fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> Option<Missing> {
+    let request = Header {
+        subsystem: NFNL_SUBSYS_NFT_COMPAT,
+        message: NFNL_MSG_COMPAT_GET,
+        flags: libc::NLM_F_ACK,
+        sequence: 0,
+        family: header::protocol(TableFamily::Ip(family)),
+    };
+    let attributes = |to: &mut Writer| {
+        to.string(NFTA_COMPAT_NAME, extension.name());
+        to.be32(NFTA_COMPAT_REV, extension.revision().into());
+        to.be32(NFTA_COMPAT_TYPE, u32::from(extension.is_target()));
+    };
+    match socket.ask(request, attributes, |_| Ok(())) {
+        Err(ReadError::Socket(Errno::EINVAL)) => Some((
+            "xt extensions in nf_tables".to_owned(),
+            "nft_compat",
+            "CONFIG_NFT_COMPAT",
+        )),
+        Err(ReadError::Socket(_)) => Some(extension.described()),
+        _ => None,
+    }
+}

@@ -1,0 +1,518 @@
+//! The xt extensions' structures as bytes, both ways: what rules carry to the kernel through nft_compat, and what
+//! legacy tables hold.
+//!
+//! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
+//! Numbers are in the machine's byte order but where a comment says otherwise.
+
+use std::net::IpAddr;
+
+use packets::rules::flags::{CtState, tracked};
+use packets::rules::xtables::MULTIPORT_REFERENCES;
+use packets::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
+
+use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
+
+/// An xt match or target that proxy-init's rules use, as the kernel finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extension {
+    /// `struct xt_multiport_v1`, linux/netfilter/xt_multiport.h
+    Multiport,
+    /// `struct xt_owner_match_info`, linux/netfilter/xt_owner.h
+    Owner,
+    /// `struct xt_tcp`, linux/netfilter/xt_tcpudp.h
+    Tcp,
+    /// `struct nf_nat_ipv4_multi_range_compat` (IPv4) and `struct nf_nat_range` (IPv6), linux/netfilter/nf_nat.h
+    Redirect,
+    /// `struct xt_comment_info`, linux/netfilter/xt_comment.h. nft mode keeps comments with the rule, without it.
+    Comment,
+}
+
+impl Extension {
+    /// Those that a rule uses. In legacy mode its comment is another.
+    pub fn of(rule: &Rule) -> impl Iterator<Item = Self> {
+        let target = matches!(rule.action, Action::Redirect(_)).then_some(Self::Redirect);
+        rule.conditions.iter().filter_map(Self::of_match).chain(target)
+    }
+
+    /// The one that a condition is written with, if it takes one.
+    pub(crate) fn of_match(condition: &Condition) -> Option<Self> {
+        match condition {
+            Condition::In {
+                field: Field::SourcePort | Field::DestinationPort,
+                values,
+                ..
+            } => Some(match values {
+                Values::Listed(_) => Self::Multiport,
+                _ => Self::Tcp,
+            }),
+            Condition::In {
+                field: Field::Uid | Field::Gid,
+                ..
+            } => Some(Self::Owner),
+            _ => None,
+        }
+    }
+
+    /// Its name, its revision, the module it is in, and the option that builds that.
+    fn facts(self) -> (&'static str, u8, &'static str, &'static str) {
+        match self {
+            Self::Multiport => ("multiport", 1, "xt_multiport", "CONFIG_NETFILTER_XT_MATCH_MULTIPORT"),
+            Self::Owner => ("owner", 1, "xt_owner", "CONFIG_NETFILTER_XT_MATCH_OWNER"),
+            Self::Tcp => ("tcp", 0, "xt_tcpudp", "CONFIG_NETFILTER_XTABLES"),
+            Self::Redirect => ("REDIRECT", 0, "xt_REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"),
+            Self::Comment => ("comment", 0, "xt_comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
+        }
+    }
+
+    /// What the kernel calls it.
+    pub fn name(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// The revision whose structure this writes.
+    pub fn revision(self) -> u8 {
+        self.facts().1
+    }
+
+    /// Whether it is a target, and not a match.
+    pub fn is_target(self) -> bool {
+        self == Self::Redirect
+    }
+
+    /// Words for it, the module it is in, and the option that builds that.
+    pub fn described(self) -> (String, &'static str, &'static str) {
+        let (name, _, module, option) = self.facts();
+        let kind = if self.is_target() { "target" } else { "match" };
+        (format!("the xt {name} {kind}"), module, option)
+    }
+}
+
+/// What reading a match comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Read {
+    /// Conditions; several where one match compares several things.
+    Conditions(Vec<Condition>),
+    /// `-m comment`, which holds for every packet.
+    Comment(Name),
+}
+
+/// Reads a match. One that isn't understood is an unknown condition by its name.
+pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malformed> {
+    let conditions = match (name, revision) {
+        (b"comment", 0) => return Ok(Read::Comment(Name::from(string(info)?))),
+        (b"multiport", 1) => read_multiport(info)?,
+        (b"owner", 1) => read_owner(info)?,
+        (b"tcp", 0) => read_tcp(info)?,
+        (b"conntrack", 3) => read_conntrack(info)?,
+        (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
+        (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
+        _ => None,
+    };
+    Ok(Read::Conditions(conditions.unwrap_or_else(|| {
+        vec![Condition::Unknown(format!("-m {} [...]", Name::from(name)))]
+    })))
+}
+
+/// What reading a target comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// It does something and decides nothing.
+    Effect(Effect),
+    /// It decides.
+    Action(Action),
+}
+
+/// Reads a target, but for the standard one, whose verdicts each table keeps in its own way.
+pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Target, Malformed> {
+    let action = match (name, revision) {
+        (b"NOTRACK", _) => return Ok(Target::Effect(Effect::Untrack)),
+        // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
+        (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
+        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark.
+        // Else replies may be in another zone, where nothing is known of the translation.
+        (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
+            Action::Unknown("CT --zone".to_owned())
+        }
+        (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
+        (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
+        // After these, evaluation goes on, and they don't change where a connection goes.
+        (
+            b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
+            | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"HL" | b"TEE",
+            _,
+        ) => return Ok(Target::Effect(Effect::Other(text(name)))),
+        (b"REDIRECT", 0) => Action::Redirect(Range::read(info, family, &Layout::of(family))?.ports),
+        (b"DNAT", 0) if family == Family::V4 => {
+            Action::Nat(Range::read(info, family, &Layout::of(family))?.destination())
+        }
+        // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
+        (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
+        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(Nat::somewhere(text(name))),
+        (b"REJECT", _) => Action::Drop,
+        _ => Action::Unknown(text(name)),
+    };
+    Ok(Target::Action(action))
+}
+
+/// A number that is made of a field's; see [`Bits`].
+fn bits(field: Field, mask: u32, xor: u32) -> Bits {
+    let (mask, xor) = (mask.into(), xor.into());
+    Bits { field, mask, xor }
+}
+
+/// `struct xt_mark_tginfo2`: the mark, and its bits that are cleared before it is turned round by that.
+fn mark(info: &[u8]) -> Result<Effect, Malformed> {
+    let (mark, cleared) = (u32_at(info, 0)?, u32_at(info, 4)?);
+    let (field, text) = (Field::Mark, format!("MARK --set-xmark {mark:#x}/{cleared:#x}"));
+    let to = Some(bits(field, !cleared, mark));
+    Ok(Effect::Mark { field, to, text })
+}
+
+/// `struct xt_connmark_tginfo1`, and the one after it, which may also shift: the connection's mark, its mask, the
+/// packet's mask, and what is done.
+fn connection_mark(revision: u32, info: &[u8]) -> Result<Effect, Malformed> {
+    let (mark, mask, packets) = (u32_at(info, 0)?, u32_at(info, 4)?, u32_at(info, 8)?);
+    let (shift, mode) = match revision {
+        1 => (0, u8_at(info, 12)?),
+        _ => (u8_at(info, 13)?, u8_at(info, 14)?),
+    };
+    // `XT_CONNMARK_SET`, `XT_CONNMARK_SAVE` and `XT_CONNMARK_RESTORE`, by `connmark_tg_shift` in
+    // net/netfilter/xt_connmark.c.
+    let (field, to, text) = match mode {
+        0 => (
+            Field::ConnectionMark,
+            Some(bits(Field::ConnectionMark, !mask, mark)),
+            format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
+        ),
+        1 => (
+            Field::ConnectionMark,
+            (mask == u32::MAX).then(|| bits(Field::Mark, packets, 0)),
+            format!("CONNMARK --save-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
+        ),
+        _ => (
+            Field::Mark,
+            (packets == u32::MAX).then(|| bits(Field::ConnectionMark, mask, 0)),
+            format!("CONNMARK --restore-mark --nfmask {packets:#x} --ctmask {mask:#x}"),
+        ),
+    };
+    let to = to.filter(|_| shift == 0);
+    Ok(Effect::Mark { field, to, text })
+}
+
+fn text(name: &[u8]) -> String {
+    Name::from(name).to_string()
+}
+
+const XT_MULTIPORT_SOURCE: u8 = 0;
+const XT_MULTIPORT_DESTINATION: u8 = 1;
+
+/// Offsets in `struct xt_multiport_v1`: flags, count, 15 ports, for each whether a range starts there, invert.
+const MULTIPORT_PORTS: usize = 2;
+const MULTIPORT_RANGE_FLAGS: usize = 32;
+const MULTIPORT_INVERT: usize = 47;
+
+/// The structure of a match on a field by this extension; none if it can't say that.
+pub(crate) fn write_match(extension: Extension, field: Field, values: &Values, negated: bool) -> Option<Vec<u8>> {
+    match (extension, values) {
+        (Extension::Multiport, Values::Listed(list)) => multiport(field, list, negated).map(Vec::from),
+        (Extension::Tcp, &Values::Interval(ports)) => tcp(field, ports, negated).map(Vec::from),
+        (Extension::Owner, &Values::Interval(ids)) => owner(field, ids, negated).map(Vec::from),
+        _ => None,
+    }
+}
+
+fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 48]> {
+    let side = match field {
+        Field::SourcePort => XT_MULTIPORT_SOURCE,
+        Field::DestinationPort => XT_MULTIPORT_DESTINATION,
+        _ => return None,
+    };
+    let mut info = [0; 48];
+    let mut slot = 0;
+    let mut reference = |port: u128, begins_range: bool| {
+        let port = u16::try_from(port).ok()?.to_ne_bytes();
+        put(&mut info, MULTIPORT_PORTS + 2 * slot, &port);
+        put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
+        slot += 1;
+        (slot <= MULTIPORT_REFERENCES).then_some(())
+    };
+    for &(first, last) in list {
+        reference(first, first != last)?;
+        if first != last {
+            reference(last, false)?;
+        }
+    }
+    put(&mut info, 0, &[side, u8::try_from(slot).ok()?]);
+    put(&mut info, MULTIPORT_INVERT, &[negated.into()]);
+    // No port at all is no match of multiport's.
+    (slot > 0).then_some(info)
+}
+
+fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let field = match u8_at(info, 0)? {
+        XT_MULTIPORT_SOURCE => Field::SourcePort,
+        XT_MULTIPORT_DESTINATION => Field::DestinationPort,
+        _ => return Ok(None), // either of them
+    };
+    let count = usize::from(u8_at(info, 1)?).min(MULTIPORT_REFERENCES);
+    let mut ranges = Vec::new();
+    let mut slot = 0;
+    while slot < count {
+        let first = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
+        if u8_at(info, MULTIPORT_RANGE_FLAGS + slot)? != 0 {
+            slot += 1;
+        }
+        if slot >= count {
+            return Err(Malformed);
+        }
+        let last = u16_at(info, MULTIPORT_PORTS + 2 * slot)?;
+        slot += 1;
+        ranges.push((first.into(), last.into()));
+    }
+    let negated = u8_at(info, MULTIPORT_INVERT)? != 0;
+    Ok(Some(vec![Condition::compare(field, Values::Listed(ranges), negated)]))
+}
+
+/// A field that a match compares with an interval: the bit for it where the structure says what is compared or inverted,
+/// the field, and where its lowest number is in the structure; its highest follows.
+type Compared = (u8, Field, usize);
+
+fn compared(fields: [Compared; 2], field: Field) -> Option<Compared> {
+    fields.into_iter().find(|(_, compared, _)| *compared == field)
+}
+
+/// In `struct xt_owner_match_info`, by `XT_OWNER_UID` and `XT_OWNER_GID`. After them: which of them count, which are
+/// inverted.
+const OWNERS: [Compared; 2] = [(1, Field::Uid, 0), (2, Field::Gid, 8)];
+const OWNER_MATCH: usize = 16;
+
+fn owner(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 24]> {
+    let (bit, _, offset) = compared(OWNERS, field)?;
+    let mut info = [0; 24];
+    put(&mut info, offset, &u32::try_from(first).ok()?.to_ne_bytes());
+    put(&mut info, offset + 4, &u32::try_from(last).ok()?.to_ne_bytes());
+    put(&mut info, OWNER_MATCH, &[bit, if negated { bit } else { 0 }]);
+    Some(info)
+}
+
+fn read_owner(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let (mut kinds, inverted) = (u8_at(info, OWNER_MATCH)?, u8_at(info, OWNER_MATCH + 1)?);
+    let mut conditions = Vec::new();
+    for (bit, field, offset) in OWNERS {
+        let ids = (u32_at(info, offset)?.into(), u32_at(info, offset + 4)?.into());
+        if kinds & bit != 0 {
+            conditions.push(Condition::compare(field, ids, inverted & bit != 0));
+            kinds &= !bit;
+        }
+    }
+    // Others ask whether there is a socket, or for supplementary groups.
+    Ok((kinds == 0).then_some(conditions))
+}
+
+/// In `struct xt_tcp`. After them: option, flags' mask, flags, what is inverted.
+const TCP_PORTS: [Compared; 2] = [(1, Field::SourcePort, 0), (2, Field::DestinationPort, 4)];
+const TCP_OPTION: usize = 8;
+const TCP_INVERT: usize = 11;
+/// What ports are compared with where there is no such condition.
+const ANY_PORT: (u16, u16) = (0, u16::MAX);
+
+fn tcp(field: Field, (first, last): (u128, u128), negated: bool) -> Option<[u8; 16]> {
+    let (bit, ..) = compared(TCP_PORTS, field)?;
+    let ports = (u16::try_from(first).ok()?, u16::try_from(last).ok()?);
+    if ports == ANY_PORT && !negated {
+        return None;
+    }
+    let mut info = [0; 16];
+    for (_, compared, offset) in TCP_PORTS {
+        let (first, last) = if compared == field { ports } else { ANY_PORT };
+        put(&mut info, offset, &first.to_ne_bytes());
+        put(&mut info, offset + 2, &last.to_ne_bytes());
+    }
+    put(&mut info, TCP_INVERT, &[if negated { bit } else { 0 }]);
+    Some(info)
+}
+
+fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let inverted = u8_at(info, TCP_INVERT)?;
+    if u8_at(info, TCP_OPTION)? != 0 {
+        return Ok(None);
+    }
+    let mut conditions = Vec::new();
+    for (bit, field, offset) in TCP_PORTS {
+        let ports = (u16_at(info, offset)?, u16_at(info, offset + 2)?);
+        let negated = inverted & bit != 0;
+        if ports != ANY_PORT || negated {
+            conditions.push(Condition::compare(field, (ports.0.into(), ports.1.into()), negated));
+        }
+    }
+    let (mask, flags) = (u8_at(info, TCP_OPTION + 1)?, u8_at(info, TCP_OPTION + 2)?);
+    if mask != 0 {
+        let negated = inverted & 4 != 0;
+        conditions.push(Condition::Masked {
+            text: format!("-m tcp{} --tcp-flags {mask:#04x} {flags:#04x}", not(negated)),
+            field: Field::TcpFlags,
+            mask: mask.into(),
+            number: flags.into(),
+            negated,
+        });
+    }
+    Ok(Some(conditions))
+}
+
+fn not(negated: bool) -> &'static str {
+    if negated { " !" } else { "" }
+}
+
+/// `struct xt_mark_mtinfo1`, and `struct xt_connmark_mtinfo1`: the mark, its bits that count, and whether it is
+/// inverted.
+fn read_mark(field: Field, info: &[u8]) -> Result<Condition, Malformed> {
+    let (mark, mask, negated) = (u32_at(info, 0)?, u32_at(info, 4)?, u8_at(info, 8)? != 0);
+    let name = if field == Field::Mark { "mark" } else { "connmark" };
+    let shown = match mask {
+        u32::MAX => format!("{mark:#x}"),
+        mask => format!("{mark:#x}/{mask:#x}"),
+    };
+    Ok(Condition::Masked {
+        text: format!("-m {name}{} --mark {shown}", not(negated)),
+        field,
+        mask: mask.into(),
+        number: mark.into(),
+        negated,
+    })
+}
+
+/// `struct xt_conntrack_mtinfo3`: what it compares, what of that is inverted, and the states; the direction is one of
+/// those that it inverts or not. Only `--ctstate` and `--ctdir` are understood.
+fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let (kinds, inverted, states) = (u16_at(info, 146)?, u16_at(info, 148)?, u16_at(info, 150)?);
+    // `XT_CONNTRACK_STATE` and `XT_CONNTRACK_DIRECTION`
+    const STATE: u16 = 1;
+    const DIRECTION: u16 = 1 << 12;
+    // The same by another name: `-m state --state`.
+    const STATE_ALIAS: u16 = 1 << 13;
+    let kinds = kinds & !STATE_ALIAS;
+    if kinds == 0 || kinds & !(STATE | DIRECTION) != 0 {
+        return Ok(None);
+    }
+    // `XT_CONNTRACK_STATE_SNAT` and the next two; the others' bits are those of [`State`].
+    const SNAT: u16 = 1 << 6;
+    const DNAT: u16 = 1 << 7;
+    const UNTRACKED: u16 = 1 << 8;
+    let mut conditions = Vec::new();
+    if kinds & STATE != 0 {
+        let negated = inverted & STATE != 0;
+        let names = [
+            (8, "NEW"),
+            (2, "ESTABLISHED"),
+            (4, "RELATED"),
+            (1, "INVALID"),
+            (SNAT, "SNAT"),
+            (DNAT, "DNAT"),
+            (UNTRACKED, "UNTRACKED"),
+        ];
+        let named = names.iter().filter(|(bit, _)| states & bit != 0);
+        let named: Vec<_> = named.map(|(_, name)| *name).collect();
+        let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
+        conditions.push(tracked(text, |tracked| {
+            let bit = match tracked.state {
+                CtState::Untracked => UNTRACKED,
+                state => state.bit() as u16,
+            };
+            let nat = |is_set, bit| if is_set && tracked.has_entry() { bit } else { 0 };
+            let all = bit | nat(tracked.has_snat, SNAT) | nat(tracked.has_dnat, DNAT);
+            (states & all != 0) != negated
+        }));
+    }
+    if kinds & DIRECTION != 0 {
+        // Inverted, it is about the reply.
+        let is_reply = inverted & DIRECTION != 0;
+        let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
+        // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
+        let passes = kinds & STATE != 0;
+        conditions.push(tracked(text, |tracked| match tracked.has_entry() {
+            true => tracked.is_reply == is_reply,
+            false => passes,
+        }));
+    }
+    Ok(Some(conditions))
+}
+
+/// Addresses are given (linux/netfilter/nf_nat.h).
+const NF_NAT_RANGE_MAP_IPS: u32 = 1;
+/// Ports are given.
+pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
+
+/// Where the fields of a family's NAT range are.
+///
+/// IPv4 (`struct nf_nat_ipv4_multi_range_compat`): how many ranges (1), then flags, two addresses, two ports in network
+/// byte order. IPv6 (`struct nf_nat_range`): flags, two addresses, two ports in network byte order.
+struct Layout {
+    size: usize,
+    flags: usize,
+    address: usize,
+    ports: usize,
+}
+
+impl Layout {
+    fn of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self {
+                size: 24,
+                flags: 4,
+                address: 8,
+                ports: 16,
+            },
+            Family::V6 => Self {
+                size: 40,
+                flags: 0,
+                address: 4,
+                ports: 36,
+            },
+        }
+    }
+}
+
+/// A redirection to these ports.
+pub fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
+    let layout = Layout::of(family);
+    let mut info = vec![0; layout.size];
+    if family == Family::V4 {
+        put(&mut info, 0, &1u32.to_ne_bytes());
+    }
+    if let Some((first, last)) = ports {
+        put(&mut info, layout.flags, &NF_NAT_RANGE_PROTO_SPECIFIED.to_ne_bytes());
+        put(&mut info, layout.ports, &first.to_be_bytes());
+        put(&mut info, layout.ports + 2, &last.to_be_bytes());
+    }
+    info
+}
+
+/// Where a NAT target sends connections.
+struct Range {
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Range {
+    fn read(info: &[u8], family: Family, layout: &Layout) -> Result<Self, Malformed> {
+        let flags = u32_at(info, layout.flags)?;
+        let length = (Field::Destination(family).bits() / 8) as usize;
+        let address = |offset: usize| address(info.get(offset..offset + length).ok_or(Malformed)?);
+        let last = layout.address + (layout.ports - layout.address) / 2;
+        let addresses = (address(layout.address)?, address(last)?);
+        let port = |offset| u16_at(info, offset).map(u16::from_be);
+        let ports = (port(layout.ports)?, port(layout.ports + 2)?);
+        Ok(Self {
+            addresses: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses),
+            ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
+        })
+    }
+
+    fn destination(self) -> Nat {
+        let (first, last) = self.addresses.unzip();
+        Nat {
+            address: first.filter(|_| first == last),
+            ..Nat::to("DNAT --to-destination", first, self.ports)
+        }
+    }
+}

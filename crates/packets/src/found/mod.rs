@@ -1,0 +1,129 @@
+//! What the kernel holds: everything in one network namespace that decides where a TCP connection goes, as plain data.
+//!
+//! The same vocabulary says what a backend would install, so that a comparison is of like with like, and [`walk`](crate::walk) takes a connection through either.
+
+mod device;
+mod line;
+mod listener;
+
+pub use self::device::Device;
+pub use self::line::Line;
+pub use self::listener::Listener;
+use crate::rules::{NAT, Subsystem, Table, TableFamily};
+
+/// Everything in a network namespace that decides where a TCP connection goes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
+    pub tables: Vec<Table>,
+    /// What could not be seen. What is missing from `tables` may be there all the same.
+    pub not_known: Vec<Unseen>,
+}
+
+/// Something that could not be seen, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unseen {
+    /// What could not be seen.
+    pub subsystem: Subsystem,
+    /// The process lacks the privilege to see it.
+    pub not_permitted: bool,
+    /// Why, for people.
+    pub reason: String,
+}
+
+impl Found {
+    /// The tables of a subsystem.
+    pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter(move |table| table.subsystem == subsystem)
+    }
+
+    /// The table of this name.
+    pub fn table(&self, subsystem: Subsystem, family: TableFamily, name: &str) -> Option<&Table> {
+        self.tables_of(subsystem)
+            .find(|table| table.family == family && table.name == *name)
+    }
+
+    /// The `ip nat` and `ip6 nat` tables of a subsystem.
+    pub fn nat_tables(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
+        self.tables_of(subsystem)
+            .filter(|table| matches!(table.family, TableFamily::Ip(_)) && table.name == *NAT)
+    }
+
+    /// How many rules these hold together, as iptables-save would print them.
+    pub fn nat_rules(&self, subsystem: Subsystem) -> usize {
+        self.nat_tables(subsystem).flat_map(Table::rules).count()
+    }
+
+    /// What could not be seen.
+    pub fn unseen_subsystems(&self) -> Vec<Subsystem> {
+        self.not_known.iter().map(|unseen| unseen.subsystem).collect()
+    }
+
+    /// Why a subsystem could not be seen; none if it could.
+    pub fn unseen(&self, subsystem: Subsystem) -> Option<&Unseen> {
+        self.not_known.iter().find(|unseen| unseen.subsystem == subsystem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{chain, ports, rule, table};
+    use crate::rules::{Action, Family, Name};
+
+    #[test]
+    fn a_table_is_found_by_all_of_its_name() {
+        let mut nat = table("ip nat", vec![chain("A", vec![]), chain("B", vec![])]);
+        nat.sets = vec![ports("a", &[]), ports("b", &[(1, 2)])];
+        assert_eq!(nat.chain(&Name::from("B")), Some(&nat.chains[1]));
+        assert_eq!(nat.chain(&Name::from("b")), None);
+        assert_eq!(nat.set(&Name::from("b")), Some(&nat.sets[1]));
+        assert_eq!(nat.set(&Name::from("B")), None);
+
+        let names = ["legacy ip nat", "ip filter", "ip6 nat", "ip nat", "inet nat"];
+        let found = Found {
+            tables: names.map(|name| table(name, vec![])).into(),
+            not_known: vec![],
+        };
+        let v4 = TableFamily::Ip(Family::V4);
+        for (subsystem, family, name, want) in [
+            (Subsystem::NfTables, v4, "nat", Some("ip nat")),
+            (Subsystem::NfTables, TableFamily::Ip(Family::V6), "nat", Some("ip6 nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "nat", Some("inet nat")),
+            (Subsystem::NfTables, TableFamily::Inet, "filter", None),
+            (Subsystem::Legacy, v4, "nat", Some("legacy ip nat")),
+            (Subsystem::Legacy, v4, "filter", None),
+        ] {
+            let got = found.table(subsystem, family, name).map(ToString::to_string);
+            assert_eq!(got.as_deref(), want);
+        }
+        assert_eq!(found.tables_of(Subsystem::NfTables).count(), 4);
+        assert_eq!(found.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    #[test]
+    fn nat_rules_are_counted_in_both_families() {
+        let rules = |count| vec![chain("A", vec![rule([], Action::Accept); count])];
+        let found = Found {
+            tables: vec![
+                table("ip nat", rules(2)),
+                table("ip6 nat", rules(3)),
+                table("ip filter", rules(1)),
+                table("inet nat", rules(1)),
+            ],
+            not_known: vec![Unseen {
+                subsystem: Subsystem::Legacy,
+                not_permitted: true,
+                reason: "EPERM".to_owned(),
+            }],
+        };
+        assert_eq!(found.nat_rules(Subsystem::NfTables), 5);
+        assert_eq!(found.nat_rules(Subsystem::Legacy), 0);
+        assert_eq!(
+            found.unseen(Subsystem::Legacy).map(|unseen| unseen.reason.as_str()),
+            Some("EPERM")
+        );
+        assert_eq!(found.unseen(Subsystem::NfTables), None);
+        assert_eq!(found.unseen_subsystems(), [Subsystem::Legacy]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What the tests are made of: tables, chains and rules in few words.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
+
+use crate::rules::family::Family;
+use crate::rules::hook::Hook;
+use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Condition, Field, Rule};
+use crate::rules::set::Set;
+use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
+
+/// A random test of so many cases. It prints its seed, which PROPTEST_RNG_SEED then takes.
+pub fn random(cases: u32) -> ProptestConfig {
+    const NAME: &str = "PROPTEST_RNG_SEED";
+    let given = std::env::var(NAME).map(|seed| seed.parse().unwrap());
+    let seed = given.unwrap_or_else(|_| RandomState::new().build_hasher().finish());
+    println!("{NAME}={seed}");
+    ProptestConfig {
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
+/// A table by the name by which people know it: `ip nat`, `inet mine`, `legacy ip6 nat`.
+pub fn table(name: &str, chains: Vec<Chain>) -> Table {
+    let mut words: Vec<&str> = name.split(' ').collect();
+    let subsystem = match words[0] {
+        "legacy" => {
+            words.remove(0);
+            Subsystem::Legacy
+        }
+        _ => Subsystem::NfTables,
+    };
+    let family = match words[0] {
+        "ip" => TableFamily::Ip(Family::V4),
+        "ip6" => TableFamily::Ip(Family::V6),
+        "inet" => TableFamily::Inet,
+        "netdev" => TableFamily::Netdev,
+        other => panic!("no family: {other}"),
+    };
+    Table {
+        chains,
+        ..Table::new(subsystem, family, Name::from(words[1]))
+    }
+}
+
+/// A regular chain.
+pub fn chain(name: &str, rules: Vec<Rule>) -> Chain {
+    Chain::new(Name::from(name), None, rules)
+}
+
+/// A base chain whose policy is accept.
+pub fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec<Rule>) -> Chain {
+    let base = Base {
+        kind,
+        hook,
+        priority,
+        policy: Policy::Accept,
+    };
+    Chain::new(Name::from(name), Some(base), rules)
+}
+
+/// A rule without a comment and a counter.
+pub fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
+    Rule::new(conditions.into(), action)
+}
+
+/// The same with a comment.
+pub fn commented(comment: &str, rule: Rule) -> Rule {
+    Rule {
+        comment: Some(Name::from(comment)),
+        ..rule
+    }
+}
+
+/// A condition that holds where this one doesn't.
+pub fn not(condition: Condition) -> Condition {
+    match condition {
+        Condition::In { field, values, negated } => Condition::In {
+            field,
+            values,
+            negated: !negated,
+        },
+        other => panic!("not negated: {other:?}"),
+    }
+}
+
+/// `tcp dport PORT`, without the condition on the protocol.
+pub fn to_port(port: u16) -> Condition {
+    Condition::is(Field::DestinationPort, u128::from(port))
+}
+
+/// A set of ports.
+pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
+    Set {
+        name: Name::from(name),
+        bits: 16,
+        elements: Some(Intervals::new(elements.iter().copied())),
+        verdicts: Vec::new(),
+        expires: false,
+    }
+}

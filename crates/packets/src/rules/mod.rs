@@ -1,0 +1,31 @@
+//! What rules are made of, as plain data: tables, chains, conditions and actions, and nft's words for them.
+//!
+//! What is wanted and what was [found](crate::found) is said in this vocabulary.
+
+mod direction;
+#[cfg(any(test, feature = "testing"))]
+pub mod examples;
+mod family;
+pub mod flags;
+mod hook;
+mod intervals;
+mod name;
+pub mod nftables;
+mod rule;
+mod set;
+mod subnet;
+mod table;
+pub mod xtables;
+
+pub use self::direction::Direction;
+pub use self::family::Family;
+pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
+pub use self::intervals::Intervals;
+pub use self::name::{Name, is_hidden};
+pub use self::rule::{
+    Action, Bits, Condition, Counters, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
+    beginning, device, interface, without_verdict,
+};
+pub use self::set::{Set, Shape, set_elements, set_field, set_size};
+pub use self::subnet::{addresses, subnet};
+pub use self::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};

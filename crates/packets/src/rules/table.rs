@@ -1,0 +1,292 @@
+//! Tables and chains.
+
+use std::fmt;
+
+use crate::rules::family::Family;
+use crate::rules::hook::{Hook, XTABLES};
+use crate::rules::intervals::Intervals;
+use crate::rules::name::Name;
+use crate::rules::rule::{Action, Rule, Values};
+use crate::rules::set::Set;
+
+/// The part of the kernel that holds a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subsystem {
+    /// nf_tables: what nft and iptables-nft show.
+    NfTables,
+    /// ip_tables and ip6_tables: what iptables-legacy shows.
+    Legacy,
+}
+
+impl fmt::Display for Subsystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Subsystem::NfTables => "nf_tables",
+            Subsystem::Legacy => "legacy",
+        })
+    }
+}
+
+/// Which packets a table sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableFamily {
+    /// Packets of one IP family: `ip` or `ip6`.
+    Ip(Family),
+    /// Packets of both IP families.
+    Inet,
+    /// A network device's packets, before IP on the way in and after it on the way out.
+    Netdev,
+}
+
+impl TableFamily {
+    /// Whether the table sees packets of this family.
+    pub fn sees(self, family: Family) -> bool {
+        match self {
+            TableFamily::Ip(own) => own == family,
+            TableFamily::Inet | TableFamily::Netdev => true,
+        }
+    }
+
+    /// For people: whose packets its tables see, as far as that is one IP family, or else its name.
+    pub fn title(self) -> String {
+        match self {
+            TableFamily::Ip(family) => family.to_string(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// As nft writes it.
+impl fmt::Display for TableFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TableFamily::Ip(family) => family.nft_name(),
+            TableFamily::Inet => "inet",
+            TableFamily::Netdev => "netdev",
+        })
+    }
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// The part of the kernel that holds it.
+    pub subsystem: Subsystem,
+    /// Which packets it sees.
+    pub family: TableFamily,
+    /// Its name.
+    pub name: Name,
+    /// It has `flags dormant`: none of its chains is hooked, so no packet enters them.
+    pub dormant: bool,
+    /// It has `flags owner`: one program owns it, and the kernel refuses changes from any other (EPERM).
+    pub owned: bool,
+    /// The comment in its user data; proxy-init marks the tables that it makes with one.
+    pub comment: Option<Name>,
+    /// How many chains, sets and other objects it holds (`NFTA_TABLE_USE`).
+    pub objects: u32,
+    /// Its chains, in the order in which they were made.
+    pub chains: Vec<Chain>,
+    /// Its sets and maps.
+    pub sets: Vec<Set>,
+}
+
+impl Table {
+    /// A table of this name with nothing in it.
+    pub fn new(subsystem: Subsystem, family: TableFamily, name: Name) -> Self {
+        Self {
+            subsystem,
+            family,
+            name,
+            dormant: false,
+            owned: false,
+            comment: None,
+            objects: 0,
+            chains: Vec::new(),
+            sets: Vec::new(),
+        }
+    }
+
+    /// Whether both are the same table: in one subsystem, of one family, and of one name.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
+    }
+
+    /// The chain of this name.
+    pub fn chain(&self, name: &Name) -> Option<&Chain> {
+        self.chains.iter().find(|chain| chain.name == *name)
+    }
+
+    /// The rules of all of its chains.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.chains.iter().flat_map(|chain| &chain.rules)
+    }
+
+    /// The set or map of this name.
+    pub fn set(&self, name: &Name) -> Option<&Set> {
+        self.sets.iter().find(|set| set.name == *name)
+    }
+
+    /// The set that a condition of a rule of this table compares with, if it does with one that is there.
+    pub fn set_of(&self, values: &Values) -> Option<&Set> {
+        match values {
+            Values::Set(name) => self.set(name),
+            Values::Interval(_) | Values::Listed(_) => None,
+        }
+    }
+
+    /// The intervals that a condition of a rule of this table compares with; none if they aren't known.
+    pub fn numbers<'a>(&'a self, values: &'a Values) -> Option<&'a [(u128, u128)]> {
+        let elements = || self.set_of(values)?.elements.as_ref().map(Intervals::as_slice);
+        values.listed().or_else(elements)
+    }
+
+    /// What a rule of this table with this action may do: what it says, or what its verdict map does.
+    pub fn outcomes<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
+        let map = match action {
+            Action::Map(_, map) => self.set(map),
+            _ => None,
+        };
+        let itself = Some(action).filter(|action| !matches!(action, Action::Map(..)));
+        let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
+        itself.into_iter().chain(verdicts.map(|(_, action)| action))
+    }
+
+    /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that
+    /// iptables-nft makes.
+    pub fn is_xtables(&self) -> bool {
+        matches!(self.family, TableFamily::Ip(_)) && XTABLES.iter().any(|(name, _)| self.name == **name)
+    }
+}
+
+/// For people: `ip nat`, `inet proxy-init`, `legacy ip nat`.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.subsystem == Subsystem::Legacy {
+            f.write_str("legacy ")?;
+        }
+        write!(f, "{} {}", self.family, self.name)
+    }
+}
+
+/// A chain with its rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Its name.
+    pub name: Name,
+    /// Where it is hooked; none for a regular chain, which runs only if a rule jumps to it.
+    pub base: Option<Base>,
+    /// The names of the devices whose packets it sees, as numbers; none: it sees those of every device.
+    pub devices: Option<Intervals>,
+    /// The comment in its user data; proxy-init marks the chains that it makes with one.
+    pub comment: Option<Name>,
+    /// Its rules, first to last.
+    pub rules: Vec<Rule>,
+}
+
+impl Chain {
+    /// A chain of this name, regular unless `base` says where it is hooked.
+    pub fn new(name: Name, base: Option<Base>, rules: Vec<Rule>) -> Self {
+        Self {
+            name,
+            base,
+            devices: None,
+            comment: None,
+            rules,
+        }
+    }
+}
+
+/// What makes a chain a base chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Base {
+    /// What it is for.
+    pub kind: Kind,
+    /// Where packets enter it.
+    pub hook: Hook,
+    /// Its place among the chains of the hook: lower priorities run earlier.
+    pub priority: i32,
+    /// What becomes of a packet that reaches the end of the chain.
+    pub policy: Policy,
+}
+
+/// What a base chain is for (`NFTA_CHAIN_TYPE`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It sees the first packet of each connection, and may change where the connection goes.
+    Nat,
+    /// It sees every packet: `filter` and `route` chains, and all legacy tables but nat.
+    Filter,
+}
+
+/// What becomes of a packet at the end of a base chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// The packet goes on to the hook's next chain.
+    Accept,
+    /// The packet is dropped.
+    Drop,
+}
+
+/// As nft writes it.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Accept => "accept",
+            Policy::Drop => "drop",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{ports, table};
+
+    #[test]
+    fn numbers_are_a_conditions_own_or_its_sets() {
+        let inferred = Set {
+            elements: None,
+            ..ports("inferred", &[])
+        };
+        let table = Table {
+            sets: vec![ports("web", &[(80, 80), (443, 443)]), inferred],
+            ..table("inet mine", vec![])
+        };
+        let of_set = |name| Values::Set(Name::from(name));
+        for (values, numbers) in [
+            (Values::from(7), Some(&[(7, 7)][..])),
+            (Values::Listed(vec![(1, 2), (4, 5)]), Some(&[(1, 2), (4, 5)])),
+            (of_set("web"), Some(&[(80, 80), (443, 443)])),
+            (of_set("inferred"), None),
+            (of_set("gone"), None),
+        ] {
+            assert_eq!(table.numbers(&values), numbers, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_called_as_nft_calls_it() {
+        for name in ["ip nat", "ip6 nat", "inet proxy-init", "netdev edge", "legacy ip nat"] {
+            assert_eq!(table(name, vec![]).to_string(), name);
+        }
+        assert_eq!(Subsystem::NfTables.to_string(), "nf_tables");
+        assert_eq!(Subsystem::Legacy.to_string(), "legacy");
+    }
+
+    #[test]
+    fn only_the_tables_that_iptables_has_are_in_its_syntax() {
+        for (name, want) in [
+            ("ip nat", true),
+            ("ip6 filter", true),
+            ("ip mangle", true),
+            ("legacy ip6 raw", true),
+            ("ip security", true),
+            ("inet nat", false),
+            ("netdev filter", false),
+            ("ip mine", false),
+            ("ip NAT", false),
+        ] {
+            assert_eq!(table(name, vec![]).is_xtables(), want, "{name}");
+        }
+    }
+}

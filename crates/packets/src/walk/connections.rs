@@ -1,0 +1,505 @@
+//! Sets of connections.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::rules::Direction;
+use crate::rules::flags::SYN;
+use crate::rules::nftables::{element, nfproto};
+use crate::rules::{Condition, Family, Field, Intervals, LOOPBACK, TCP, Table, interface};
+
+/// More intervals than this are not kept of a field; beyond this, results are over-approximated.
+const MOST_INTERVALS: usize = 64;
+
+/// A set of TCP connections, described by the packet that is on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connections {
+    /// The numbers that each field may have. A field that isn't listed doesn't exist for these packets, and no
+    /// condition on it holds: a packet from outside has no owning user, for example. Copies share them.
+    fields: Arc<[(Field, Intervals)]>,
+}
+
+/// Which of a set of connections meet a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meeting {
+    /// None of them.
+    None,
+    /// Every one of them.
+    All,
+    /// Those whose field has one of these numbers.
+    Some(Intervals),
+    /// The condition is not understood.
+    NotUnderstood,
+}
+
+impl Connections {
+    /// Every TCP connection of a family in a direction.
+    pub fn all(family: Family, direction: Direction) -> Self {
+        let any = |field: Field| (field, field.any());
+        let none = |field: Field| (field, Intervals::one(0));
+        let mut fields = vec![
+            (Field::Family, Intervals::one(nfproto(family))),
+            (Field::Protocol, Intervals::one(TCP)),
+            any(Field::Source(family)),
+            any(Field::Destination(family)),
+            any(Field::SourcePort),
+            any(Field::DestinationPort),
+            any(Field::State),
+            // The kernel gives packets that come from another namespace none, and sockets send them with none
+            // (`skb_scrub_packet` in net/core/skbuff.c; SO_MARK).
+            none(Field::Mark),
+            (Field::TcpFlags, Intervals::each(SYN)),
+        ];
+        match direction {
+            Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
+            Direction::Outbound => fields.extend([
+                none(Field::InInterface),
+                any(Field::OutInterface),
+                any(Field::Uid),
+                any(Field::Gid),
+            ]),
+        }
+        Self { fields: fields.into() }
+    }
+
+    /// The numbers that a field may have; none if it doesn't exist.
+    pub fn get(&self, field: Field) -> Option<&Intervals> {
+        let mut fields = self.fields.iter();
+        fields.find(|(known, _)| *known == field).map(|(_, numbers)| numbers)
+    }
+
+    /// The connections of this set whose field is one of these numbers.
+    #[must_use]
+    pub fn with(&self, field: Field, numbers: &Intervals) -> Self {
+        match self.get(field).map(|known| known.and(numbers)) {
+            Some(numbers) => self.replaced(field, numbers),
+            None => self.clone(),
+        }
+    }
+
+    /// The same connections, whose field has these numbers now. One that doesn't exist still doesn't.
+    #[must_use]
+    pub fn replaced(&self, field: Field, numbers: Intervals) -> Self {
+        let mut replaced = self.clone();
+        replaced.set(field, numbers);
+        replaced
+    }
+
+    /// Gives a field these numbers. One that doesn't exist still doesn't.
+    pub(super) fn set(&mut self, field: Field, numbers: Intervals) {
+        let mut fields = Arc::make_mut(&mut self.fields).iter_mut();
+        if let Some((_, known)) = fields.find(|(known, _)| *known == field) {
+            *known = numbers;
+        }
+    }
+
+    /// Whether all connections of another set with the same fields are of this one too.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        let is_in = |((field, ours), (other_field, theirs)): (&(Field, Intervals), &(Field, Intervals))| {
+            field == other_field && ours.includes(theirs)
+        };
+        self.fields.len() == other.fields.len() && self.fields.iter().zip(&*other.fields).all(is_in)
+    }
+
+    /// The same connections, which have this field, with these numbers.
+    #[must_use]
+    pub fn having(&self, field: Field, numbers: Intervals) -> Self {
+        let others = self.fields.iter().filter(|(other, _)| *other != field).cloned();
+        Self {
+            fields: others.chain([(field, numbers)]).collect(),
+        }
+    }
+
+    /// The same connections, which don't have these fields any more.
+    #[must_use]
+    pub fn lacking(&self, fields: &[Field]) -> Self {
+        let others = self.fields.iter().filter(|(field, _)| !fields.contains(field));
+        Self {
+            fields: others.cloned().collect(),
+        }
+    }
+
+    /// Which of them meet a condition of a rule of this table.
+    pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
+        meeting(condition.field().and_then(|field| self.get(field)), table, condition)
+    }
+
+    /// Whether it is plain that none of them meets a condition.
+    pub(super) fn miss(&self, condition: &Condition) -> bool {
+        misses(condition.field().and_then(|field| self.get(field)), condition)
+    }
+
+    /// The packets that go the other way.
+    #[must_use]
+    pub fn turned(&self) -> Self {
+        let fields = self.fields.iter();
+        Self {
+            fields: fields
+                .map(|(field, numbers)| (field.turned(), numbers.clone()))
+                .collect(),
+        }
+    }
+
+    /// Those whose field has one of these numbers, if there are any, and all others, if there are any. Of too many
+    /// pieces, the others are over-approximated.
+    pub fn split(&self, field: Field, numbers: &Intervals) -> (Option<Self>, Option<Self>) {
+        match self.get(field).map(|known| split(known, numbers, false)) {
+            None | Some(Meeting::None | Meeting::NotUnderstood) => (None, Some(self.clone())),
+            Some(Meeting::All) => (Some(self.clone()), None),
+            Some(Meeting::Some(held)) => (
+                Some(self.replaced(field, held.clone())),
+                Some(self.but_for(field, &held)),
+            ),
+        }
+    }
+
+    /// Those whose field has none of these numbers. Of too many pieces, they are over-approximated.
+    #[must_use]
+    pub(super) fn but_for(&self, field: Field, numbers: &Intervals) -> Self {
+        let mut others = self.clone();
+        if let Some(left) = self.get(field).map(|known| known.without(numbers)).filter(is_few) {
+            others.set(field, left);
+        }
+        others
+    }
+
+    /// Adds other connections with the same fields. Where that is more than can be told apart, it adds more than these.
+    pub fn extend(&mut self, others: &Self) {
+        for (index, (field, numbers)) in Arc::make_mut(&mut self.fields).iter_mut().enumerate() {
+            // Nearly always in the same place.
+            let there = others.fields.get(index).filter(|(known, _)| known == field);
+            if let Some(others) = there.map(|(_, others)| others).or_else(|| others.get(*field))
+                && !numbers.includes(others)
+            {
+                let all = numbers.as_slice().iter().chain(others.as_slice());
+                *numbers = Intervals::new(all.copied());
+                if let ([(first, _), .., (_, last)], false) = (numbers.as_slice(), is_few(numbers)) {
+                    *numbers = Intervals::new([(*first, *last)]);
+                }
+            }
+        }
+    }
+}
+
+impl Field {
+    /// What a field of a packet is in the answer to it.
+    pub fn turned(self) -> Self {
+        match self {
+            Field::Source(family) => Field::Destination(family),
+            Field::Destination(family) => Field::Source(family),
+            Field::SourcePort => Field::DestinationPort,
+            Field::DestinationPort => Field::SourcePort,
+            Field::InInterface => Field::OutInterface,
+            Field::OutInterface => Field::InInterface,
+            Field::Family | Field::Protocol | Field::TcpFlags | Field::Uid | Field::Gid => self,
+            Field::State | Field::Mark | Field::ConnectionMark => self,
+        }
+    }
+}
+
+/// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
+/// that RFC 6335 has for them.
+pub(super) fn client_ports() -> Intervals {
+    Intervals::new([(32768, 65535)])
+}
+
+/// The names of every device but the loopback device, as numbers.
+pub fn any_but_lo() -> Intervals {
+    Field::InInterface.any().without(&lo())
+}
+
+/// The name of the loopback device, as a number.
+pub(super) fn lo() -> Intervals {
+    Intervals::one(interface(LOOPBACK))
+}
+
+/// The numbers, one by one, if they are few.
+pub(super) fn few_numbers(numbers: &Intervals) -> Option<Vec<u128>> {
+    /// More than TCP's flags can be.
+    const MOST: u128 = 256;
+    let count = |sum: u128, (first, last): &(u128, u128)| sum.saturating_add((last - first).saturating_add(1));
+    let is_few = numbers.as_slice().iter().fold(0, count) <= MOST;
+    let each = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
+    is_few.then(|| each.collect())
+}
+
+/// Whether a field may be kept in these pieces.
+pub(super) fn is_few(numbers: &Intervals) -> bool {
+    numbers.as_slice().len() <= MOST_INTERVALS
+}
+
+/// Whether it is plain that no number which the field may have meets a condition; none if the field doesn't exist. Most
+/// rules are for other connections: that is found out without making a set.
+fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
+    let Condition::In {
+        values, negated: false, ..
+    } = condition
+    else {
+        return false;
+    };
+    known.is_none_or(|known| values.listed().is_some_and(|list| !known.meets(list)))
+}
+
+/// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
+/// at; none if the field doesn't exist.
+pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
+    match (condition, known) {
+        (Condition::Unknown(_), _) => Meeting::NotUnderstood,
+        (_, None) => Meeting::None,
+        _ if misses(known, condition) => Meeting::None,
+        (Condition::Flags { numbers, .. }, Some(known)) => {
+            split(known, &Intervals::new(numbers.iter().copied()), false)
+        }
+        (
+            Condition::Masked {
+                mask, number, negated, ..
+            },
+            Some(known),
+        ) => {
+            let Some(few) = few_numbers(known) else {
+                return Meeting::NotUnderstood;
+            };
+            let held = few.into_iter().filter(|few| few & mask == *number);
+            split(known, &Intervals::each(held), *negated)
+        }
+        (Condition::In { values, negated, .. }, Some(known)) => match values.listed() {
+            Some(list) => split(known, &Intervals::new(list.iter().copied()), *negated),
+            None => match table.set_of(values).and_then(|set| set.elements.as_ref()) {
+                Some(elements) => split(known, elements, *negated),
+                None => Meeting::NotUnderstood,
+            },
+        },
+    }
+}
+
+fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
+    // Found out without making a set.
+    if !negated && !known.is_empty() && numbers.includes(known) {
+        return Meeting::All;
+    }
+    let held = match negated {
+        false => known.and(numbers),
+        true => known.without(numbers),
+    };
+    match held.is_empty() {
+        true => Meeting::None,
+        false if held == *known => Meeting::All,
+        false => Meeting::Some(held),
+    }
+}
+
+/// What sets them apart, such as `to port 80`; or `all TCP connections`.
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// At most this many intervals are listed.
+        const MOST: usize = 8;
+        let mut separator = "";
+        for (field, intervals) in &*self.fields {
+            let (what, all_but) = match field {
+                Field::Source(_) => ("from", "from any address but"),
+                Field::Destination(_) => ("to", "to any address but"),
+                Field::SourcePort => ("from port", "from any port but"),
+                Field::DestinationPort => ("to port", "to any port but"),
+                Field::Uid => ("of user", "of any user but"),
+                Field::Gid => ("of group", "of any group but"),
+                Field::InInterface => ("in by", "in by any device but"),
+                Field::OutInterface => ("out by", "out by any device but"),
+                Field::Family | Field::Protocol | Field::State | Field::TcpFlags => continue,
+                Field::Mark | Field::ConnectionMark => continue,
+            };
+            let list = intervals.as_slice();
+            if *intervals == field.any() {
+                continue;
+            }
+            match field {
+                Field::InInterface | Field::OutInterface if *intervals == Intervals::one(0) => continue,
+                Field::SourcePort if *intervals == client_ports() => continue,
+                // Inbound connections come in by others anyway.
+                Field::InInterface if *intervals == any_but_lo() => continue,
+                _ => {}
+            }
+            // Of all but a few, those few are said.
+            let others = field.any().without(intervals);
+            let (what, list) = match others.as_slice() {
+                few if few.len() < list.len() => (all_but, few),
+                _ => (what, list),
+            };
+            let mut elements: Vec<_> = list
+                .iter()
+                .take(MOST)
+                .map(|&interval| element(*field, interval))
+                .collect();
+            if list.len() > MOST {
+                elements.push("...".to_owned());
+            }
+            write!(f, "{separator}{what} {}", elements.join(","))?;
+            separator = " ";
+        }
+        if separator.is_empty() {
+            f.write_str("all TCP connections")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::table;
+    use crate::rules::{Name, Values, interface};
+
+    #[test]
+    fn connections_say_what_sets_them_apart() {
+        let all = |direction| Connections::all(Family::V4, direction);
+        let set = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
+        let lo = Intervals::one(interface(b"lo"));
+        let ten = 0x0a00_0000;
+        let every_second: Vec<_> = (1..=9).map(|number| (number * 2, number * 2)).collect();
+        for (field, numbers, want) in [
+            (
+                Field::DestinationPort,
+                set(&[(80, 80), (8000, 8100)]),
+                "to port 80,8000-8100",
+            ),
+            (Field::SourcePort, set(&[(1, 2)]), "from port 1-2"),
+            (
+                Field::Source(Family::V4),
+                set(&[(ten, ten + 0xff_ffff)]),
+                "from 10.0.0.0/8",
+            ),
+            (
+                Field::Destination(Family::V4),
+                set(&[(ten, ten + 1), (ten + 3, ten + 4)]),
+                "to 10.0.0.0/31,10.0.0.3-10.0.0.4",
+            ),
+            (Field::Uid, set(&[(2102, 2102)]), "of user 2102"),
+            (Field::Gid, set(&[(0, 7)]), "of group 0-7"),
+            (Field::OutInterface, lo.clone(), "out by \"lo\""),
+            (Field::OutInterface, any_but_lo(), "out by any device but \"lo\""),
+            (
+                Field::DestinationPort,
+                set(&[(0, 79), (81, 65535)]),
+                "to any port but 80",
+            ),
+            (
+                Field::Source(Family::V4),
+                set(&[(0, ten - 1), (ten + (1 << 24), u32::MAX.into())]),
+                "from any address but 10.0.0.0/8",
+            ),
+            (
+                Field::DestinationPort,
+                set(&every_second[..8]),
+                "to port 2,4,6,8,10,12,14,16",
+            ),
+            (
+                Field::DestinationPort,
+                set(&every_second),
+                "to port 2,4,6,8,10,12,14,16,...",
+            ),
+            // What these connections don't have, or have anyway.
+            (Field::InInterface, set(&[(0, u128::MAX)]), "all TCP connections"),
+            (Field::Destination(Family::V6), set(&[(1, 1)]), "all TCP connections"),
+            (Field::Protocol, set(&[(6, 6)]), "all TCP connections"),
+        ] {
+            assert_eq!(all(Direction::Outbound).with(field, &numbers).to_string(), want);
+        }
+        let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
+        assert_eq!(
+            to_80.with(Field::InInterface, &lo).to_string(),
+            "to port 80 in by \"lo\""
+        );
+        let others = any_but_lo().without(&Intervals::one(interface(b"eth0")));
+        assert_eq!(
+            to_80.with(Field::InInterface, &others).to_string(),
+            "to port 80 in by any device but \"eth0\",\"lo\""
+        );
+        assert_eq!(to_80.with(Field::InInterface, &any_but_lo()).to_string(), "to port 80");
+        assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);
+        let inbound = all(Direction::Inbound);
+        assert_eq!(
+            inbound.with(Field::Uid, &Intervals::one(7)),
+            inbound,
+            "no user sends them"
+        );
+        let v6 = Connections::all(Family::V6, Direction::Inbound);
+        let from = v6.with(Field::Source(Family::V6), &Intervals::one(1));
+        assert_eq!(from.to_string(), "from ::1");
+    }
+
+    #[test]
+    fn what_plainly_misses_a_condition_doesnt_meet_it() {
+        let table = table("ip nat", vec![]);
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let to_80 = all.with(Field::DestinationPort, &Intervals::one(80));
+        let port = |values: Values, negated| Condition::In {
+            field: Field::DestinationPort,
+            values,
+            negated,
+        };
+        for (condition, misses) in [
+            (port(80.into(), false), false),
+            (port((79, 81).into(), false), false),
+            (port(81.into(), false), true),
+            (port(Values::Listed(vec![(1, 2), (80, 90)]), false), false),
+            (port(Values::Listed(vec![]), false), true),
+            // That takes a closer look.
+            (port(80.into(), true), false),
+            (port(Values::Set(Name::from("gone")), false), false),
+            (Condition::Unknown("-m recent".to_owned()), false),
+            // Nobody of this namespace sends them.
+            (Condition::is(Field::Uid, 0), true),
+        ] {
+            assert_eq!(to_80.miss(&condition), misses, "{condition:?}");
+            assert!(
+                !misses || to_80.meeting(&table, &condition) == Meeting::None,
+                "{condition:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_condition_divides_connections() {
+        let table = table("ip nat", vec![]);
+        let all = Connections::all(Family::V4, Direction::Inbound);
+        let marks = |list: &[(u128, u128)]| Intervals::new(list.iter().copied());
+        let marked = all.replaced(Field::Mark, marks(&[(0, 3)]));
+        let odd = |negated| Condition::Masked {
+            field: Field::Mark,
+            mask: 1,
+            number: 1,
+            negated,
+            text: String::new(),
+        };
+        let (even_ones, odd_ones) = (marks(&[(0, 0), (2, 2)]), marks(&[(1, 1), (3, 3)]));
+        let met = |connections: &Connections, condition| connections.meeting(&table, &condition);
+        assert_eq!(met(&marked, odd(false)), Meeting::Some(odd_ones));
+        assert_eq!(met(&marked, odd(true)), Meeting::Some(even_ones));
+        // The mark is 0 from the beginning.
+        assert_eq!(met(&all, odd(false)), Meeting::None);
+        assert_eq!(met(&all, odd(true)), Meeting::All);
+        // So many aren't looked at one by one: 256 are, 257 aren't.
+        for (last, is_few) in [(255, true), (256, false)] {
+            let many = all.replaced(Field::Mark, marks(&[(0, last)]));
+            assert_eq!(met(&many, odd(false)) != Meeting::NotUnderstood, is_few, "{last}");
+        }
+        // What doesn't exist meets nothing.
+        let none = all.lacking(&[Field::Mark]);
+        assert_eq!(
+            (met(&none, odd(false)), met(&none, odd(true))),
+            (Meeting::None, Meeting::None)
+        );
+        let to_80 = |negated| Condition::In {
+            field: Field::DestinationPort,
+            values: 80.into(),
+            negated,
+        };
+        let (those, others) = (marks(&[(80, 80)]), marks(&[(0, 79), (81, 65535)]));
+        assert_eq!(met(&all, to_80(false)), Meeting::Some(those.clone()));
+        assert_eq!(met(&all, to_80(true)), Meeting::Some(others.clone()));
+        let only = |ports| all.with(Field::DestinationPort, &ports);
+        assert_eq!(met(&only(those.clone()), to_80(false)), Meeting::All);
+        assert_eq!(met(&only(those), to_80(true)), Meeting::None);
+        assert_eq!(met(&only(others.clone()), to_80(false)), Meeting::None);
+        assert_eq!(met(&only(others), to_80(true)), Meeting::All);
+    }
+}

@@ -1,0 +1,465 @@
+//! Which base chains run when.
+
+use crate::found::Found;
+use crate::rules::{
+    Action, Base, Chain, Condition, Effect, Family, Field, Hook, Kind, Policy, Rule, Table, TableFamily, nat_priority,
+};
+
+impl Found {
+    /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
+    /// dormant tables aren't among them.
+    ///
+    /// nat chains run together, whatever their priorities, where netfilter's own NAT hook is ([`nat_priority`]): their
+    /// priorities order them among themselves (`nf_nat_register_fn` in net/netfilter/nf_nat_core.c). Of chains with
+    /// equal priorities, the one that was hooked last runs first (`nf_hook_entries_grow` in net/netfilter/core.c;
+    /// measured on Linux 6.18). When chains of different tables were hooked isn't recorded, so that between tables
+    /// their order here is that of the tables, and may be wrong: see [`Slot::ties_with`].
+    pub fn chains_at(&self, family: Family, hook: Hook) -> Vec<Slot<'_>> {
+        let mut slots: Vec<Slot<'_>> = self
+            .tables
+            .iter()
+            .rev()
+            .filter(|table| !table.dormant && table.family.sees(family))
+            .flat_map(|table| table.chains.iter().rev().map(move |chain| (table, chain)))
+            .filter_map(|(table, chain)| {
+                let base = chain.base.filter(|base| base.hook == hook)?;
+                Some(Slot { table, chain, base })
+            })
+            .collect();
+        slots.sort_by_key(Slot::order);
+        slots
+    }
+
+    /// Whether connections of this family are tracked: they are where a rule needs that, whether it is ever asked or
+    /// not (`nf_ct_netns_get` in net/netfilter/nf_conntrack_proto.c), and not for a nat chain alone.
+    pub(super) fn tracks(&self, family: Family) -> bool {
+        let tables = self
+            .tables
+            .iter()
+            .filter(|table| table.family != TableFamily::Netdev && table.family.sees(family));
+        // proxy-init's tables, whose redirects need it, are among the last.
+        let mut rules = tables.rev().flat_map(Table::rules);
+        rules.any(|rule| needs_tracking(rule, family))
+    }
+}
+
+fn needs_tracking(rule: &Rule, family: Family) -> bool {
+    let is_of_connection = |field: Field| matches!(field, Field::State | Field::ConnectionMark);
+    let is_named = |text: &str| {
+        ["[ct", "conn", "CONN", "CT", "SYNPROXY", "[synproxy", "[flow", "helper"]
+            .iter()
+            .any(|name| text.contains(name))
+    };
+    let condition = |condition: &Condition| match condition {
+        Condition::Unknown(text) => is_named(text),
+        known => known.field().is_some_and(is_of_connection),
+    };
+    let effect = |effect: &Effect| match effect {
+        Effect::Mark { field, to, .. } => is_of_connection(*field) || to.is_some_and(|to| is_of_connection(to.field)),
+        Effect::Other(text) => is_named(text),
+        Effect::Untrack => false,
+    };
+    let action = match &rule.action {
+        Action::Redirect(_) => true,
+        // It asks for that of its addresses' family.
+        Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
+        Action::Map(field, _) => is_of_connection(*field),
+        Action::Continue(Some(text)) | Action::Unknown(text) => is_named(text),
+        _ => false,
+    };
+    action || rule.conditions.iter().any(condition) || rule.effects.iter().any(effect)
+}
+
+/// A base chain in the order of its hook.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot<'a> {
+    /// Whose chain it is.
+    pub table: &'a Table,
+    /// The chain.
+    pub chain: &'a Chain,
+    /// Where it is hooked.
+    pub base: Base,
+}
+
+impl PartialEq for Slot<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.chain.name == other.chain.name && self.table.is(other.table)
+    }
+}
+
+impl Eq for Slot<'_> {}
+
+impl Slot<'_> {
+    /// What the kernel orders a hook's chains by.
+    pub fn order(&self) -> (i32, i32) {
+        match self.base.kind {
+            Kind::Nat => (nat_priority(self.base.hook), self.base.priority),
+            Kind::Filter => (self.base.priority, self.base.priority),
+        }
+    }
+
+    /// Whether it isn't known which of the two runs first.
+    pub fn ties_with(&self, other: &Self) -> bool {
+        self.order() == other.order() && !self.table.is(other.table)
+    }
+
+    /// Whether it leaves every packet alone.
+    fn is_blank(&self) -> bool {
+        self.chain.rules.is_empty() && self.base.policy == Policy::Accept
+    }
+}
+
+/// The orders in which some base chains of a hook may run that have the same place in its order.
+#[derive(Debug)]
+pub(super) struct Orders<'a> {
+    /// The orders; first that of [`Found::chains_at`].
+    pub(super) known: Vec<Vec<Slot<'a>>>,
+    /// There are too many to try, and these are only some of them.
+    pub(super) are_more: bool,
+}
+
+/// The chains of a hook, as [`Found::chains_at`] has them, by their place in its order. Those that leave every packet
+/// alone are left out.
+pub(super) fn places(mut slots: Vec<Slot<'_>>) -> Vec<Vec<Slot<'_>>> {
+    slots.retain(|slot| !slot.is_blank());
+    let places = slots.chunk_by(|one, other| one.order().0 == other.order().0);
+    places.map(<[_]>::to_vec).collect()
+}
+
+/// Divides the chains of a place where it is known which run first.
+pub(super) fn orders<'a>(place: &[Slot<'a>]) -> Vec<Orders<'a>> {
+    let (nat, filter): (Vec<Slot<'_>>, Vec<Slot<'_>>) = place.iter().partition(|slot| slot.base.kind == Kind::Nat);
+    let ties = nat.chunk_by(|one, other| one.order() == other.order());
+    let nat: Vec<Orders<'_>> = ties.map(arrangements).collect();
+    match (nat.is_empty(), filter.is_empty()) {
+        (_, true) => nat,
+        (true, false) => vec![arrangements(&filter)],
+        (false, false) => vec![mixed(nat, arrangements(&filter))],
+    }
+}
+
+/// More orders than this are not tried.
+const MOST: usize = 24;
+
+/// The orders in which chains of equal priority may run: those of one table run in the order in which they are here.
+fn arrangements<'a>(slots: &[Slot<'a>]) -> Orders<'a> {
+    fn all<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
+        if is_one_table(slots) {
+            return vec![slots.to_vec()];
+        }
+        let mut arranged = Vec::new();
+        for (index, first) in slots.iter().enumerate() {
+            if slots.iter().take(index).any(|slot| slot.table.is(first.table)) {
+                continue;
+            }
+            let mut rest = slots.to_vec();
+            rest.remove(index);
+            arranged.extend(all(&rest).into_iter().map(|order| [vec![*first], order].concat()));
+        }
+        arranged
+    }
+    /// Of more chains than this, there may be more than [`MOST`].
+    const MOST_TIED: usize = 4;
+    let are_more = slots.len() > MOST_TIED && !is_one_table(slots);
+    Orders {
+        known: match are_more {
+            false => all(slots),
+            // Each runs before each other one in one of these.
+            true => vec![slots.to_vec(), slots.iter().rev().copied().collect()],
+        },
+        are_more,
+    }
+}
+
+pub(super) fn is_one_table(slots: &[Slot<'_>]) -> bool {
+    let mut pairs = slots.iter().zip(slots.iter().skip(1));
+    pairs.all(|(one, other)| one.table.is(other.table))
+}
+
+/// The orders where a filter chain's priority is that of netfilter's NAT hook, at which all nat chains run together:
+/// when that was hooked isn't recorded either.
+fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
+    let mut are_more = filter.are_more || nat.iter().any(|orders| orders.are_more);
+    let mut blocks = vec![Vec::new()];
+    for orders in nat {
+        let longer = |block: &Vec<Slot<'a>>| {
+            let with = |order: &Vec<Slot<'a>>| [block.as_slice(), order].concat();
+            orders.known.iter().map(with).collect()
+        };
+        blocks = blocks.iter().flat_map::<Vec<_>, _>(longer).take(MOST).collect();
+    }
+    let mut known = Vec::new();
+    for order in &filter.known {
+        for place in 0..=order.len() {
+            let (before, after) = order.split_at(place);
+            known.extend(blocks.iter().map(|block| [before, block, after].concat()));
+        }
+    }
+    are_more |= known.len() > MOST || blocks.len() == MOST;
+    known.truncate(MOST);
+    Orders { known, are_more }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::examples::{base, chain, rule, table};
+    use crate::rules::{Bits, Name, Nat};
+
+    /// The chains at a hook, as `table/chain`.
+    fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
+        let found = Found {
+            tables: tables.to_vec(),
+            not_known: vec![],
+        };
+        let slots = found.chains_at(family, hook);
+        slots
+            .iter()
+            .map(|slot| format!("{}/{}", slot.table, slot.chain.name))
+            .collect()
+    }
+
+    #[test]
+    fn chains_run_by_their_priorities_and_nat_chains_together() {
+        let prerouting = |name, kind, priority| base(name, kind, Hook::Prerouting, priority, vec![]);
+        let tables = [
+            table(
+                "inet mine",
+                vec![
+                    prerouting("late", Kind::Filter, -99),
+                    // Where its priority says nothing against filter chains, but against nat chains.
+                    prerouting("nat-last", Kind::Nat, 300),
+                    prerouting("nat-first", Kind::Nat, -300),
+                    prerouting("early", Kind::Filter, -101),
+                    chain("regular", vec![]),
+                    base("out", Kind::Filter, Hook::Output, 0, vec![]),
+                ],
+            ),
+            table("ip nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+            table("ip6 nat", vec![prerouting("PREROUTING", Kind::Nat, -100)]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(
+            order(&tables, Family::V6, Hook::Prerouting),
+            [
+                "inet mine/early",
+                "inet mine/nat-first",
+                "ip6 nat/PREROUTING",
+                "inet mine/nat-last",
+                "inet mine/late",
+            ]
+        );
+        assert_eq!(order(&tables, Family::V4, Hook::Output), ["inet mine/out"]);
+        assert!(order(&tables, Family::V4, Hook::Forward).is_empty());
+        let mut tables = tables;
+        tables[0].dormant = true;
+        assert_eq!(order(&tables, Family::V4, Hook::Prerouting), ["ip nat/PREROUTING"]);
+    }
+
+    /// Source NAT has a place of its own (100), after filter chains at 0.
+    #[test]
+    fn chains_of_source_nat_run_at_100() {
+        let chains = |hook| {
+            vec![
+                base("nat", Kind::Nat, hook, -300, vec![]),
+                base("at-99", Kind::Filter, hook, 99, vec![]),
+                base("at-101", Kind::Filter, hook, 101, vec![]),
+            ]
+        };
+        for hook in [Hook::Input, Hook::Postrouting] {
+            let tables = [table("ip mine", chains(hook))];
+            let want = ["ip mine/at-99", "ip mine/nat", "ip mine/at-101"];
+            assert_eq!(order(&tables, Family::V4, hook), want, "{hook}");
+        }
+    }
+
+    #[test]
+    fn of_equal_priorities_the_later_chain_runs_first() {
+        let at_0 = |name| base(name, Kind::Filter, Hook::Output, 0, vec![]);
+        let tables = [
+            table("inet one", vec![at_0("a"), at_0("b")]),
+            table("inet two", vec![at_0("c")]),
+        ];
+        assert_eq!(
+            order(&tables, Family::V4, Hook::Output),
+            ["inet two/c", "inet one/b", "inet one/a"]
+        );
+    }
+
+    #[test]
+    fn the_order_is_unknown_only_between_tables() {
+        let output = |name, kind, priority| base(name, kind, Hook::Output, priority, vec![]);
+        let found = Found {
+            tables: vec![
+                table(
+                    "inet one",
+                    vec![
+                        output("a", Kind::Filter, 0),
+                        output("b", Kind::Filter, 0),
+                        output("nat", Kind::Nat, 0),
+                    ],
+                ),
+                table(
+                    "inet two",
+                    vec![
+                        output("c", Kind::Filter, 0),
+                        output("d", Kind::Filter, 1),
+                        output("other-nat", Kind::Nat, 0),
+                    ],
+                ),
+            ],
+            not_known: vec![],
+        };
+        let slots = found.chains_at(Family::V4, Hook::Output);
+        let ties = |one: &str, other: &str| {
+            let slot = |name: &str| slots.iter().find(|slot| slot.chain.name == *name).unwrap();
+            slot(one).ties_with(slot(other))
+        };
+        assert!(ties("a", "c") && ties("c", "b") && ties("nat", "other-nat"));
+        assert!(!ties("a", "b"), "within a table it is known");
+        assert!(!ties("a", "d"), "other priorities");
+        assert!(!ties("a", "other-nat"), "a nat chain at 0 runs at -100");
+    }
+
+    /// A table for each of these names, whose chain has this kind and priority and a rule.
+    fn tables(names: &[&str], kind: Kind, priority: i32) -> Vec<Table> {
+        let one = |name: &&str| {
+            let rules = vec![rule([], Action::Drop)];
+            table(
+                &format!("ip {name}"),
+                vec![base(name, kind, Hook::Output, priority, rules)],
+            )
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// Of the chains at output: in how many orders they may run, whether there are more, and whether each order is
+    /// another one and has each chain once.
+    fn count(tables: Vec<Table>) -> (usize, bool) {
+        let found = Found {
+            tables,
+            not_known: vec![],
+        };
+        let places = places(found.chains_at(Family::V4, Hook::Output));
+        let [place] = places.as_slice() else {
+            panic!("not one place: {places:?}");
+        };
+        let [orders] = &orders(place)[..] else {
+            panic!("not one set of orders");
+        };
+        for (index, order) in orders.known.iter().enumerate() {
+            assert_eq!(order.len(), place.len());
+            assert!(place.iter().all(|slot| order.contains(slot)));
+            assert!(!orders.known[..index].contains(order), "{index}");
+        }
+        (orders.known.len(), orders.are_more)
+    }
+
+    #[test]
+    fn every_order_is_tried_as_long_as_they_are_few() {
+        let filter = |names: &[&str]| tables(names, Kind::Filter, 0);
+        assert_eq!(count(filter(&["a"])), (1, false));
+        assert_eq!(count(filter(&["a", "b"])), (2, false));
+        assert_eq!(count(filter(&["a", "b", "c"])), (6, false));
+        assert_eq!(count(filter(&["a", "b", "c", "d"])), (24, false));
+        assert_eq!(count(filter(&["a", "b", "c", "d", "e"])), (2, true));
+        // Those of one table keep their order, however many there are.
+        let mut one = table("ip t", vec![]);
+        one.chains = filter(&["a", "b", "c", "d", "e"])
+            .into_iter()
+            .flat_map(|table| table.chains)
+            .collect();
+        assert_eq!(count(vec![one]), (1, false));
+    }
+
+    #[test]
+    fn nat_chains_run_together_before_between_or_after_filter_chains_of_their_priority() {
+        let both = |nat: &[&str], filter: &[&str]| {
+            let mut tables = [tables(nat, Kind::Nat, -100), tables(filter, Kind::Filter, -100)].concat();
+            tables.sort_by(|one, other| one.name.cmp(&other.name));
+            count(tables)
+        };
+        assert_eq!(both(&["n"], &["a"]), (2, false));
+        assert_eq!(both(&["m", "n"], &["a"]), (4, false));
+        assert_eq!(both(&["n"], &["a", "b"]), (6, false));
+        assert_eq!(both(&["l", "m", "n"], &["a"]), (12, false));
+        assert_eq!(both(&["n"], &["a", "b", "c"]), (24, false));
+        assert_eq!(both(&["m", "n"], &["a", "b", "c"]), (24, true));
+        assert_eq!(both(&["n"], &["a", "b", "c", "d"]), (24, true));
+        // Of so many nat chains, not even two orders with a filter chain's are all.
+        assert_eq!(both(&["k", "l", "m", "n", "o"], &["a"]), (4, true));
+    }
+
+    #[test]
+    fn connections_are_tracked_where_a_rule_needs_it() {
+        let tracks = |rule: Rule, name: &str, family: Family| {
+            let found = Found {
+                tables: vec![table(name, vec![chain("c", vec![rule])])],
+                not_known: vec![],
+            };
+            found.tracks(family)
+        };
+        let nat = |address: Option<&str>| {
+            Action::Nat(Nat {
+                address: address.map(|address| address.parse().unwrap()),
+                ..Nat::somewhere("dnat")
+            })
+        };
+        let effect = |effect: Effect| Rule {
+            effects: vec![effect],
+            ..rule([], Action::Accept)
+        };
+        let mark = |field, to| {
+            effect(Effect::Mark {
+                field,
+                to,
+                text: String::new(),
+            })
+        };
+        let (v4, v6) = (Family::V4, Family::V6);
+        for (rule, families) in [
+            (rule([], Action::Redirect(None)), &[v4, v6][..]),
+            (rule([], nat(None)), &[v4, v6]),
+            (rule([], nat(Some("10.0.0.1"))), &[v4]),
+            (rule([], nat(Some("::1"))), &[v6]),
+            (rule([], Action::Map(Field::State, Name::from("m"))), &[v4, v6]),
+            (rule([], Action::Map(Field::Mark, Name::from("m"))), &[]),
+            (rule([], Action::Continue(Some("synproxy".to_owned()))), &[]),
+            (rule([], Action::Continue(Some("[synproxy]".to_owned()))), &[v4, v6]),
+            (rule([], Action::Unknown("-j CT".to_owned())), &[v4, v6]),
+            (rule([], Action::Unknown("queue".to_owned())), &[]),
+            (rule([], Action::Drop), &[]),
+            (rule([Condition::is(Field::ConnectionMark, 1)], Action::Drop), &[v4, v6]),
+            (rule([Condition::is(Field::Mark, 1)], Action::Drop), &[]),
+            (
+                rule([Condition::Unknown("-m connlimit".to_owned())], Action::Drop),
+                &[v4, v6],
+            ),
+            (rule([Condition::Unknown("-m recent".to_owned())], Action::Drop), &[]),
+            (effect(Effect::Untrack), &[]),
+            (effect(Effect::Other("helper \"ftp\"".to_owned())), &[v4, v6]),
+            (effect(Effect::Other("log".to_owned())), &[]),
+            (mark(Field::ConnectionMark, None), &[v4, v6]),
+            (mark(Field::Mark, None), &[]),
+            (mark(Field::Mark, Some(Bits::all(Field::ConnectionMark))), &[v4, v6]),
+            (mark(Field::Mark, Some(Bits::all(Field::Mark))), &[]),
+        ] {
+            for family in Family::ALL {
+                let is_tracked = tracks(rule.clone(), "inet t", family);
+                assert_eq!(is_tracked, families.contains(&family), "{family}: {rule:?}");
+            }
+        }
+        let redirect = || rule([], Action::Redirect(None));
+        assert!(tracks(redirect(), "ip t", v4) && !tracks(redirect(), "ip t", v6));
+        assert!(!tracks(redirect(), "netdev t", v4), "at ingress, nothing is tracked");
+    }
+}

@@ -1,0 +1,189 @@
+//! native mode: one inet table with sets and no xtables extensions, for kernels without xtables.
+//!
+//! It needs nf_tables with NAT for the inet family (`CONFIG_NF_TABLES_INET`, nft_chain_nat, nft_redir; Linux 5.2), but
+//! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules
+//! and sets that are as they should be stay. If its chains differ too, it is deleted and made again.
+
+use netfilter::netlink::{FinishedBatch, Generation};
+use netfilter::nf_tables::TableId;
+use netfilter::nf_tables::edit::{self, Edit};
+use netfilter::nf_tables::rule::NewRule;
+use netfilter::nf_tables::set::elements;
+use packets::rules::nftables;
+use packets::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values};
+
+use super::Removed;
+use super::change::{Wanted, change};
+use crate::backend::commit::transact;
+use crate::backend::refusal::{unmapped, unwritten};
+use crate::error::{Error, ModeError};
+use crate::wanted::tables;
+use crate::wanted::{ChainName, Mode, NATIVE, Ruleset};
+
+/// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
+const ELEMENTS: usize = 1000;
+
+/// Removes the mode's rules, as [`all::remove`](super::all::remove).
+pub(super) fn remove() -> Result<Removed, Error> {
+    let any = transact(None, |tables| Ok(remove_edits(tables)));
+    let any = any.map_err(|error| error.in_mode(Mode::Native))?;
+    Ok(Removed::from(any, &[]))
+}
+
+/// The table that holds the rules.
+const TABLE: TableId = TableId {
+    family: TableFamily::Inet,
+    name: NATIVE,
+};
+
+/// An nft script that makes the same table as installing does.
+pub fn script(rulesets: &[Ruleset]) -> String {
+    nftables::script(&tables::native(rulesets))
+}
+
+/// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
+///
+/// # Errors
+/// A rule that can't be written.
+pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
+    let (wanted, mut edits) = (tables::native(rulesets), Vec::new());
+    add(&wanted, &mut edits);
+    let batch = edit::batch(&edits, Generation::FRESH);
+    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(&error).in_mode(Mode::Native))?;
+    Ok(bytes)
+}
+
+/// The edits that make the table in a namespace that holds nothing.
+pub(crate) fn fresh(wanted: &Table) -> Result<Vec<Edit<'_>>, ModeError> {
+    let mut edits = Vec::with_capacity(32);
+    add(wanted, &mut edits);
+    refuse_unmapped(&edits)?;
+    Ok(edits)
+}
+
+/// The edits that turn what the namespace holds into exactly this table; none if it holds it already.
+pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<Vec<Edit<'a>>, ModeError> {
+    let mut edits = Vec::new();
+    match held(tables) {
+        Some(held) if held.dormant && holds_others(held) => {
+            return Err(ModeError::Dormant(TABLE.to_string()));
+        }
+        Some(held) if can_change(held, wanted) => change_table(held, wanted, &mut edits),
+        held => {
+            edits.extend(held.map(|_| Edit::DeleteTable(TABLE)));
+            add(wanted, &mut edits);
+        }
+    }
+    refuse_unmapped(&edits)?;
+    Ok(edits)
+}
+
+/// Whether changing rules and sets is enough: the chains are the wanted ones, hooked where they should be, and there is
+/// nothing else in the table, such as another program's sets.
+fn can_change(held: &Table, wanted: &Table) -> bool {
+    let is_same = |chain: &Chain| held.chain(&chain.name).is_some_and(|held| held.base == chain.base);
+    let has_same_chains = held.chains.len() == wanted.chains.len() && wanted.chains.iter().all(is_same);
+    let is_plain = |set: &Set| set.elements.is_some() && set.verdicts.is_empty();
+    !held.dormant
+        && has_same_chains
+        && held.sets.iter().all(is_plain)
+        && held.objects as usize == held.chains.len() + held.sets.len()
+}
+
+/// Adds the edits that leave the table with exactly the wanted rules and sets. A set whose elements differ is made
+/// again, with the rules that use it.
+fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) {
+    let stays = |set: &Set| wanted.sets.contains(set) && held.sets.contains(set);
+    let uses_kept_sets = |rule: &Rule| {
+        rule.conditions.iter().all(|condition| match condition {
+            Condition::In {
+                values: Values::Set(name),
+                ..
+            } => wanted.set(name).is_some_and(stays),
+            _ => true,
+        })
+    };
+    let mut added = Vec::new();
+    for chain in &wanted.chains {
+        let Some(name) = ChainName::from_name(chain.name.as_bytes()) else {
+            continue; // Native mode plans no others.
+        };
+        let rules = chain.rules.iter().map(|rule| Wanted {
+            rule,
+            may_stay: uses_kept_sets(rule),
+        });
+        let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
+        let (deleted, rules) = change(
+            TABLE,
+            name.into(),
+            &wanted.sets,
+            held.unwrap_or_default(),
+            rules.collect(),
+        );
+        edits.extend(deleted);
+        added.extend(rules);
+    }
+    let gone = held.sets.iter().filter(|&set| !stays(set));
+    edits.extend(gone.map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
+    let new = wanted.sets.iter().filter(|&set| !stays(set));
+    new.zip(1..).for_each(|(set, id)| add_set(set, id, edits));
+    edits.extend(added);
+}
+
+/// The edits that remove the table.
+pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
+    held(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
+}
+
+fn held(tables: &[Table]) -> Option<&Table> {
+    tables.iter().find(|table| Mode::of(table) == Some(Mode::Native))
+}
+
+/// Whether the table has chains of another program.
+fn holds_others(table: &Table) -> bool {
+    table
+        .chains
+        .iter()
+        .any(|chain| ChainName::from_name(chain.name.as_bytes()).is_none())
+}
+
+/// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
+/// would silently mean another user.
+fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
+    let refused = edits.iter().find_map(|edit| match edit {
+        Edit::AddRule(new) => unmapped(new.rule, edit),
+        _ => None,
+    });
+    refused.map_or(Ok(()), Err)
+}
+
+fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
+    edits.push(Edit::AddTable(TABLE));
+    for (set, id) in table.sets.iter().zip(1..) {
+        add_set(set, id, edits);
+    }
+    edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain.into())));
+    for chain in &table.chains {
+        if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
+            edits.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
+        }
+    }
+}
+
+fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
+    Edit::AddRule(NewRule {
+        table: TABLE,
+        chain: chain.into(),
+        rule,
+        sets,
+        before: None,
+    })
+}
+
+/// Adds the edits that make a set, which has this number in the batch.
+fn add_set<'a>(set: &'a Set, id: u32, edits: &mut Vec<Edit<'a>>) {
+    edits.push(Edit::AddSet(TABLE, set, id));
+    let elements = elements(set);
+    let chunks = elements.chunks(ELEMENTS);
+    edits.extend(chunks.map(|chunk| Edit::AddElements(TABLE, set, chunk.to_vec())));
+}
