@@ -40,28 +40,78 @@ pub(crate) fn write_items() -> Result<()> {
 
 /// As a program that embeds the library sees it: without the command line.
 fn items() -> Result<String> {
-    let folder = shell::target("library-api");
-    cargo(&["rustdoc", "--lib", "--locked", "--no-default-features"])
-        .arg("--target-dir")
-        .arg(&folder)
-        .args(["--", "-Z", "unstable-options", "--output-format", "json"])
-        // rustdoc's JSON is not stable yet; the compiler takes its flag all the same.
-        .env("RUSTC_BOOTSTRAP", "1")
-        .run()?;
-    let json = folder.join("doc/proxy_init.json");
-    let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"])
-        .arg(json)
-        .read();
-    let advice =
-        "xtask/library-api/Cargo.toml needs the version of public-api that reads the JSON of this Rust's rustdoc";
-    let listed = listed.map_err(|error| format!("{error}\n{advice}"))?;
+    let own = items_of("proxy-init", &["--no-default-features"])?;
+    let listed = with_offered(&own, &items_of("packets", &[])?);
     match unnamed(&listed) {
         Some(line) => Err(format!("src/lib.rs doesn't offer a type that other programs get to see: {line}").into()),
         None => Ok(listed),
     }
 }
 
-/// The first line with a path that leads through a private module.
+/// The public items of a package.
+fn items_of(package: &str, features: &[&str]) -> Result<String> {
+    let folder = shell::target("library-api");
+    cargo(&["rustdoc", "--lib", "--locked", "--package", package])
+        .args(features)
+        .arg("--target-dir")
+        .arg(&folder)
+        .args(["--", "-Z", "unstable-options", "--output-format", "json"])
+        // rustdoc's JSON is not stable yet; the compiler takes its flag all the same.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .run()?;
+    let json = folder.join(format!("doc/{}.json", package.replace('-', "_")));
+    let listed = cargo(&["run", "--quiet", "--locked", "--package", "library-api", "--"])
+        .arg(json)
+        .read();
+    let advice =
+        "xtask/library-api/Cargo.toml needs the version of public-api that reads the JSON of this Rust's rustdoc";
+    Ok(listed.map_err(|error| format!("{error}\n{advice}"))?)
+}
+
+/// The library's items, with those of the types that it offers from the crate beneath, under the names that it gives them.
+fn with_offered(own: &str, beneath: &str) -> String {
+    let mut lines = Vec::new();
+    let mut types = Vec::new();
+    for line in own.lines() {
+        match line.strip_prefix("pub use proxy_init::") {
+            Some(name) => types.push(name),
+            None => lines.push(renamed(line, &types)),
+        }
+    }
+    for line in beneath.lines() {
+        let renamed = renamed(line, &types);
+        // The first type that a line names is the one that it is about.
+        let about = [renamed.find("proxy_init::"), renamed.find("packets::")];
+        if let [Some(own), other] = about
+            && other.is_none_or(|other| own < other)
+        {
+            lines.push(renamed);
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// A line with the library's names for these types of the crate beneath.
+fn renamed(line: &str, types: &[&str]) -> String {
+    let is_of_path = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == ':';
+    let mut renamed = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("packets::") {
+        let end = after.find(|character| !is_of_path(character)).unwrap_or(after.len());
+        let (path, left) = after.split_at(end);
+        let parts: Vec<&str> = path.split("::").collect();
+        let of_type = parts.iter().position(|part| part.starts_with(char::is_uppercase));
+        renamed += before;
+        renamed += &match of_type.map(|index| &parts[index..]) {
+            Some(named @ [name, ..]) if types.contains(name) => format!("proxy_init::{}", named.join("::")),
+            _ => format!("packets::{path}"),
+        };
+        rest = left;
+    }
+    renamed + rest
+}
+
+/// The first line with a path that leads through a private module, or into another crate of this project.
 fn unnamed(listed: &str) -> Option<&str> {
     const CRATE: &str = "proxy_init::";
     let modules = listed.lines().filter_map(|line| line.strip_prefix("pub mod "));
@@ -72,7 +122,10 @@ fn unnamed(listed: &str) -> Option<&str> {
             is_module(first) && !modules.contains(&first)
         })
     };
-    listed.lines().find(|line| line.split(CRATE).skip(1).any(is_private))
+    let is_hidden = |line: &&str| {
+        line.split(CRATE).skip(1).any(is_private) || line.contains("packets::") || line.contains("netfilter::")
+    };
+    listed.lines().find(is_hidden)
 }
 
 #[cfg(test)]
@@ -85,5 +138,21 @@ mod tests {
         assert_eq!(unnamed(listed), None);
         let hidden = "pub proxy_init::Install::mode: core::option::Option<proxy_init::operate::Choice>";
         assert_eq!(unnamed(&format!("{listed}\n{hidden}")), Some(hidden));
+        let beneath = "pub fn proxy_init::Mode::walk(self) -> packets::walk::step::Step";
+        assert_eq!(unnamed(&format!("{listed}\n{beneath}")), Some(beneath));
+    }
+
+    #[test]
+    fn what_is_offered_from_the_crate_beneath_is_listed() {
+        let own =
+            "pub mod proxy_init\npub use proxy_init::Family\npub fn proxy_init::f(packets::rules::family::Family, u8)";
+        let beneath = "pub mod packets\npub enum packets::rules::Family\npub packets::rules::Family::V4\n\
+                       pub packets::rules::Field::Family\nimpl core::fmt::Display for packets::rules::Family\n\
+                       pub fn packets::rules::subnet(packets::rules::Family)";
+        assert_eq!(
+            with_offered(own, beneath),
+            "pub mod proxy_init\npub fn proxy_init::f(proxy_init::Family, u8)\npub enum proxy_init::Family\n\
+             pub proxy_init::Family::V4\nimpl core::fmt::Display for proxy_init::Family\n"
+        );
     }
 }

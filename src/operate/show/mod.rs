@@ -8,7 +8,7 @@ use std::path::Path;
 use packets::found::{Found, Line, Unseen};
 use packets::rules::Direction;
 use packets::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
-use packets::walk::Slot;
+use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
 use crate::error::Error;
@@ -253,7 +253,7 @@ impl<'a> Way<'a> {
     /// Adds the chains that run before proxy-init's, and those.
     fn follow(&mut self, found: &'a Found, family: Family) {
         let own = ChainName::of(self.direction);
-        let hooks = self.direction.hooks().iter();
+        let hooks = first_hooks(self.direction).iter();
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
         let leads_to_own = |slot: &Slot<'_>| {
             let mut rules = slot.chain.rules.iter();

@@ -15,7 +15,7 @@
 //! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 //!
 //! A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
-//! as a [`State`](state::State), which has what the kernel knows of it there. The last two are translated as the first
+//! as a `State` (state.rs), which has what the kernel knows of it there. The last two are translated as the first
 //! one was.
 //!
 //! One walk answers all: what it decides, and what arrives, are [`Outcome`]s, and whoever wants to know each [`Step`]
@@ -23,7 +23,7 @@
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
 //! - what is not understood ([`Condition::Unknown`](crate::rules::Condition::Unknown), [`Fate::NotUnderstood`]);
 //! - what depends on something open ([`Open`]): connections that get somewhere only by one of its answers carry an
-//!   [`Assumption`](step::Assumption).
+//!   assumption.
 
 mod connections;
 mod evaluate;
@@ -35,6 +35,6 @@ mod walker;
 
 pub use self::connections::{Connections, any_but_lo};
 pub use self::order::Slot;
-pub use self::route::{Surroundings, there_and_back};
-pub use self::step::{Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
+pub use self::route::{Surroundings, first_hooks, there_and_back};
+pub use self::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 pub use self::walker::{Walk, Watched};

@@ -10,14 +10,11 @@ use crate::walk::state::{Owner, State};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
 
-impl Direction {
-    /// The hooks that a connection's first packet passes up to and including the one at which it is redirected, in
-    /// order.
-    pub fn hooks(self) -> &'static [Hook] {
-        match self {
-            Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
-            Direction::Outbound => &[Hook::Output],
-        }
+/// The hooks that a connection's first packet passes up to and including the one at which it may be redirected, in order.
+pub fn first_hooks(direction: Direction) -> &'static [Hook] {
+    match direction {
+        Direction::Inbound => &[Hook::Ingress, Hook::Prerouting],
+        Direction::Outbound => &[Hook::Output],
     }
 }
 
@@ -131,7 +128,7 @@ pub fn there_and_back<'a>(
     // What lo brings back is known to connection tracking.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
     let mut states = vec![first];
-    for &hook in direction.hooks() {
+    for &hook in first_hooks(direction) {
         states = walker.hook(hook, states);
     }
     let mut arrived = Vec::new();
@@ -147,7 +144,7 @@ pub fn there_and_back<'a>(
     states
         .iter_mut()
         .for_each(|state| state.is_settled = !state.tracked.has_entry());
-    let at = direction.hooks().last().copied();
+    let at = first_hooks(direction).last().copied();
     for (way, states) in ways(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
         let replies = there.into_iter().map(|state| reply(state, way, around)).collect();
@@ -540,7 +537,7 @@ mod tests {
                 routes: routes.as_ref().map_or(&[], |routes| &routes[..]),
                 ..Surroundings::default()
             };
-            let early = direction.hooks().last().copied().unwrap();
+            let early = first_hooks(direction).last().copied().unwrap();
             let dropping = filter("f", hook, 0, vec![rule([], Action::Drop)]);
             let mut said = ends_around(
                 direction,
@@ -587,7 +584,7 @@ mod tests {
                 routes: &[(IpAddr::V4(elsewhere), None)],
                 ..Surroundings::default()
             };
-            let early = direction.hooks().last().copied().unwrap();
+            let early = first_hooks(direction).last().copied().unwrap();
             let said = ends_around(direction, vec![nat("nat", early, dnat(Some(elsewhere)))], &around);
             assert_eq!(said, ["First Translated by nat", "First Dropped by nat"], "{direction}");
         }
