@@ -1,19 +1,44 @@
-//! What the demo, the tests and the benchmarks share: network namespaces of their own, and real TCP connections
-//! between them; and other releases' packages.
+//! The tests' laboratory: network namespaces and real TCP connections between them, other releases' packages, kernels,
+//! nodes and clusters. Tests, the demo and the benchmarks use it, and `cargo xtask` runs its programs.
 //!
-//! What fails here panics with its reason: it fails a test or a demo.
+//! What fails in a test panics with its reason.
+
+use std::path::Path;
+
+use shell::Result;
 
 #[cfg(feature = "api-double")]
 pub mod api_double;
 pub mod apt;
+pub mod architecture;
+pub mod cgroups;
+pub mod cluster;
+pub mod confined;
 pub mod connections;
 pub mod containerd;
 pub mod handshake;
+pub mod install;
+pub mod kernels;
 pub mod linkerd;
 pub mod network;
 pub mod page;
+pub mod pods;
 pub mod recording;
+pub mod rootfs;
 pub mod samples;
 pub mod scenario;
 pub mod shell;
 pub mod wait;
+
+/// Puts the files of each image that is built into a folder of its name in this one: `scratch`, `legacy` and `cni` as in
+/// the Dockerfile, and `peer`.
+pub type LayOut = fn(&Path) -> Result<()>;
+
+/// What trying came to.
+#[derive(Debug)]
+pub enum Outcome<T> {
+    /// What was expected.
+    AsExpected(T),
+    /// Nothing was tried, because of this.
+    Skipped(String),
+}

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use lab::shell::{Result, Run as _, cargo, root, target};
 
-use crate::architecture::Architecture;
 use crate::c_libraries::{self, Libraries};
 use crate::target::{self as targets, Libc, Target};
+use lab::architecture::Architecture;
 
 /// The linker's script that `cargo xtask order` makes, from the checkout.
 pub(crate) const ORDER: &str = "xtask/src/order.ld";
@@ -96,18 +96,9 @@ fn stripped(built: &Path, architecture: Architecture) -> Result<PathBuf> {
     Ok(stripped)
 }
 
-/// Builds peer for where there are no libraries, containers, and returns where it is.
-pub(crate) fn peer(architecture: Architecture) -> Result<PathBuf> {
-    in_bare("lab", "peer", architecture)
-}
-
-/// Builds this program for where there are no libraries, guests, and returns where it is.
-pub(crate) fn guest(architecture: Architecture) -> Result<PathBuf> {
-    in_bare("xtask", "xtask", architecture)
-}
-
-fn in_bare(package: &str, program: &str, architecture: Architecture) -> Result<PathBuf> {
-    let (mut build, built) = compile(package, program, targets::of(architecture)?)?;
+/// Builds a program of the laboratory's for where there are no libraries, guests and containers, and returns where it is.
+pub(crate) fn of_lab(program: &str, architecture: Architecture) -> Result<PathBuf> {
+    let (mut build, built) = compile("lab", program, targets::of(architecture)?)?;
     build.run()?;
     stripped(&built, architecture)
 }

@@ -11,8 +11,8 @@ use std::process::Command;
 use lab::apt;
 use lab::shell::{Result, Run as _, root};
 
-use crate::architecture::Architecture;
-use crate::setup;
+use lab::architecture::Architecture;
+use lab::install;
 
 /// The release of Debian for what isn't the system's: the first one with a libmnl.a, and one with security updates of musl.
 pub(crate) const RELEASE: &str = "trixie";
@@ -104,7 +104,7 @@ impl Libraries {
                 architecture.machine().replace('_', "-"),
                 architecture.name()
             );
-            setup::programs(&[(&compiler(architecture), &packages)])?;
+            install::programs(&[(&compiler(architecture), &packages)])?;
             Library::of_debian(&debian_release()?, "libnftnl-dev", "libnftnl.a", architecture)?
         };
         let musl = apt::unpack(RELEASE, &architecture.package(MUSL))?;

@@ -12,11 +12,12 @@ use lab::network::Namespace;
 use lab::shell::{Result, Run as _, need_root, root, target};
 use serde_json::{Value, json};
 
-use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::Commit;
-use crate::rootfs::Origin;
-use crate::{licences, setup};
+use crate::licences;
+use lab::architecture::Architecture;
+use lab::install;
+use lab::rootfs::Origin;
 
 /// Where Linkerd's charts have looked for the program, and where they look for the network validator.
 const PATHS: [&str; 3] = [
@@ -83,7 +84,7 @@ pub(crate) struct Stage {
 
 /// `cargo xtask image --layout FOLDER`: what the Dockerfile's stages copy, each in a folder of its name.
 pub(crate) fn lay_out(folder: &Path, architecture: Architecture) -> Result<()> {
-    setup::programs(&[("setcap", "libcap2-bin")])?;
+    install::programs(&[("setcap", "libcap2-bin")])?;
     let binary = build::program("proxy-init", architecture)?;
     let components = licences::components("proxy-init", architecture)?;
     for stage in ["scratch", "legacy"] {
@@ -165,7 +166,7 @@ pub(crate) fn labels(
 /// Builds the image, and runs it in every mode and with too few capabilities.
 pub(crate) fn run() -> Result<()> {
     need_root("cargo xtask image", "to make network namespaces")?;
-    setup::programs(&[("buildah", "buildah"), ("runc", "runc")])?;
+    install::programs(&[("buildah", "buildah"), ("runc", "runc")])?;
     let folder = target("image");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;

@@ -11,10 +11,10 @@ use lab::shell::{Result, Run as _, cargo, root};
 use serde_json::Value;
 use spdx::{Expression, Licensee, ParseMode};
 
-use crate::architecture::Architecture;
 use crate::rust::Rust;
 use crate::target::{self, Libc};
 use crate::{build, c_libraries};
+use lab::architecture::Architecture;
 
 // The licences of the static libraries in SPDX's words: those of the notices in their sources, which Debian's copyright
 // files repeat.

@@ -1,30 +1,29 @@
 //! `cargo xtask`: everything a person does with the checkout.
 
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
-mod architecture;
 mod bench;
 mod build;
 mod c_libraries;
-mod cluster;
 mod commit;
-mod confined;
 mod demo;
 mod image;
-mod kernels;
 mod library;
 mod licences;
 mod mutants;
 mod order;
-mod pods;
 mod release;
-mod rootfs;
 mod rust;
 mod setup;
 mod target;
 
-use architecture::Architecture;
+use lab::Outcome;
+use lab::architecture::Architecture;
+use lab::kernels::{self, Programs};
 use lab::shell::{self, Result, Run as _, cargo};
+use lab::{cluster, pods};
 
 const HELP: &str = "\
 Usage: cargo xtask COMMAND
@@ -104,10 +103,6 @@ Exit codes:
   1  failed; the error says why";
 
 fn main() -> ExitCode {
-    if kernels::guest::is_guest() {
-        kernels::guest::run();
-        return ExitCode::SUCCESS;
-    }
     let mut arguments = std::env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
@@ -129,17 +124,11 @@ fn main() -> ExitCode {
         ("image", [flag, folder]) if flag == "--layout" => {
             setup::for_build().and_then(|()| image::lay_out(folder.as_ref(), Architecture::here()?))
         }
-        ("kernels", arguments) => setup::for_tests().and_then(|()| kernels(arguments)),
-        // Those of its own.
-        ("sweep", [name]) => confined::sweep(name),
-        (cluster::KIND, [flag, folder]) if flag == confined::HOLD => {
-            confined::hold(cluster::KIND, &cluster::program(), folder.as_ref())
+        ("kernels", arguments) => setup::for_tests().and_then(|()| kernels::run(arguments, build_for_guests)),
+        ("cluster", arguments) => setup::for_tests().and_then(|()| cluster::run(arguments, lay_out)),
+        ("pods", arguments) => {
+            setup::for_tests().and_then(|()| pods::run(arguments, lay_out, &release::layout("proxy-init")))
         }
-        ("cluster", arguments) => setup::for_tests().and_then(|()| cluster::run(arguments)),
-        (pods::KIND, [flag, folder]) if flag == confined::HOLD => {
-            confined::hold(pods::KIND, &pods::program(), folder.as_ref())
-        }
-        ("pods", arguments) => setup::for_tests().and_then(|()| pods::run(arguments)),
         ("mutants", files) => setup::for_build().and_then(|()| mutants::run(files)),
         ("order", []) => setup::for_tests().and_then(|()| order::run()),
         ("library-api", [flag]) if flag == "--check" => setup::for_build().and_then(|()| library::check_items()),
@@ -209,14 +198,14 @@ fn test() -> Result<()> {
     tests.run()?;
     // Each benchmark once; no time decides anything.
     skipped.extend(bench::try_once()?);
-    if let pods::Outcome::Skipped(reason) = pods::check()? {
+    if let Outcome::Skipped(reason) = pods::check(lay_out)? {
         skipped.push(format!("pods: {reason}"));
     }
     // Each kernel whole, and one with each module missing. All of them, and those of another architecture, take minutes
     // more: see CONTRIBUTING.md.
     let here = Architecture::here()?;
     for word in ["nothing", "6.12"] {
-        if let kernels::Outcome::Skipped(reason) = kernels::check(here, &[word])? {
+        if let Outcome::Skipped(reason) = kernels::check(here, &[word], build_for_guests)? {
             skipped.push(format!("kernels of {} ({word}): {reason}", here.name()));
         }
     }
@@ -226,17 +215,22 @@ fn test() -> Result<()> {
     Ok(())
 }
 
-/// On this machine's architecture unless another is named.
-fn kernels(arguments: &[String]) -> Result<()> {
-    let (architecture, rest) = match arguments {
-        [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
-        rest => (Architecture::here()?, rest),
-    };
-    match rest {
-        [] => kernels::run(architecture),
-        [flag, words @ ..] if flag == "--only" && !words.is_empty() => kernels::run_only(architecture, words),
-        _ => Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
-    }
+/// What containers of the laboratory's run.
+fn lay_out(folder: &Path) -> Result<()> {
+    let here = Architecture::here()?;
+    image::lay_out(folder, here)?;
+    let peer = folder.join("peer");
+    fs::create_dir_all(&peer)?;
+    fs::copy(build::of_lab("peer", here)?, peer.join("peer"))?;
+    Ok(())
+}
+
+/// What its guests run.
+fn build_for_guests(architecture: Architecture) -> Result<Programs> {
+    Ok(Programs {
+        proxy_init: build::program("proxy-init", architecture)?,
+        guest: build::of_lab("guest", architecture)?,
+    })
 }
 
 /// The corpus is read, and what is found goes to target/.

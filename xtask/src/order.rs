@@ -16,8 +16,8 @@ use lab::network::Namespace;
 use lab::shell::{Result, Run as _, need_root, root, target};
 use serde_json::json;
 
-use crate::architecture::Architecture;
 use crate::build::{self, ORDER};
+use lab::architecture::Architecture;
 
 /// What runs before `main` and at the exit, and what has no sections by its functions' names.
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libmnl.a:nlmsg.o(.text) *libmnl.a:attr.o(.text)

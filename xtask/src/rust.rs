@@ -13,7 +13,7 @@ use std::process::Command;
 use lab::apt;
 use lab::shell::{Result, Run as _};
 
-use crate::architecture::Architecture;
+use lab::architecture::Architecture;
 
 /// The release of Debian that has Firefox's compiler: a Rust of this year, in a stable release. lab/src/pinned.sums
 /// says which one.

@@ -1,12 +1,9 @@
 //! Installing what the build and the tests need.
 
-use std::env;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-use nix::unistd::Uid;
-
+use lab::install::{find, install};
 use lab::shell::{Result, Run as _, cargo};
 
 /// How to tell that a thing is there.
@@ -112,7 +109,7 @@ fn ensure(needs: impl Iterator<Item = &'static Need>) -> Result<()> {
     if column != 0 {
         return Err(format!("something is missing; install it and try again:\n\n  {command} {packages}\n").into());
     }
-    apt(&packages)
+    install(&packages)
 }
 
 fn packages<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -120,15 +117,6 @@ fn packages<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.sort_unstable();
     names.dedup();
     names.join(" ")
-}
-
-/// Installs the Debian package of each program that isn't there.
-pub(crate) fn programs(needs: &[(&str, &str)]) -> Result<()> {
-    let missing: Vec<_> = needs.iter().filter(|(program, _)| find(program).is_none()).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    apt(&packages(missing.iter().map(|(_, package)| *package)))
 }
 
 /// Installs a tool of cargo's that isn't there.
@@ -139,31 +127,6 @@ pub(crate) fn cargo_tool(name: &str) -> Result<()> {
     cargo(&["install", "--locked", name]).run()
 }
 
-/// Installs Debian packages, by sudo if need be.
-fn apt(packages: &str) -> Result<()> {
-    println!("Installing {packages}");
-    for arguments in [
-        "update --quiet",
-        &format!("install --quiet --yes --no-install-recommends {packages}"),
-    ] {
-        let mut command = if Uid::effective().is_root() {
-            Command::new("apt-get")
-        } else if find("sudo").is_some() {
-            let mut command = Command::new("sudo");
-            command.arg("apt-get");
-            command
-        } else {
-            return Err(format!("as root, run: apt-get install {packages}").into());
-        };
-        command
-            .args(arguments.split_whitespace())
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .stdout(std::process::Stdio::null())
-            .run()?;
-    }
-    Ok(())
-}
-
 fn is_there(sign: &Sign) -> bool {
     match sign {
         Sign::Program(name) => find(name).is_some(),
@@ -172,13 +135,4 @@ fn is_there(sign: &Sign) -> bool {
             output.is_ok_and(|output| output.status.success())
         }
     }
-}
-
-/// Where a program is: on PATH, or where Debian keeps the superuser's.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].map(Into::into))
-        .map(|folder| folder.join(program))
-        .find(|file| file.exists())
 }

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 
 use lab::shell::Result;
 
-use crate::architecture::Architecture;
 use crate::c_libraries::{self, Libraries};
 use crate::rust::Rust;
+use lab::architecture::Architecture;
 
 /// What is done to have musl.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

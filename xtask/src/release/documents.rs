@@ -6,10 +6,10 @@ use std::process::Command;
 
 use lab::shell::{Result, Run as _, root};
 
-use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::git;
 use crate::release::files;
+use lab::architecture::Architecture;
 
 /// A manual page for the program and for each subcommand, in man/man8, where man(1) expects them.
 pub(super) fn add_manual(folder: &Path) -> Result<()> {

@@ -8,18 +8,18 @@ use std::process::Command;
 use lab::shell::{Result, Run as _, target};
 use serde_json::{Value, json};
 
-use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::Commit;
 use crate::image::{self, STAGES, Stage, buildah};
-use crate::setup;
+use lab::architecture::Architecture;
+use lab::install;
 
 /// Where the layouts are in a release.
 pub(super) const FOLDER: &str = "images";
 
 /// Builds all images, and writes each as an OCI layout to images/NAME.
 pub(super) fn add_all(commit: &Commit, folder: &Path) -> Result<()> {
-    setup::programs(&[("buildah", "buildah")])?;
+    install::programs(&[("buildah", "buildah")])?;
     let work = target("image");
     if work.exists() {
         fs::remove_dir_all(&work)?;

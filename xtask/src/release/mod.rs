@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use lab::shell::{Result, need_root, target};
 
-use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::Commit;
 use crate::licences;
+use lab::architecture::Architecture;
 
 /// The programs of a release, each a package's of the same name.
 pub(crate) const PROGRAMS: [&str; 4] = ["proxy-init", "linkerd-cni", "linkerd-cni-agent", "proxy-init-bench"];

@@ -7,12 +7,12 @@ use lab::shell::{Result, Run as _, cargo, root};
 use serde_json::{Value, json};
 
 use super::files;
-use crate::architecture::Architecture;
 use crate::build;
 use crate::commit::Commit;
 use crate::licences::{self, Component, Origin};
 use crate::setup;
 use crate::target::{self, Libc};
+use lab::architecture::Architecture;
 
 /// The SBOM of a program's file. Its time is the commit's.
 pub(super) fn of(

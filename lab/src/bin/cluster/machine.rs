@@ -2,9 +2,11 @@
 //! with the namespaces.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use lab::cgroups::hierarchies;
+use lab::confined::{cover, mount_on};
 use lab::shell::{Result, Run as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -41,16 +43,8 @@ const SETTINGS: [(&str, &str); 6] = [
 
 /// Makes all of it.
 pub(crate) fn prepare(cgroup: &str) -> Result<()> {
-    std::env::set_current_dir("/")?;
-    mount_on("tmpfs", "/run", None)?;
-    // What is in there stays visible: it may be the checkout. What is written there is not left behind.
-    for folder in ["/etc", "/opt", "/var"] {
-        let [upper, work] = ["upper", "work"].map(|part| format!("/run/{part}{folder}"));
-        fs::create_dir_all(&upper)?;
-        fs::create_dir_all(&work)?;
-        let options = format!("lowerdir={folder},upperdir={upper},workdir={work}");
-        mount_on("overlay", folder, Some(&options))?;
-    }
+    // What is written there is not left behind.
+    cover(&["/etc", "/opt", "/var"])?;
     for folder in [
         NODE,
         NETWORKS,
@@ -81,7 +75,7 @@ pub(crate) fn prepare(cgroup: &str) -> Result<()> {
         MsFlags::MS_REC | MsFlags::MS_SHARED,
         None::<&str>,
     )?;
-    for hierarchy in hierarchies()? {
+    for hierarchy in hierarchies() {
         let own = hierarchy.join(cgroup);
         fs::create_dir_all(&own)?;
         // A cpuset is empty at first, and then so are those in it.
@@ -92,16 +86,6 @@ pub(crate) fn prepare(cgroup: &str) -> Result<()> {
         }
     }
     network()
-}
-
-/// The hierarchies of version 1's cgroups, or version 2's one.
-pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
-    let root = PathBuf::from("/sys/fs/cgroup");
-    if root.join("cgroup.controllers").exists() {
-        return Ok(vec![root]);
-    }
-    let folders = fs::read_dir(root)?.flatten().map(|entry| entry.path());
-    Ok(folders.filter(|folder| folder.join("tasks").exists()).collect())
 }
 
 /// The bridge, with the node's address on it, and routes to what is nowhere: a service's address is replaced after
@@ -123,11 +107,6 @@ fn network() -> Result<()> {
         Command::new("ip").args(line.split(' ')).run()?;
     }
     Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "1")?)
-}
-
-fn mount_on(kind: &str, folder: &str, options: Option<&str>) -> Result<()> {
-    mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
-        .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
 }
 
 fn bind(from: &str, to: &str) -> Result<()> {

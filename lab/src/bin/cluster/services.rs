@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lab::apt;
+use lab::cgroups;
 use lab::containerd;
 use lab::shell::{Result, Run as _};
 use lab::wait;
@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::images;
 use crate::keys;
 use crate::kubectl::Kubectl;
-use crate::machine::{self, ADDRESS, BRIDGE, NETWORKS, NODE, PLUGINS, PODS};
+use crate::machine::{ADDRESS, BRIDGE, NETWORKS, NODE, PLUGINS, PODS};
 
 /// A cluster of one node. Its programs end with the process namespace.
 #[derive(Debug)]
@@ -202,14 +202,9 @@ impl Cluster {
         Ok(killed)
     }
 
-    /// What this file of a container's cgroups says: one of version 1's hierarchies has it, or version 2's one.
-    pub(crate) fn cgroup_file(&self, id: &str, file: &str) -> Option<String> {
-        let hierarchies = machine::hierarchies().ok()?;
-        let text = hierarchies.iter().find_map(|hierarchy| {
-            let cgroup = apt::find(&hierarchy.join(&self.cgroup), id)?;
-            fs::read_to_string(cgroup.join(file)).ok()
-        })?;
-        Some(text.trim().to_owned())
+    /// The limits of a container of this id that has the chart's.
+    pub(crate) fn limits_of_chart(&self, id: &str) -> Result<String> {
+        cgroups::limits_of_chart(&self.cgroup, id)
     }
 
     /// How somebody at a shell gets at the cluster.

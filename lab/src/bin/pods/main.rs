@@ -1,9 +1,5 @@
 //! What `cargo xtask pods` runs, in network, mount and process namespaces of its own: a node with a real container
-//! runtime, and scenarios on it.
-//!
-//! `pods FOLDER CGROUP [WORD...]`: the folder that `cargo xtask pods` has filled, the cgroup for all containers, and
-//! words that the names of scenarios must have. With `--hold` as the only word it starts one pod and waits to be
-//! killed.
+//! runtime, and scenarios on it. Its words are those that the names of scenarios must have.
 //!
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, the network that its pods are on, and a
 //! function.
@@ -24,9 +20,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
+use lab::confined::{self, Inside, cover, mount_on};
 use lab::containerd::NEWER;
 use lab::shell::{Result, Run as _};
-use nix::mount::{MsFlags, mount};
 
 use cni::Servers;
 use node::{Bridge, Node, Setup};
@@ -43,20 +39,7 @@ const BRIDGE: Bridge = Bridge {
 };
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, cgroup, words @ ..] = arguments.as_slice() else {
-        eprintln!("cargo xtask pods runs this");
-        return ExitCode::FAILURE;
-    };
-    let folder = Path::new(folder);
-    match run(folder, cgroup, words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("pods: {error}");
-            say_what_containerd_says(folder);
-            ExitCode::FAILURE
-        }
-    }
+    confined::main(|inside| run(inside).inspect_err(|_| say_what_containerd_says(&inside.folder)))
 }
 
 /// Its last complaints, and all of its log in the folder that outlives this process.
@@ -76,25 +59,18 @@ fn say_what_containerd_says(folder: &Path) {
     }
 }
 
-fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
+fn run(inside: &Inside) -> Result<()> {
+    let folder = inside.folder.as_path();
     // All that the runtime leaves goes with the mount namespace: containerd and its shims have their sockets, and the
     // CNI library has its cache, at places that can't be chosen.
-    std::env::set_current_dir("/")?;
-    mount_on("/run", "tmpfs", None)?;
-    let [upper, work] = ["/run/upper", "/run/work"];
-    for folder in [upper, work] {
-        std::fs::create_dir(folder)?;
-    }
-    // What is in there stays visible: it may be the checkout.
-    let options = format!("lowerdir=/var/lib,upperdir={upper},workdir={work}");
-    mount_on("/var/lib", "overlay", Some(&options))?;
+    cover(&["/var/lib"])?;
     let newer = folder.join(NEWER);
     let is_newer = newer.exists();
     if is_newer {
         // All programs in here get its C library, which takes older ones too. The link has no colon in its name, which
         // would end it in the option.
         symlink(newer, "/run/newer")?;
-        mount_on("/usr", "overlay", Some("lowerdir=/run/newer:/usr"))?;
+        mount_on("overlay", "/usr", Some("lowerdir=/run/newer:/usr"))?;
     }
     Command::new("ip").args(["link", "set", "lo", "up"]).run()?;
     let images = Images::new()?;
@@ -105,19 +81,16 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     networks.extend(own_users::networks());
     let node = Node::start(&Setup {
         folder: NODE.into(),
-        cgroup,
+        cgroup: &inside.cgroup,
         bridge: &BRIDGE,
         networks: &networks,
         plugins: &[folder.join(cni::PLUGIN)],
         images: images.all(),
         image_folder: folder,
     })?;
-    if words == ["--hold"] {
+    if inside.holds() {
         let _pod = Pod::start(&node, init::NETWORK, &Meta::default())?;
-        println!("holding");
-        loop {
-            std::thread::park();
-        }
+        confined::hold();
     }
     let world = World::new(&node, &images, init::NETWORK)?;
     let mut scenarios = init::scenarios();
@@ -132,13 +105,8 @@ fn run(folder: &Path, cgroup: &str, words: &[String]) -> Result<()> {
     lab::scenario::run_all(
         "pods'",
         &scenarios,
-        words,
+        &inside.words,
         |scenario| &scenario.name,
         |scenario| scenario::with_living_shims(&scenario.name, || (scenario.try_it)(&world)),
     )
-}
-
-fn mount_on(folder: &str, kind: &str, options: Option<&str>) -> Result<()> {
-    mount(Some(kind), folder, Some(kind), MsFlags::empty(), options)
-        .map_err(|errno| format!("cannot mount {kind} on {folder}: {errno}").into())
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use lab::cgroups;
 use lab::containerd::Image;
 use lab::shell::Result;
 use lab::wait;
@@ -367,16 +368,9 @@ impl Running<'_> {
         })
     }
 
-    /// What this file of its cgroups says: one of version 1's hierarchies has it, or version 2's one.
-    pub(crate) fn cgroup_file(&self, file: &str) -> Option<String> {
-        let root = Path::new("/sys/fs/cgroup");
-        let hierarchies = fs::read_dir(root).into_iter().flatten().flatten();
-        let mut hierarchies = hierarchies.map(|entry| entry.path()).chain([root.to_owned()]);
-        let text = hierarchies.find_map(|hierarchy| {
-            let cgroup = hierarchy.join(&self.cgroup).join(&self.id);
-            fs::read_to_string(cgroup.join(file)).ok()
-        })?;
-        Some(text.trim().to_owned())
+    /// Its limits, if they are the chart's.
+    pub(crate) fn limits_of_chart(&self) -> Result<String> {
+        cgroups::limits_of_chart(&self.cgroup, &self.id)
     }
 
     /// Runs a command in it, as its user.

@@ -3,35 +3,37 @@
 use Expected::{Fails, FallsBack, Works};
 
 /// The kernel's parameter that tells the guest which variant this is.
-pub(crate) const PARAMETER: &str = "proxy_init_without";
+pub const PARAMETER: &str = "proxy_init_without";
 /// What stands before a result on the guest's console.
-pub(crate) const RESULT: &str = "RESULT:";
+pub const RESULT: &str = "RESULT:";
 /// What a result says when a failed run has left something.
-pub(crate) const LEFT_BEHIND: &str = "LEFT BEHIND";
+pub const LEFT_BEHIND: &str = "LEFT BEHIND";
 
 /// What stands between the mode that was used instead of another and what --no-fallback comes to.
-pub(crate) const REFUSED: &str = ", and with --no-fallback: ";
+pub const REFUSED: &str = ", and with --no-fallback: ";
 
 /// The module that lists what is hooked, and by which others than root see legacy tables.
-pub(crate) const HOOK_LISTS: &str = "nfnetlink_hook";
+pub const HOOK_LISTS: &str = "nfnetlink_hook";
 
 /// The modes that a guest tries, in the order of its results, before that of [`Told`].
-pub(crate) const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
+pub const MODES: [&str; 4] = ["nft", "native", "legacy", "auto"];
 
 /// A kernel with something removed, and what is expected of it.
-pub(crate) struct Variant {
-    pub(crate) without: &'static str,
+#[derive(Debug)]
+pub struct Variant {
+    /// What it goes without, and its name.
+    pub without: &'static str,
     /// What its command line has besides.
-    pub(crate) parameters: &'static str,
+    pub parameters: &'static str,
     /// The modules that are deleted, if there are such.
-    pub(crate) modules: &'static [&'static str],
+    pub modules: &'static [&'static str],
     /// What each of [`MODES`] does.
-    pub(crate) expected: [Expected; MODES.len()],
+    pub expected: [Expected; MODES.len()],
 }
 
 /// What a mode does.
-#[derive(Clone, Copy)]
-pub(crate) enum Expected {
+#[derive(Debug, Clone, Copy)]
+pub enum Expected {
     /// It works; auto by the mode of this name.
     Works(&'static str),
     /// The mode of this name works instead; with --no-fallback the error says these words.
@@ -41,8 +43,8 @@ pub(crate) enum Expected {
 }
 
 /// What uid 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode.
-#[derive(Clone, Copy)]
-pub(crate) enum Told {
+#[derive(Debug, Clone, Copy)]
+pub enum Told {
     /// That they are there; and, in a namespace without any, that there are none.
     Seen,
     /// That it is not known whether there are any.
@@ -53,7 +55,7 @@ pub(crate) enum Told {
 
 impl Told {
     /// The word for it, in results and in the table.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Seen => "seen",
             Self::NotKnown => "not known",
@@ -71,7 +73,7 @@ const OK: Expected = Expected::Works("ok");
 
 impl Expected {
     /// Whether a result is this.
-    pub(crate) fn is(self, result: &str) -> bool {
+    pub fn is(self, result: &str) -> bool {
         match self {
             Self::Works(word) => result == word,
             Self::FallsBack(mode, words) => result
@@ -84,12 +86,12 @@ impl Expected {
 
 impl Variant {
     /// Its name, as a word of a kernel's command line.
-    pub(crate) fn parameter(&self) -> String {
+    pub fn parameter(&self) -> String {
         self.without.replace(' ', "_")
     }
 
     /// What uid 65534 is told on a kernel that, but for the variant, has nfnetlink_hook or not.
-    pub(crate) fn told(&self, has_hook_lists: bool) -> Told {
+    pub fn told(&self, has_hook_lists: bool) -> Told {
         let legacy = MODES.iter().zip(self.expected).find(|(mode, _)| **mode == "legacy");
         match legacy {
             Some((_, Fails(_) | FallsBack(..))) => Told::Untried,
@@ -107,7 +109,8 @@ const WHOLE: Variant = Variant {
     expected: [OK, OK, OK, Works("nft")],
 };
 
-pub(crate) const VARIANTS: [Variant; 11] = [
+/// All of them.
+pub const VARIANTS: [Variant; 11] = [
     WHOLE,
     Variant {
         without: "nft_compat",

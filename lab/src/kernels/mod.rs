@@ -1,24 +1,21 @@
 //! `cargo xtask kernels`: every mode on Debian's kernels, whole and with modules removed.
 //!
 //! Each kernel boots under qemu with an initramfs of the static binary, what legacy mode needs, that kernel's netfilter
-//! modules, and this program as init: guest.rs is what happens in there. Downloads are kept in target/.
+//! modules, and the program `guest` as init: bin/guest.rs is what happens in there. Downloads are kept in target/.
 
-pub(crate) mod guest;
 mod kernel;
-mod variant;
+pub mod variant;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::panic::resume_unwind;
-use std::sync::Mutex;
+use std::path::PathBuf;
 use std::thread;
-
-use lab::apt;
-use lab::shell::{Result, root};
 
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
-use crate::{build, setup, target};
+use crate::scenario::each;
+use crate::shell::{Result, root};
+use crate::{Outcome, apt, install};
 use kernel::{Guest, Kernel};
 use variant::Expected::{Fails, FallsBack};
 use variant::{MODES, VARIANTS, Variant};
@@ -26,65 +23,78 @@ use variant::{MODES, VARIANTS, Variant};
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
-/// What trying all of it came to.
-pub(crate) enum Outcome {
-    /// Each kernel did in each mode what was expected. With the table of what that was.
-    AsExpected(String),
-    /// Nothing was tried, because of this.
-    Skipped(String),
+/// What is built for an architecture's guests, statically.
+#[derive(Debug)]
+pub struct Programs {
+    /// proxy-init.
+    pub proxy_init: PathBuf,
+    /// `guest`.
+    pub guest: PathBuf,
 }
 
-/// `cargo xtask kernels`: tries everything on an architecture's kernels, and makes its page in docs/.
-pub(crate) fn run(architecture: Architecture) -> Result<()> {
-    let page = match architecture {
-        Architecture::Amd64 => "docs/kernels.md",
-        Architecture::Arm64 => "docs/kernels-arm64.md",
+/// Builds them.
+pub type Build = fn(Architecture) -> Result<Programs>;
+
+/// `cargo xtask kernels [--arch amd64|arm64] [--only WORD...]`, on this machine's architecture unless another is named:
+/// tries everything, and makes the architecture's page in docs/; or the kernels and variants whose name has all of these
+/// words.
+///
+/// # Errors
+/// What went otherwise than expected, or why nothing was tried.
+pub fn run(arguments: &[String], build: Build) -> Result<()> {
+    let (architecture, rest) = match arguments {
+        [flag, name, rest @ ..] if flag == "--arch" => (Architecture::named(name)?, rest),
+        rest => (Architecture::here()?, rest),
     };
-    let name = architecture.name();
-    match check(architecture, &[] as &[&str])? {
-        Outcome::AsExpected(table) => Ok(fs::write(
-            root().join(page),
-            format!(
-                "# Kernels of {name}\n\n\
-                 Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
-                 `cargo xtask kernels --arch {name}`. [modes.md](modes.md) says what to do where one doesn't.\n\n\
-                 - `ok`: the rules were installed and verified. An inbound and an outbound connection went to the proxy,\n  \
-                 over IPv4 and IPv6. `uninstall` left nothing behind.\n\
-                 - `native (xt_owner)`: native mode did all that instead, with a warning. With `--no-fallback` there was\n  \
-                 an error that names what is in brackets.\n\
-                 - `error: …`: there was an error that names this, and nothing was left behind.\n\
-                 - In the column auto: the mode that was chosen, which then worked.\n\
-                 - In the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
-                 where there are none.\n\n{table}"
-            ),
-        )?),
-        Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
-    }
-}
-
-/// `cargo xtask kernels --only WORD...`: tries the kernels and variants whose name has all of these words.
-pub(crate) fn run_only(architecture: Architecture, words: &[String]) -> Result<()> {
-    match check(architecture, words)? {
+    let words = match rest {
+        [] => &[],
+        [flag, words @ ..] if flag == "--only" && !words.is_empty() => words,
+        _ => return Err("usage: cargo xtask kernels [--arch amd64|arm64] [--only WORD...]".into()),
+    };
+    match check(architecture, words, build)? {
+        Outcome::AsExpected(table) if words.is_empty() => write_page(architecture, &table),
         Outcome::AsExpected(_) => Ok(()),
         Outcome::Skipped(reason) => Err(format!("nothing was tried: {reason}").into()),
     }
 }
 
-/// Boots everything whose name has all of these words. An error names what went otherwise than expected.
-pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Result<Outcome> {
+fn write_page(architecture: Architecture, table: &str) -> Result<()> {
+    let page = match architecture {
+        Architecture::Amd64 => "docs/kernels.md",
+        Architecture::Arm64 => "docs/kernels-arm64.md",
+    };
+    let name = architecture.name();
+    let text = format!(
+        "# Kernels of {name}\n\n\
+         Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
+         `cargo xtask kernels --arch {name}`. [modes.md](modes.md) says what to do where one doesn't.\n\n\
+         - `ok`: the rules were installed and verified. An inbound and an outbound connection went to the proxy,\n  \
+         over IPv4 and IPv6. `uninstall` left nothing behind.\n\
+         - `native (xt_owner)`: native mode did all that instead, with a warning. With `--no-fallback` there was\n  \
+         an error that names what is in brackets.\n\
+         - `error: …`: there was an error that names this, and nothing was left behind.\n\
+         - In the column auto: the mode that was chosen, which then worked.\n\
+         - In the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
+         where there are none.\n\n{table}"
+    );
+    Ok(fs::write(root().join(page), text)?)
+}
+
+/// Boots everything whose name has all of these words, and makes the table of what each kernel did in each mode.
+///
+/// # Errors
+/// What went otherwise than expected.
+pub fn check(architecture: Architecture, words: &[impl AsRef<str>], build: Build) -> Result<Outcome<String>> {
     if let Err(error) = apt::mirror() {
         return Ok(Outcome::Skipped(format!(
             "the kernels are Debian's packages, and {error}"
         )));
     }
-    if let Err(error) = target::of(architecture) {
-        return Ok(Outcome::Skipped(format!("there is no compiler for them: {error}")));
-    }
     let qemu = match architecture {
         Architecture::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
         Architecture::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
     };
-    setup::programs(&[
+    install::programs(&[
         qemu,
         ("busybox", "busybox-static"),
         ("readelf", "binutils"),
@@ -92,7 +102,7 @@ pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Re
         ("cpio", "cpio"),
         ("xz", "xz-utils"),
     ])?;
-    let guest = guest(architecture)?;
+    let guest = guest(architecture, build(architecture)?)?;
     let is_wanted = |version: &str, variant: &Variant| {
         let name = name(version, variant);
         words.iter().all(|word| name.contains(word.as_ref()))
@@ -143,24 +153,12 @@ pub(crate) fn check(architecture: Architecture, words: &[impl AsRef<str>]) -> Re
 /// What each came to, in their order. A guest has one processor and half a GiB: as many run at a time as there are
 /// processors, up to eight.
 fn try_all(trials: &[Trial<'_>]) -> Vec<Vec<String>> {
-    let queue = Mutex::new(trials.iter().enumerate());
-    let worker = || {
-        let mut done = Vec::new();
-        while let Some((number, trial)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
-            let results = trial.results();
-            println!("{}", trial.row(&results).join(" | "));
-            done.push((number, results));
-        }
-        done
-    };
-    let mut done: Vec<_> = thread::scope(|scope| {
-        let workers = thread::available_parallelism().map_or(1, usize::from).min(8);
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().unwrap_or_else(|panic| resume_unwind(panic));
-        workers.into_iter().flat_map(join).collect()
-    });
-    done.sort_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, results)| results).collect()
+    let at_a_time = thread::available_parallelism().map_or(1, usize::from).min(8);
+    each(at_a_time, trials, |trial| {
+        let results = trial.results();
+        println!("{}", trial.row(&results).join(" | "));
+        results
+    })
 }
 
 /// What a kernel without something is called.
@@ -223,9 +221,9 @@ impl Trial<'_> {
     }
 }
 
-/// proxy-init, this program again as the guest's init, and where the rest comes from.
-fn guest(architecture: Architecture) -> Result<Guest> {
-    let origin = if architecture == Architecture::here()? {
+/// These programs, and where the rest comes from.
+fn guest(architecture: Architecture, programs: Programs) -> Result<Guest> {
+    let origin = if architecture.is_here() {
         Origin::here()?
     } else {
         let packages = ["iproute2", "iptables", "util-linux", "busybox-static"];
@@ -235,8 +233,7 @@ fn guest(architecture: Architecture) -> Result<Guest> {
     };
     Ok(Guest {
         architecture,
-        binary: build::program("proxy-init", architecture)?,
-        init: build::guest(architecture)?,
+        programs,
         origin,
     })
 }

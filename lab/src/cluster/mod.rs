@@ -1,23 +1,15 @@
-//! `cargo xtask cluster`: a Kubernetes cluster of one node, in namespaces of its own, and pods on it.
+//! `cargo xtask cluster`: a Kubernetes cluster of one node, and pods on it.
 //!
-//! What happens in there is lab's program `cluster`; this builds what it takes.
+//! This makes what it takes; what happens there is the program `cluster`.
 
 mod kubernetes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab::apt;
-use lab::linkerd;
-use lab::shell::{Result, Run as _, cargo, need_root, target};
-
-use crate::architecture::Architecture;
-use crate::confined::{self, Run};
 use crate::rootfs::Origin;
-use crate::{build, image, setup};
-
-/// What its runs are called.
-pub(crate) const KIND: &str = "cluster";
+use crate::shell::{Result, need_root, target};
+use crate::{LayOut, apt, confined, install, linkerd};
 
 /// What it takes besides Kubernetes, and Debian's packages of it.
 const NEEDS: [(&str, &str); 8] = [
@@ -38,13 +30,11 @@ const UNPACKED: [(&str, &str, &str); 2] = [
     ("trixie", "kubectl", "usr/bin/kubectl"),
 ];
 
-/// What runs in there.
-pub(crate) fn program() -> PathBuf {
-    target("debug/cluster")
-}
-
 /// `cargo xtask cluster [--keep | --only WORD...]`
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
+///
+/// # Errors
+/// What went otherwise than expected.
+pub fn run(arguments: &[String], lay_out: LayOut) -> Result<()> {
     let words = match arguments {
         [] => &[],
         [flag] if flag == "--keep" => arguments,
@@ -52,17 +42,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         _ => return Err("usage: cargo xtask cluster [--keep | --only WORD...]".into()),
     };
     need_root("cargo xtask cluster", "to make network namespaces")?;
-    setup::programs(&NEEDS)?;
-    let folder = lay_out()?;
-    Run::start(KIND, &program(), &folder, words)?.end()?;
+    install::programs(&NEEDS)?;
+    let folder = fill(lay_out)?;
+    let program = confined::Program::build("cluster", &[])?;
+    program.run(&folder, words)?;
     if words.is_empty() {
-        confined::kill(KIND, &folder)?;
+        program.kill(&folder)?;
     }
     Ok(())
 }
 
-/// Builds what runs: programs go to `bin`, and each image's files into a folder of its name in `images`.
-fn lay_out() -> Result<PathBuf> {
+/// Puts the programs that run there into `bin`, and each image's files into a folder of its name in `images`.
+fn fill(lay_out: LayOut) -> Result<PathBuf> {
     let folder = target("cluster");
     let [bin, images] = ["bin", "images"].map(|name| folder.join(name));
     for folder in [&bin, &images] {
@@ -77,15 +68,9 @@ fn lay_out() -> Result<PathBuf> {
     for (release, package, program) in UNPACKED {
         link(&apt::unpack(release, package)?.join(program), &bin)?;
     }
-    image::lay_out(&images, Architecture::here()?)?;
+    lay_out(&images)?;
     Origin::here()?.add_iptables_legacy(&images.join("legacy"))?;
     add_linkerd_init(&images)?;
-    let peer = images.join("peer");
-    fs::create_dir_all(&peer)?;
-    fs::copy(build::peer(Architecture::here()?)?, peer.join("peer"))?;
-    cargo(&["build", "--locked", "--package", "lab", "--bin", "cluster"])
-        .env("CARGO_TARGET_DIR", target(""))
-        .run()?;
     Ok(folder)
 }
 

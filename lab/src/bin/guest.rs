@@ -6,13 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use lab::kernels::variant::{LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, Told, VARIANTS};
 use lab::linkerd;
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::{Value, json};
-
-use super::variant::{LEFT_BEHIND, MODES, PARAMETER, REFUSED, RESULT, Told, VARIANTS};
 
 /// A modprobe by which each family's xt extensions take long enough to load that the families meet. Like busybox's, it
 /// takes a module that is being loaded for loaded.
@@ -28,13 +27,13 @@ esac
 exec /sbin/modprobe \"$@\"
 ";
 
-/// Whether this is a guest: the first process of a kernel that was started for it.
-pub(crate) fn is_guest() -> bool {
-    std::process::id() == 1
-}
-
 /// Does it all, and switches the machine off.
-pub(crate) fn run() {
+fn main() {
+    // Which would be somebody's own.
+    if std::process::id() != 1 {
+        eprintln!("this is the first process of a kernel that cargo xtask kernels boots");
+        return;
+    }
     for (kind, path) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         if let Err(errno) = mount(Some(kind), path, Some(kind), MsFlags::empty(), None::<&str>) {
             println!("{RESULT} cannot mount {path}: {errno}");

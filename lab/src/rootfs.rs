@@ -5,19 +5,19 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::shell::{Result, Run as _};
-
 use crate::architecture::Architecture;
+use crate::shell::{Result, Run as _};
 
 /// What programs are copied from.
-pub(crate) struct Origin {
+#[derive(Debug)]
+pub struct Origin {
     folder: PathBuf,
     architecture: Architecture,
 }
 
 impl Origin {
     /// This machine.
-    pub(crate) fn here() -> Result<Self> {
+    pub fn here() -> Result<Self> {
         Ok(Self {
             folder: "/".into(),
             architecture: Architecture::here()?,
@@ -25,12 +25,12 @@ impl Origin {
     }
 
     /// A folder with the unpacked packages of an architecture.
-    pub(crate) fn unpacked(folder: PathBuf, architecture: Architecture) -> Self {
+    pub fn unpacked(folder: PathBuf, architecture: Architecture) -> Self {
         Self { folder, architecture }
     }
 
     /// Copies a program, with the libraries that it needs, to a folder of the root, under its own name.
-    pub(crate) fn add_program(&self, name: &str, root: &Path, folder: &str) -> Result<()> {
+    pub fn add_program(&self, name: &str, root: &Path, folder: &str) -> Result<()> {
         let from = self.find(&["usr/sbin", "usr/bin", "sbin", "bin"].map(Into::into), name)?;
         let to = root.join(folder).join(name);
         fs::create_dir_all(to.parent().unwrap_or(root))?;
@@ -39,7 +39,7 @@ impl Origin {
     }
 
     /// iptables-legacy and its extensions, under the names that Debian's package gives it in /usr/sbin.
-    pub(crate) fn add_iptables_legacy(&self, root: &Path) -> Result<()> {
+    pub fn add_iptables_legacy(&self, root: &Path) -> Result<()> {
         let multi = "xtables-legacy-multi";
         self.add_program(multi, root, "usr/sbin")?;
         let extensions = format!("usr/lib/{}-linux-gnu/xtables", self.architecture.machine());

@@ -2,20 +2,26 @@
 
 use std::env;
 
-use lab::shell::Result;
+use crate::shell::Result;
 
 /// What a binary is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Architecture {
+pub enum Architecture {
+    /// x86-64.
     Amd64,
+    /// 64 bits of ARM.
     Arm64,
 }
 
 impl Architecture {
-    pub(crate) const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
     /// This machine's.
-    pub(crate) fn here() -> Result<Self> {
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn here() -> Result<Self> {
         let known = Self::ALL
             .into_iter()
             .find(|architecture| architecture.machine() == env::consts::ARCH);
@@ -23,18 +29,21 @@ impl Architecture {
     }
 
     /// By its [name](Self::name).
-    pub(crate) fn named(name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// None of these has it.
+    pub fn named(name: &str) -> Result<Self> {
         let known = Self::ALL.into_iter().find(|architecture| architecture.name() == name);
         known.ok_or_else(|| format!("unknown architecture {name}: amd64 and arm64 are known").into())
     }
 
     /// Whether it is this machine's.
-    pub(crate) fn is_here(self) -> bool {
+    pub fn is_here(self) -> bool {
         self.machine() == env::consts::ARCH
     }
 
     /// Debian's name for it, which is also that of OCI images.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
             Self::Arm64 => "arm64",
@@ -42,7 +51,7 @@ impl Architecture {
     }
 
     /// The kernel's name for it, which is also that of qemu and of compilers.
-    pub(crate) fn machine(self) -> &'static str {
+    pub fn machine(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64",
             Self::Arm64 => "aarch64",
@@ -50,7 +59,7 @@ impl Architecture {
     }
 
     /// A package as apt names it on this machine.
-    pub(crate) fn package(self, name: &str) -> String {
+    pub fn package(self, name: &str) -> String {
         if self.is_here() {
             name.to_owned()
         } else {
@@ -59,7 +68,7 @@ impl Architecture {
     }
 
     /// The file that loads dynamic programs.
-    pub(crate) fn loader(self) -> &'static str {
+    pub fn loader(self) -> &'static str {
         match self {
             Self::Amd64 => "ld-linux-x86-64.so.2",
             Self::Arm64 => "ld-linux-aarch64.so.1",

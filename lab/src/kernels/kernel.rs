@@ -6,12 +6,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lab::apt;
-use lab::shell::{Result, Run as _, target};
-
+use super::Programs;
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
+use crate::apt;
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
+use crate::shell::{Result, Run as _, target};
 
 /// Modules that the modes may ask for; those that they depend on come with them.
 const MODULES: [&str; 18] = [
@@ -48,10 +48,7 @@ pub(crate) fn version(release: &str, architecture: Architecture) -> Result<Strin
 /// What runs in a guest.
 pub(crate) struct Guest {
     pub(crate) architecture: Architecture,
-    /// proxy-init.
-    pub(crate) binary: PathBuf,
-    /// This program, as its init.
-    pub(crate) init: PathBuf,
+    pub(crate) programs: Programs,
     /// Where iptables-legacy and other programs come from.
     pub(crate) origin: Origin,
 }
@@ -111,8 +108,8 @@ impl Kernel {
         for folder in ["bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc"] {
             fs::create_dir_all(root.join(folder))?;
         }
-        fs::copy(&guest.binary, root.join("bin/proxy-init"))?;
-        fs::copy(&guest.init, root.join("init"))?;
+        fs::copy(&guest.programs.proxy_init, root.join("bin/proxy-init"))?;
+        fs::copy(&guest.programs.guest, root.join("init"))?;
         for program in ["busybox", "ip", "setpriv"] {
             guest.origin.add_program(program, &root, "bin")?;
         }

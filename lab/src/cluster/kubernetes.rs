@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use lab::apt;
-use lab::shell::{Result, Run as _};
+use crate::apt;
+use crate::shell::{Result, Run as _};
 
 /// The version, its archive in Debian's pool, and the compiler's package.
 const VERSION: &str = "1.20.2";
