@@ -3,6 +3,7 @@
 //! A namespace here has no name and no process: it lives as long as the file that holds it. So nothing is left
 //! behind, however the program ends, and the machine's own namespace is never touched.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -17,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, getsockopt, listen as start_listening,
@@ -47,9 +49,14 @@ pub fn seed() -> u64 {
 }
 
 /// A network namespace of its own, with the loopback interface up.
+///
+/// What runs in there has a /run of its own too, as in a pod: so that nothing waits for the xtables lock that another
+/// test or the machine's own programs hold (/run/xtables.lock), or takes it.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
+    /// The mount namespace with that /run; none where the machine's is left in place.
+    mounts: Option<File>,
     /// The user namespace that it belongs to, if that isn't the process's own.
     users: Option<File>,
 }
@@ -99,13 +106,13 @@ impl Namespace {
             Uid::effective().is_root(),
             "this needs root: it makes network namespaces (run it with sudo)"
         );
-        let made = Self::untouched();
+        let made = Self::untouched().and_then(|made| made.with_run_of(0));
         let namespace = made.unwrap_or_else(|error| panic!("cannot make a network namespace: {error}"));
         namespace.ip("link set lo up");
         namespace
     }
 
-    /// Makes one as the kernel does, with the loopback interface down.
+    /// Makes one as the kernel does, with the loopback interface down and the machine's own /run.
     ///
     /// # Errors
     /// Whatever the kernel says, such as EPERM without root's privileges.
@@ -115,9 +122,36 @@ impl Namespace {
             File::open("/proc/thread-self/ns/net")
         });
         match made.join() {
-            Ok(file) => file.map(|file| Self { file, users: None }),
+            Ok(file) => file.map(|file| Self {
+                file,
+                mounts: None,
+                users: None,
+            }),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    /// The same with a /run of its own, which belongs to this user and group.
+    fn with_run_of(self, owner: u32) -> io::Result<Self> {
+        let made = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+            let options = format!("mode=755,uid={owner},gid={owner}");
+            mount(
+                Some("tmpfs"),
+                "/run",
+                Some("tmpfs"),
+                MsFlags::empty(),
+                Some(options.as_str()),
+            )?;
+            File::open("/proc/thread-self/ns/mnt")
+        });
+        let mounts = made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok(Self {
+            mounts: Some(mounts?),
+            ..self
+        })
     }
 
     /// Makes one that belongs to a user namespace of its own, as that of a pod with `hostUsers: false`: id 0 there is
@@ -137,10 +171,12 @@ impl Namespace {
             let mut nsenter = Command::new("nsenter");
             nsenter.arg(format!("--user={}", user.path("ns/user")));
             nsenter.args(["unshare", "--net"]);
-            Ok(Self {
+            let namespace = Self {
                 file: File::open(Holder::start(nsenter)?.path("ns/net"))?,
+                mounts: None,
                 users: Some(File::open(user.path("ns/user"))?),
-            })
+            };
+            namespace.with_run_of(outside)
         };
         let namespace = open().unwrap_or_else(|error: io::Error| panic!("cannot make a user namespace: {error}"));
         namespace.ip("link set lo up");
@@ -178,14 +214,17 @@ impl Namespace {
     /// # Panics
     /// When the thread can't go back to where it was.
     pub fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
-        let home = File::open("/proc/thread-self/ns/net").map(|home| {
-            self.enter();
-            Self {
-                file: home,
+        let own = |name: &str| File::open(format!("/proc/thread-self/ns/{name}"));
+        let mounts = self.mounts.as_ref().map(|_| own("mnt")).transpose();
+        let home = own("net").and_then(|file| {
+            Ok(Self {
+                file,
+                mounts: mounts?,
                 users: None,
-            }
+            })
         });
-        let home = home.unwrap_or_else(|error| panic!("cannot open the thread's own namespace: {error}"));
+        let home = home.unwrap_or_else(|error| panic!("cannot open the thread's own namespaces: {error}"));
+        self.enter();
         let result = work();
         home.enter();
         result
@@ -243,10 +282,23 @@ impl Namespace {
     }
 
     fn enter(&self) {
-        if let Err(errno) = setns(&self.file, CloneFlags::CLONE_NEWNET) {
-            panic!("cannot enter a network namespace of our own: {errno}");
+        let entered = setns(&self.file, CloneFlags::CLONE_NEWNET);
+        let entered = entered.map_err(io::Error::from).and_then(|()| match &self.mounts {
+            Some(mounts) => enter_mounts(mounts),
+            None => Ok(()),
+        });
+        if let Err(error) = entered {
+            panic!("cannot enter a namespace of our own: {error}");
         }
     }
+}
+
+/// Takes this thread alone into a mount namespace, and back to its folder, from which the kernel takes it to the root.
+fn enter_mounts(mounts: &File) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_FS)?;
+    let folder = env::current_dir()?;
+    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    env::set_current_dir(folder)
 }
 
 impl Default for Namespace {

@@ -28,7 +28,7 @@ fn failing_after_its_work(name: &str) -> Folder {
 #[test]
 fn a_table_that_cannot_be_written_back_is_not_said_to_be_unreadable() {
     let folder = failing_after_its_work("write-back");
-    let run = Run::new(&chart_in("legacy")).commands_of(&folder).lock_in(&folder);
+    let run = Run::new(&chart_in("legacy")).commands_of(&folder);
     let line = run
         .failing("setsockopt", "ENOMEM")
         .output(&Namespace::new())
@@ -51,9 +51,7 @@ fn rules_that_are_back_without_their_counters_are_said_to_be_back() {
     install(&namespace, &chart_in("legacy"));
     namespace.sh("iptables-legacy -t nat -A OUTPUT -p udp -j ACCEPT -c 7 77");
     let rules = saved(&namespace, "legacy");
-    let run = Run::new(&format!("{} -r 80", chart_in("legacy")))
-        .commands_of(&folder)
-        .lock_in(&folder);
+    let run = Run::new(&format!("{} -r 80", chart_in("legacy"))).commands_of(&folder);
     // The kernel's number of the option stands for its name (IPT_SO_SET_ADD_COUNTERS, 65, and IPv6's).
     let trace = run
         .clone()
@@ -232,10 +230,8 @@ fn rules_whose_commit_is_not_answered_are_not_said_to_be_absent() {
 /// flock(2) may be interrupted by a signal, even as it unlocks.
 #[test]
 fn a_lock_that_cannot_be_given_back_is_no_failure() {
-    let folder = Folder::new("unlock");
     let namespace = Namespace::new();
     Run::new(&chart_in("legacy"))
-        .lock_in(&folder)
         .inject("flock", "error=EINTR:when=2+")
         .output(&namespace)
         .success();
@@ -262,7 +258,7 @@ fn a_command_that_succeeds_without_doing_its_work_is_found_out() {
             }
             let rules = saved(&namespace, "legacy");
             let run = |line: &str| {
-                let run = Run::new(line).commands_of(&folder).lock_in(&folder);
+                let run = Run::new(line).commands_of(&folder);
                 run.output(&namespace).last_line()
             };
             for line in [&chart_in("legacy"), "uninstall"] {

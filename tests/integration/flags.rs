@@ -641,7 +641,6 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
     let namespace = Namespace::new();
     let mut child = Run::new(&format!("--ipv6=false -w {PORTS}"))
         .commands_of(&folder)
-        .lock_in(&folder)
         .spawn(&namespace, Stdio::piped());
     let mut log = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();

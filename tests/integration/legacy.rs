@@ -92,11 +92,7 @@ fn with_no_mode_named_it_is_legacy() {
 #[test]
 fn in_a_user_namespace_an_id_that_is_not_mapped_is_named() {
     let namespace = Namespace::new();
-    let folder = Folder::new("unmapped");
-    let finished = Run::new(&chart())
-        .in_user_namespace()
-        .lock_in(&folder)
-        .output(&namespace);
+    let finished = Run::new(&chart()).in_user_namespace().output(&namespace);
     let line = finished.last_line();
     assert!(line.contains("id 2102 is not mapped in this user namespace"), "{line}");
     assert!(line.contains("--uid-owner 2102"), "{line}");
@@ -108,8 +104,7 @@ fn the_log_tells_an_installation_from_rules_that_were_there() {
     let all = "--inbound-ports-to-ignore 0-65535 --inbound-subnets-to-ignore 0.0.0.0/0,::/0";
     for flags in [chart(), format!("{} {all}", chart())] {
         let namespace = Namespace::new();
-        let folder = Folder::new("again");
-        let install = || Run::new(&flags).lock_in(&folder).output(&namespace).success();
+        let install = || Run::new(&flags).output(&namespace).success();
         let first = install();
         assert!(!first.contains("nothing was changed"), "{first}");
         let again = install();
@@ -119,12 +114,11 @@ fn the_log_tells_an_installation_from_rules_that_were_there() {
 
 #[test]
 fn a_held_lock_is_named_and_the_wait_flag_waits() {
-    let folder = Folder::new("lock");
-    let lock = File::create(folder.join("lock")).unwrap();
+    let namespace = Namespace::new();
+    let lock = namespace.run(|| File::create("/run/xtables.lock")).unwrap();
     let held = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
 
-    let namespace = Namespace::new();
-    let line = Run::new(&chart()).lock_in(&folder).output(&namespace).last_line();
+    let line = Run::new(&chart()).output(&namespace).last_line();
     assert!(
         line.contains("another program holds the xtables lock") && line.contains("add -w"),
         "{line}"
@@ -133,7 +127,7 @@ fn a_held_lock_is_named_and_the_wait_flag_waits() {
 
     let start = Instant::now();
     let patience = Duration::from_millis(1500);
-    let patient = Run::new(&format!("{} -w", chart())).lock_in(&folder);
+    let patient = Run::new(&format!("{} -w", chart()));
     let output = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| patient.output(&namespace));
         std::thread::sleep(patience);
@@ -237,7 +231,6 @@ fn a_kernel_without_legacy_tables_is_named() {
     );
     let line = Run::new(&format!("{} --no-fallback", chart()))
         .commands_of(&folder)
-        .lock_in(&folder)
         .output(&Namespace::new())
         .last_line();
     assert!(
@@ -257,11 +250,7 @@ fn when_the_second_family_fails_the_first_is_rolled_back() {
     let namespace = Namespace::new();
     namespace.sh("iptables-legacy -t nat -A PREROUTING -s 192.0.2.9 -j ACCEPT");
     let before = saved(&namespace, "legacy");
-    let line = Run::new(&chart())
-        .commands_of(&folder)
-        .lock_in(&folder)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&chart()).commands_of(&folder).output(&namespace).last_line();
     assert!(line.contains("ip6tables-restore: line 9 failed"), "{line}");
     assert!(line.contains("nothing was changed"), "{line}");
     assert_eq!(saved(&namespace, "legacy"), before);
@@ -272,7 +261,6 @@ fn when_the_second_family_fails_the_first_is_rolled_back() {
     let before = saved(&namespace, "legacy");
     let line = Run::new(&format!("{} -r 80 --ipv6=true", chart()))
         .commands_of(&folder)
-        .lock_in(&folder)
         .output(&namespace)
         .last_line();
     assert!(line.contains("nothing was changed"), "{line}");
@@ -290,10 +278,7 @@ fn a_signal_between_the_commits_leaves_no_family_changed() {
     let before = saved(&namespace, "legacy");
     // By --netns, another thread does the work, and the process's first thread waits for it.
     for flags in [chart(), format!("{} --netns /proc/self/ns/net", chart())] {
-        let mut child = Run::new(&flags)
-            .commands_of(&folder)
-            .lock_in(&folder)
-            .spawn(&namespace, Stdio::null());
+        let mut child = Run::new(&flags).commands_of(&folder).spawn(&namespace, Stdio::null());
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
         assert_eq!(saved(&namespace, "legacy"), before);
@@ -303,10 +288,8 @@ fn a_signal_between_the_commits_leaves_no_family_changed() {
 /// As a program inherits it from whoever started it.
 #[test]
 fn where_sigchld_is_ignored_it_installs_all_the_same() {
-    let folder = Folder::new("sigchld");
     let namespace = Namespace::new();
     Run::new(&chart())
-        .lock_in(&folder)
         .under(["env", "--ignore-signal=CHLD"])
         .output(&namespace)
         .success();
@@ -319,20 +302,12 @@ fn a_child_that_hangs_is_killed() {
     folder.script("iptables-legacy-restore", "exec sleep 1000");
     let namespace = Namespace::new();
     let start = Instant::now();
-    let line = Run::new(&chart())
-        .commands_of(&folder)
-        .lock_in(&folder)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&chart()).commands_of(&folder).output(&namespace).last_line();
     assert!(line.contains("did not end within 10 seconds and was killed"), "{line}");
     assert!(start.elapsed() < Duration::from_secs(30));
 
     folder.script("iptables-legacy-restore", "kill -9 $$");
-    let line = Run::new(&chart())
-        .commands_of(&folder)
-        .lock_in(&folder)
-        .output(&namespace)
-        .last_line();
+    let line = Run::new(&chart()).commands_of(&folder).output(&namespace).last_line();
     assert!(line.contains("signal: 9"), "{line}");
 }
 

@@ -1,8 +1,10 @@
 //! legacy mode under stress: several at once, failures half-way, somebody else's rules, and a pod's few capabilities.
 
-use std::process::Stdio;
+use std::fs::File;
+use std::process::{Command, Stdio};
 
 use lab::network::Namespace;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::support::{Folder, PROXY_INIT, Run, chart_in, install, saved};
 
@@ -36,6 +38,23 @@ fn several_at_once_leave_one_jump_each() {
         }
         assert_eq!(rules.matches("proxy-init/redirect-port-").count(), 2, "{rules}");
     }
+}
+
+/// Namespaces have a /run of their own, and so a lock.
+#[test]
+fn nothing_waits_for_the_lock_of_the_machine_around_it() {
+    let machine = Namespace::new();
+    machine.run(|| {
+        let lock = File::create("/run/xtables.lock").unwrap();
+        let _held = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        let here = Command::new("timeout")
+            .args(["1", "iptables-legacy", "-t", "nat", "-S"])
+            .status();
+        assert_eq!(here.unwrap().code(), Some(124), "it waits for the lock");
+        let namespace = Namespace::new();
+        namespace.sh("timeout 60 iptables-legacy -t nat -A OUTPUT -j ACCEPT");
+        install(&namespace, &chart());
+    });
 }
 
 #[test]
@@ -135,13 +154,7 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
                             .join("\n")
                     };
                     let before = if fresh { String::new() } else { counted() };
-                    let run = |line: &str| {
-                        Run::new(line)
-                            .commands_of(&folder)
-                            .lock_in(&folder)
-                            .output(&namespace)
-                            .last_line()
-                    };
+                    let run = |line: &str| Run::new(line).commands_of(&folder).output(&namespace).last_line();
                     let line = run(&format!("{} -r 80", chart()));
                     assert!(!line.contains("NOT"), "{line}");
                     if fresh {
@@ -171,9 +184,7 @@ fn calls_that_fail_at_any_time_leave_all_or_nothing() {
     ] {
         for when in 1..=6 {
             let namespace = Namespace::new();
-            let folder = Folder::new(&format!("faults-{call}-{when}"));
             let finished = Run::new(&chart())
-                .lock_in(&folder)
                 .inject(call, &format!("error={error}:when={when}"))
                 .output(&namespace);
             let rules = saved(&namespace, "legacy");
@@ -242,7 +253,7 @@ fn file_capabilities_alone_are_enough() {
     );
     for mode in ["legacy", "plain"] {
         let namespace = Namespace::new();
-        let mut command = std::process::Command::new("unshare");
+        let mut command = Command::new("unshare");
         command
             .args(["--mount", "sh", "-ec", &script, "sh"])
             .args(chart_in(mode).split_whitespace());

@@ -81,10 +81,7 @@ fn what_a_command_says_is_cut() {
         folder.script(&format!("{family}-legacy-restore"), script);
     }
     let start = Instant::now();
-    let finished = Run::new(&chart())
-        .commands_of(&folder)
-        .lock_in(&folder)
-        .output(&namespace);
+    let finished = Run::new(&chart()).commands_of(&folder).output(&namespace);
     let said = finished.said();
     assert!(
         said.contains("the cause") && said.contains("bytes more)"),

@@ -89,12 +89,6 @@ impl Run {
         self.environment("PATH", path)
     }
 
-    /// With an xtables lock that no other test takes.
-    pub(crate) fn lock_in(self, folder: &Folder) -> Self {
-        let lock = folder.join("lock");
-        self.environment("XTABLES_LOCKFILE", lock)
-    }
-
     /// Started by another program, which is given these arguments, then the program and its own.
     pub(crate) fn under(mut self, wrapper: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.wrappers.extend(wrapper.into_iter().map(Into::into));

@@ -389,7 +389,6 @@ fn in_a_pod_with_users_of_its_own() {
 /// As by `--netns`. A process in the pod's user namespace could be looked into by whoever has capabilities there.
 #[test]
 fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
-    let folder = Folder::new("own-users-outside");
     for asked in ["nft", "legacy", "native", "auto"] {
         let pod = Namespace::of_user_namespace(OUTSIDE);
         let flags = format!("-u 2102 -p {INBOUND} -o {OUTBOUND} --netns {}", pod.path().display());
@@ -400,7 +399,7 @@ fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
             format!("verify {install}"),
             format!("uninstall --netns {}", pod.path().display()),
         ] {
-            let calls = Run::new(&line).lock_in(&folder).calls(&Namespace::new());
+            let calls = Run::new(&line).calls(&Namespace::new());
             let lines = || calls.0.lines();
             let entered: Vec<&str> = lines().filter(|line| line.contains("setns(")).collect();
             assert!(!entered.is_empty(), "{line}: {}", calls.0);
@@ -421,13 +420,6 @@ fn nothing_enters_the_user_namespace_of_a_pod_with_users_of_its_own() {
     }
 }
 
-/// A folder in which the pod's root may make files.
-fn folder_of_the_pods_root(name: &str) -> Folder {
-    let folder = Folder::new(name);
-    std::os::unix::fs::chown(folder.path(), Some(OUTSIDE), Some(OUTSIDE)).unwrap();
-    folder
-}
-
 /// No chain of proxy-init's, and no rule on the proxy's user.
 fn nothing_is_left(pod: &Namespace) {
     let left = pod.sh("nft list ruleset") + &saved(pod, "legacy");
@@ -437,7 +429,7 @@ fn nothing_is_left(pod: &Namespace) {
 /// The same pod's init container, as the pod's root with few capabilities: it is in the pod's user namespace.
 #[test]
 fn in_an_init_container_of_a_pod_with_users_of_its_own() {
-    let folder = folder_of_the_pods_root("own-users");
+    let folder = Folder::new("own-users");
     folder.link_plain("legacy");
     for (asked, mode) in [
         ("nft", "nft"),
@@ -450,7 +442,7 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
         let users = lab.pod.users().unwrap();
         let inside = |line: &str| {
             let few = "--bounding-set=-all,+net_admin,+net_raw";
-            let run = Run::new(line).commands_of(&folder).lock_in(&folder);
+            let run = Run::new(line).commands_of(&folder);
             let run = run.under(["nsenter", &format!("--user={}", users.display()), "setpriv", few]);
             run.output(&lab.pod).success()
         };
@@ -475,7 +467,6 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
         let pod = &mesh.lab.pod;
         Run::new("uninstall -w")
             .commands_of(&folder)
-            .lock_in(&folder)
             .under(["nsenter", &format!("--user={}", users.display())])
             .output(pod)
             .success();
@@ -486,12 +477,11 @@ fn in_an_init_container_of_a_pod_with_users_of_its_own() {
 /// Where a mode may not go on in another, it fails, and says why.
 #[test]
 fn no_mode_of_xtables_serves_a_pod_with_users_of_its_own_from_outside() {
-    let folder = Folder::new("own-users-no-fallback");
     for asked in ["nft", "legacy"] {
         let pod = Namespace::of_user_namespace(OUTSIDE);
         let line = format!("-w -p {INBOUND} -o {OUTBOUND} --iptables-mode {asked} -u 2102 --no-fallback");
         for netns in [String::new(), format!("--netns {}", pod.path().display())] {
-            let run = Run::new(&format!("{line} {netns}")).lock_in(&folder);
+            let run = Run::new(&format!("{line} {netns}"));
             let line = match netns.is_empty() {
                 true => run.output(&pod).last_line(),
                 false => run.output(&Namespace::new()).last_line(),
@@ -507,14 +497,13 @@ fn no_mode_of_xtables_serves_a_pod_with_users_of_its_own_from_outside() {
 /// an owner can be done.
 #[test]
 fn what_was_installed_in_a_pod_with_users_of_its_own_is_served_from_outside() {
-    let folder = folder_of_the_pods_root("own-users-kept");
     for mode in ["nft", "legacy"] {
         let pod = Namespace::of_user_namespace(OUTSIDE);
         let users = format!("--user={}", pod.users().unwrap().display());
         let flags = format!("-p {INBOUND} -o {OUTBOUND} --iptables-mode {mode} -u 2102");
-        let outside = |line: &str| Run::new(line).lock_in(&folder).output(&pod);
+        let outside = |line: &str| Run::new(line).output(&pod);
         let inside = |line: &str| {
-            let run = Run::new(line).lock_in(&folder).under(["nsenter", &users]);
+            let run = Run::new(line).under(["nsenter", &users]);
             run.output(&pod).success()
         };
         inside(&flags);
@@ -555,23 +544,20 @@ fn what_was_installed_in_a_pod_with_users_of_its_own_is_served_from_outside() {
 /// stay, also where only one has such a rule.
 #[test]
 fn legacy_rules_beside_anothers_on_an_owner_can_be_removed_only_inside() {
-    let folder = folder_of_the_pods_root("own-users-beside");
     let pod = Namespace::of_user_namespace(OUTSIDE);
     let users = format!("--user={}", pod.users().unwrap().display());
-    let run = |line: &str| Run::new(line).lock_in(&folder);
     let flags = format!("-p {INBOUND} -o {OUTBOUND} --iptables-mode legacy -u 2102");
-    run(&flags).under(["nsenter", &users]).output(&pod).success();
-    let lock = format!("env XTABLES_LOCKFILE={}", folder.join("lock").display());
+    Run::new(&flags).under(["nsenter", &users]).output(&pod).success();
     let rule = "-A OUTPUT -m owner --uid-owner 9 -j RETURN";
-    pod.sh(&format!("nsenter {users} {lock} ip6tables-legacy -t nat {rule}"));
+    pod.sh(&format!("nsenter {users} ip6tables-legacy -t nat {rule}"));
     let before = saved(&pod, "legacy");
-    let line = run("uninstall").output(&pod).last_line();
+    let line = Run::new("uninstall").output(&pod).last_line();
     assert!(
         line.contains("--uid-owner 9 ") && line.contains("run proxy-init in the pod"),
         "{line}"
     );
     assert_eq!(saved(&pod, "legacy"), before);
-    run("uninstall").under(["nsenter", &users]).output(&pod).success();
+    Run::new("uninstall").under(["nsenter", &users]).output(&pod).success();
     nothing_is_left(&pod);
     assert!(saved(&pod, "legacy").contains(rule));
 }
