@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::GetParams;
 use kube::core::object::NotUsed;
 use kube::core::{ApiResource, Object, Request};
-use kube::runtime::watcher;
 use kube::{Api, Client, Config, Error};
 use linkerd_cni::annotations::Given;
 use linkerd_cni::error::wrong_in_json;
@@ -114,15 +113,5 @@ pub fn words(error: &Error) -> String {
     match error {
         Error::SerdeError(error) => format!("the API server's answer makes no sense: {}", wrong_in_json(error)),
         other => other.to_string(),
-    }
-}
-
-/// The same of a watch.
-pub fn watch_words(error: &watcher::Error) -> String {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => words(error),
-        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => error.to_string(),
     }
 }

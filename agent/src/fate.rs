@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::future::pending;
-use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Status;
-use kube::runtime::watcher::{Config, Event};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Error, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::api::{self, Server};
+use crate::follow::{News, Which, follow};
+use crate::pod::Metadata;
+use crate::stream::Object;
 
 /// How long all answers together may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,6 +38,18 @@ pub enum Fate {
     Unwanted(String),
     /// Neither is certain, and this is why.
     Unknown(String),
+}
+
+/// A namespace, as far as it is watched.
+#[derive(Deserialize)]
+struct Watched {
+    metadata: Metadata,
+}
+
+impl Object for Watched {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
 }
 
 /// The agent's own objects.
@@ -59,26 +71,23 @@ impl<'a> Own<'a> {
     /// `kubectl delete --kustomize` does, and then nothing can be asked any more. A watch that there is goes on.
     pub async fn watch(&self) -> Infallible {
         let name = &self.server.namespace;
-        // From the API server's memory, which isn't read in pages.
-        let config = Config {
-            page_size: None,
-            ..Config::default()
-                .any_semantic()
-                .fields(&format!("metadata.name={name}"))
+        let which = Which {
+            path: "/api/v1/namespaces",
+            label: None,
+            fields: format!("metadata.name={name}"),
         };
-        let namespaces: Api<Namespace> = Api::all(self.server.client.clone());
-        let mut events = pin!(watcher(namespaces, config).default_backoff());
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::InitApply(namespace) | Event::Apply(namespace)) => {
-                    if is_of(namespace.meta(), name) && namespace.metadata.deletion_timestamp.is_some() {
+        let mut news = follow(self.server.client.clone(), which);
+        while let Some(news) = news.recv().await {
+            match news {
+                News::Listed(Watched { metadata }) | News::Changed(Watched { metadata }) => {
+                    if metadata.name == *name && metadata.is_going() {
                         self.namespace_ends.set(true);
                     }
                 }
-                Ok(Event::Delete(namespace)) if is_of(namespace.meta(), name) => self.namespace_ends.set(true),
-                Ok(Event::Delete(_) | Event::Init) => {}
-                Ok(Event::InitDone) => debug!("its namespace is watched"),
-                Err(error) => debug!("its namespace cannot be watched: {}", api::watch_words(&error)),
+                News::Gone(Watched { metadata }) if metadata.name == *name => self.namespace_ends.set(true),
+                News::Gone(_) | News::Begins => {}
+                News::Complete => debug!("its namespace is watched"),
+                News::Failed(reason) => debug!("its namespace cannot be watched: {reason}"),
             }
         }
         pending().await

@@ -3,11 +3,10 @@
 //!
 //! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
 //! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
-//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod_watch`] follows the pods at
-//! the API server, and [`pod_stream`] reads what that says of them. [`pod`] says what a pod is to the agent, [`netns`]
-//! finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and [`drift`] says
-//! what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin goes when the
-//! agent does.
+//! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
+//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and
+//! [`drift`] says what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
+//! goes when the agent does. Both of these [`follow`] objects at the API server, of whose answers [`stream`] keeps little.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -22,6 +21,7 @@ pub mod drift;
 pub mod events;
 pub mod fate;
 pub mod folder;
+pub mod follow;
 pub mod hook;
 pub mod install;
 pub mod keeper;
@@ -33,12 +33,11 @@ pub mod owner;
 pub mod plan;
 pub mod plugin_log;
 pub mod pod;
-pub mod pod_stream;
-pub mod pod_watch;
 pub mod pods;
 pub mod rules;
 pub mod settings;
 pub mod status;
+pub mod stream;
 pub mod taint;
 pub mod throttle;
 pub mod watch;

@@ -10,6 +10,8 @@ use linkerd_cni::object::{self, Containers, Labels};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::stream::Object;
+
 /// The label of pods that Linkerd's injector meshed.
 pub const MESHED: &str = "linkerd.io/control-plane-ns";
 /// The init container that proves that a pod's connections are redirected.
@@ -34,13 +36,13 @@ pub struct Meshed {
     pub status: Status,
 }
 
-/// What a pod is called, and what is noted on it.
+/// What a pod or a namespace is called, and what is noted on it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
     /// Its name.
     pub name: String,
-    /// Its namespace.
+    /// Its namespace, if it is in one.
     pub namespace: String,
     /// Its UID, as the API server has it.
     pub uid: String,
@@ -110,6 +112,19 @@ pub enum Case {
     Failed,
 }
 
+impl Metadata {
+    /// Whether it is being deleted.
+    pub fn is_going(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+}
+
+impl Object for Meshed {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
 impl Meshed {
     /// Its UID.
     pub fn uid(&self) -> Option<Uid> {
@@ -152,7 +167,7 @@ impl fmt::Display for Meshed {
 /// What a pod is to the agent.
 pub fn case(pod: &Meshed) -> Case {
     let (status, init) = (&pod.status, &pod.status.init_container_statuses);
-    if pod.metadata.deletion_timestamp.is_some() {
+    if pod.metadata.is_going() {
         return Case::Leave("it is being deleted");
     }
     if pod.spec.host_network {

@@ -18,10 +18,10 @@ use crate::admin::Health;
 use crate::api::{self, Server};
 use crate::drift::{Drift, Reason, Start, Told};
 use crate::events::Events;
+use crate::follow::{News, Which, follow};
 use crate::metrics::Metrics;
 use crate::netns::Processes;
-use crate::pod::{self, Case, Meshed, Metadata, Uid};
-use crate::pod_watch::{self, News};
+use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules;
 use crate::settings::{Mode, Settings};
 
@@ -97,7 +97,7 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         listed: BTreeSet::new(),
         said_too_many: false,
     };
-    let mut news = pod_watch::follow(server.client.clone(), node);
+    let mut news = follow(server.client.clone(), of_node(node));
     let mut said = false;
     loop {
         let due = watcher.pods.values().map(|pod| pod.due).min();
@@ -131,7 +131,7 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
 }
 
 impl Watcher<'_> {
-    fn take(&mut self, news: News) {
+    fn take(&mut self, news: News<Meshed>) {
         match news {
             News::Begins => self.listed.clear(),
             News::Listed(pod) => {
@@ -484,5 +484,14 @@ impl Watcher<'_> {
         for (reason, number) in reasons {
             drifts.get_or_create(&[("reason", reason.to_string())]).set(number);
         }
+    }
+}
+
+/// The node's meshed pods that haven't ended.
+fn of_node(node: &str) -> Which {
+    Which {
+        path: "/api/v1/pods",
+        label: Some(MESHED),
+        fields: format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"),
     }
 }

@@ -243,7 +243,7 @@ impl ApiServer {
         self.state().of_paths.insert(full(path), plan);
     }
 
-    /// Plans what happens to every watch of pods from here on.
+    /// Plans what happens to every watch from here on.
     pub fn plan_watches(&self, plan: Option<Plan>) {
         self.state().for_watches = plan;
     }
@@ -263,7 +263,7 @@ impl ApiServer {
         self.state().lists.clone()
     }
 
-    /// What was asked for with each watch of pods.
+    /// What was asked for with each watch.
     pub fn watches(&self) -> Vec<String> {
         self.state().watches.clone()
     }
@@ -554,17 +554,17 @@ impl Request {
         pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    fn watches(&self) -> bool {
-        self.path == PODS && self.parameter("watch") == Some("true")
+    fn is_watch(&self) -> bool {
+        self.parameter("watch") == Some("true")
     }
 
     /// Counts a watch; what was planned for it.
     fn plan_of_watch(&self, state: &Mutex<State>) -> Option<Plan> {
-        if !self.watches() {
+        if !self.is_watch() {
             return None;
         }
         let mut state = state.lock().unwrap();
-        state.watches.push(self.query.clone());
+        state.watches.push(format!("{}?{}", self.path, self.query));
         state.for_watches.clone()
     }
 
@@ -653,11 +653,11 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             answer(401, "", &status_object(401).to_string())?;
             continue;
         }
-        if request.watches() {
+        if request.path == PODS && request.is_watch() {
             stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
             return watch(stream.get_mut(), &request, shared);
         }
-        if request.path == NAMESPACES && request.parameter("watch") == Some("true") {
+        if request.path == NAMESPACES && request.is_watch() {
             stream.get_mut().write_all(CHUNKED.as_bytes()).ok()?;
             return watch_namespaces(stream.get_mut(), &request, shared);
         }
@@ -685,6 +685,11 @@ fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }
 
+/// What a watch says of an object: the type first, as Go's structs are written.
+fn line(kind: &str, object: &Value) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
 /// Sends every change of a pod after the version that was asked for, until the client goes away. A pod that was one of
 /// those that were asked for, and isn't any more, is deleted, to this client.
 fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) -> Option<()> {
@@ -706,7 +711,7 @@ fn watch(stream: &mut impl Write, request: &Request, (state, changed): &Shared) 
             } else {
                 continue;
             };
-            lines.push(json!({"type": kind, "object": pod}).to_string() + "\n");
+            lines.push(line(kind, pod));
         }
         seen = state.changes.len();
         drop(state);
@@ -729,16 +734,16 @@ fn watch_namespaces(stream: &mut impl Write, request: &Request, (state, changed)
         let now = state.namespaces(request);
         drop(state);
         let gone = sent.iter().filter(|(path, _)| !now.contains_key(*path));
-        let mut events: Vec<Value> = gone.map(|(_, it)| json!({"type": "DELETED", "object": it})).collect();
+        let mut lines: Vec<String> = gone.map(|(_, it)| line("DELETED", it)).collect();
         for (path, object) in &now {
             match sent.get(path) {
                 Some(before) if before == object => {}
-                Some(_) => events.push(json!({"type": "MODIFIED", "object": object})),
-                None => events.push(json!({"type": "ADDED", "object": object})),
+                Some(_) => lines.push(line("MODIFIED", object)),
+                None => lines.push(line("ADDED", object)),
             }
         }
-        for event in events {
-            stream.write_all(chunk(&format!("{event}\n")).as_bytes()).ok()?;
+        for line in lines {
+            stream.write_all(chunk(&line).as_bytes()).ok()?;
         }
         stream.flush().ok()?;
         sent = now;

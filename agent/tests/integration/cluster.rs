@@ -106,7 +106,7 @@ impl Cluster {
         self.answer_all(Plan::Hang);
     }
 
-    /// Every watch of pods gets this from here on.
+    /// Every watch gets this from here on.
     pub(crate) fn plan_watches(&self, plan: Option<Plan>) {
         self.server.plan_watches(plan);
     }
@@ -164,7 +164,7 @@ impl Cluster {
         self.server.lists()
     }
 
-    /// With each watch of them.
+    /// The path and the query of each watch.
     pub(crate) fn watches(&self) -> Vec<String> {
         self.server.watches()
     }

@@ -1,11 +1,9 @@
-//! Follows the node's meshed pods at the API server: lists them once, then watches what happens to them.
+//! Follows objects at the API server: lists them once, then watches what happens to them.
 //!
 //! A list is from the API server's memory (`resourceVersion=0`): otherwise etcd reads all pods of the cluster for each
 //! node. What is not the latest is no harm: a pod is looked at where it runs, and deleted only if it is still the same.
 //! So lists have no pages: from memory, the API server gives all of a list at once, and with pages it asks etcd. That is
 //! why kube's watcher, which has a list whole in memory before it reads it, isn't used.
-//!
-//! Pods that have ended are not asked for. One that ends is gone, to a watch that asks so.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::pin::pin;
@@ -21,11 +19,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::api;
-use crate::pod::{MESHED, Meshed};
-use crate::pod_stream::{self, Change, End, Unheard};
+use crate::stream::{self, Change, End, Object, Unheard};
 
-/// The pods of all namespaces.
-const PODS: &str = "/api/v1/pods";
 /// How long a list may take: as long as the API server takes for any request (--request-timeout).
 const LIST_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a watch is asked for, in seconds, and how much later the server has gone away without a word.
@@ -33,42 +28,51 @@ const WATCH: u32 = 290;
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// The longest pause between two watches, in case that the pauses end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many news may wait: each is of one pod.
+/// How many news may wait: each is of one object.
 const WAITING: usize = 16;
 
-/// What there is to say of the node's pods.
+/// Which objects are followed. One that is none of them any more is gone.
 #[derive(Debug)]
-pub enum News {
+pub struct Which {
+    /// The path of their kind.
+    pub path: &'static str,
+    /// The label that they have, if they are to have one.
+    pub label: Option<&'static str>,
+    /// What their fields are to be, as a selector.
+    pub fields: String,
+}
+
+/// What there is to say of the objects.
+#[derive(Debug)]
+pub enum News<T> {
     /// A list begins.
     Begins,
-    /// This pod is in it.
-    Listed(Meshed),
+    /// This object is in it.
+    Listed(T),
     /// It is complete: what it hasn't is gone.
     Complete,
-    /// This pod is new, or not what it was.
-    Changed(Meshed),
+    /// This object is new, or not what it was.
+    Changed(T),
     /// This one is gone.
-    Gone(Meshed),
+    Gone(T),
     /// The server can't be asked, and this is why.
     Failed(String),
 }
 
-/// Follows the pods of a node for as long as somebody takes the news.
-pub fn follow(client: Client, node: &str) -> mpsc::Receiver<News> {
+/// Follows objects for as long as somebody takes the news.
+pub fn follow<T: Object + Send + 'static>(client: Client, which: Which) -> mpsc::Receiver<News<T>> {
     let (news, taker) = mpsc::channel(WAITING);
-    let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-    let follower = Follower { client, fields, news };
-    tokio::spawn(follower.run());
+    tokio::spawn(Follower { client, which, news }.run());
     taker
 }
 
-struct Follower {
+struct Follower<T> {
     client: Client,
-    fields: String,
-    news: mpsc::Sender<News>,
+    which: Which,
+    news: mpsc::Sender<News<T>>,
 }
 
-impl Follower {
+impl<T: Object + Send + 'static> Follower<T> {
     /// Lists and watches for as long as somebody takes the news, with pauses that grow as long as watches are short.
     async fn run(self) {
         let mut pauses = DefaultBackoff::default();
@@ -97,39 +101,44 @@ impl Follower {
         end
     }
 
-    /// Hands over every pod; the version of all of them together.
+    /// Hands over every object; the version of all of them together.
     async fn list(&self) -> Result<String, End> {
-        let parameters = ListParams::default().match_any().labels(MESHED).fields(&self.fields);
-        let request = Request::new(PODS).list(&parameters).map_err(failed)?;
+        let Which { path, label, fields } = &self.which;
+        let parameters = ListParams {
+            label_selector: label.map(str::to_owned),
+            ..ListParams::default().match_any().fields(fields)
+        };
+        let request = Request::new(*path).list(&parameters).map_err(failed)?;
         self.tell(News::Begins).await;
         let news = self.news.clone();
-        let take = move |pod| news.blocking_send(News::Listed(pod)).map_err(|_| Unheard);
-        let listed = self.read(request, LIST_PATIENCE, |chunks| pod_stream::read_list(chunks, take));
-        let version = listed.await?.map_err(|error| End::Failed(pod_stream::words(&error)))?;
+        let take = move |object| news.blocking_send(News::Listed(object)).map_err(|_| Unheard);
+        let listed = self.read(request, LIST_PATIENCE, |chunks| stream::read_list(chunks, take));
+        let version = listed.await?.map_err(|error| End::Failed(stream::words(&error)))?;
         self.tell(News::Complete).await;
         Ok(version)
     }
 
     /// Hands over what happens after a version, which goes on with it.
     async fn watch(&self, version: &mut String) -> End {
-        let parameters = WatchParams::default()
-            .labels(MESHED)
-            .fields(&self.fields)
-            .timeout(WATCH);
-        let request = match Request::new(PODS).watch(&parameters, version) {
+        let Which { path, label, fields } = &self.which;
+        let parameters = WatchParams {
+            label_selector: label.map(str::to_owned),
+            ..WatchParams::default().fields(fields).timeout(WATCH)
+        };
+        let request = match Request::new(*path).watch(&parameters, version) {
             Ok(request) => request,
             Err(error) => return failed(error),
         };
         let (news, mut last) = (self.news.clone(), version.clone());
         let take = move |change| {
             let news_of_it = match change {
-                Change::Changed(pod) => News::Changed(pod),
-                Change::Gone(pod) => News::Gone(pod),
+                Change::Changed(object) => News::Changed(object),
+                Change::Gone(object) => News::Gone(object),
             };
             news.blocking_send(news_of_it).map_err(|_| Unheard)
         };
         let read = move |chunks| {
-            let end = pod_stream::read_changes(chunks, &mut last, take);
+            let end = stream::read_changes(chunks, &mut last, take);
             (last, end)
         };
         let patience = Duration::from_secs(WATCH.into()) + WATCH_GRACE;
@@ -143,12 +152,12 @@ impl Follower {
     }
 
     /// Has an answer read as it comes, on a thread of its own, which waits for each piece.
-    async fn read<T: Send + 'static>(
+    async fn read<R: Send + 'static>(
         &self,
         request: hyper::Request<Vec<u8>>,
         patience: Duration,
-        read: impl FnOnce(BufReader<Chunks>) -> T + Send + 'static,
-    ) -> Result<T, End> {
+        read: impl FnOnce(BufReader<Chunks>) -> R + Send + 'static,
+    ) -> Result<R, End> {
         let end = Instant::now() + patience;
         let late = || {
             io::Error::new(
@@ -187,7 +196,7 @@ impl Follower {
     }
 
     /// Without a taker, nothing is said.
-    async fn tell(&self, news: News) {
+    async fn tell(&self, news: News<T>) {
         let _ = self.news.send(news).await;
     }
 }
