@@ -438,8 +438,14 @@ impl Watcher<'_> {
             Ok(Err(Error::Api(status))) if [404, 409].contains(&status.code) => Err("it changed meanwhile".to_owned()),
             Ok(Err(error)) => {
                 metrics.delete_errors.inc();
+                let advice = match &error {
+                    Error::Api(status) if status.code == 403 => {
+                        ": deploy/cni/components/delete-pods has a role that allows it"
+                    }
+                    _ => "",
+                };
                 Err(format!(
-                    "it started without rules, and cannot be deleted: {}",
+                    "it started without rules, and cannot be deleted: {}{advice}",
                     api::words(&error)
                 ))
             }

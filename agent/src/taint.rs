@@ -69,7 +69,7 @@ async fn remove(key: &str, name: &str, server: &Server) -> Result<bool, String> 
     let api: Api<Tainted> = Api::all_with(server.client.clone(), &ApiResource::erase::<Node>(&()));
     let words = |error: Error| match error {
         Error::Api(status) if status.code == 403 => format!(
-            "{}: the agent's role has to allow get and patch on nodes, as that of deploy/cni/components/taint does",
+            "{}: the agent's roles have to allow get and patch on nodes, as deploy/cni with components/taint does",
             status.message
         ),
         other => api::words(&other),

@@ -154,7 +154,11 @@ impl Client {
                 }
                 Ok((status, _, body)) => {
                     let advice = match status {
-                        StatusCode::UNAUTHORIZED => ": the token in the kubeconfig is invalid or has expired",
+                        // It ends with the agent's pod.
+                        StatusCode::UNAUTHORIZED => {
+                            ": the token in the kubeconfig is invalid or has expired: is the agent running on this node? \
+                             kubectl get pods -n linkerd-cni -o wide"
+                        }
                         StatusCode::FORBIDDEN => {
                             ": the token's service account needs get for pods, namespaces and services"
                         }

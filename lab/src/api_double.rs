@@ -2,7 +2,7 @@
 //! and the failures that a test plans. Pods can be listed, watched and deleted, namespaces listed and watched, nodes
 //! patched, and events published.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, BufWriter, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,7 @@ struct State {
     /// What every watch gets before that.
     for_watches: Option<Plan>,
     requests: Vec<String>,
+    asked: BTreeSet<Asked>,
     lists: Vec<String>,
     watches: Vec<String>,
     connections: usize,
@@ -258,6 +259,11 @@ impl ApiServer {
         self.state().requests.clone()
     }
 
+    /// What an authorizer would have been asked.
+    pub fn asked(&self) -> BTreeSet<Asked> {
+        self.state().asked.clone()
+    }
+
     /// What was asked for with each list of pods.
     pub fn lists(&self) -> Vec<String> {
         self.state().lists.clone()
@@ -321,6 +327,21 @@ impl ApiServer {
         std::fs::write(&path, text).unwrap();
         path
     }
+}
+
+/// What an authorizer is asked about a request. What isn't named is empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// `get`, `list`, `watch`, …
+    pub verb: String,
+    /// The API group.
+    pub group: String,
+    /// The kind of object, as paths have it.
+    pub resource: String,
+    /// The namespace, or none for what is in all or in none.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
 }
 
 /// What the plugin looks at in a pod.
@@ -549,6 +570,38 @@ impl Request {
         })
     }
 
+    /// What an authorizer is asked about it (`RequestInfoFactory` in apiserver/pkg/endpoints/request/requestinfo.go).
+    fn asked(&self) -> Option<Asked> {
+        let parts: Vec<&str> = self.path.trim_start_matches('/').split('/').collect();
+        let (group, rest) = match &parts[..] {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            _ => return None,
+        };
+        let (namespace, resource, name) = match rest {
+            ["namespaces", namespace, resource, name @ ..] => (*namespace, *resource, name.first()),
+            ["namespaces", name] => (*name, "namespaces", Some(name)),
+            [resource, name @ ..] => ("", *resource, name.first()),
+            [] => return None,
+        };
+        let selected = self.parameter("fieldSelector").map(|it| it.replace("%3D", "="));
+        let selected = selected.as_deref().and_then(|it| it.strip_prefix("metadata.name="));
+        let verb = match self.method.as_str() {
+            "GET" if name.is_some() => "get",
+            "GET" if self.parameter("watch") == Some("true") => "watch",
+            "GET" => "list",
+            "POST" => "create",
+            other => &other.to_ascii_lowercase(),
+        };
+        Some(Asked {
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.copied().or(selected).unwrap_or_default().to_owned(),
+        })
+    }
+
     fn parameter(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.split('&');
         pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
@@ -612,7 +665,11 @@ fn serve(stream: TcpStream, shared: &Shared, tls: Arc<ServerConfig>) -> Option<(
             stream.get_mut().write_all(text.as_bytes()).ok()
         };
         let plan = plan.or_else(|| request.plan_of_watch(state));
-        state.lock().unwrap().requests.push(request.path.clone());
+        {
+            let mut state = state.lock().unwrap();
+            state.requests.push(request.path.clone());
+            state.asked.extend(request.asked());
+        }
         match plan {
             Some(Plan::Answer(status, headers)) => {
                 answer(status, headers, &status_object(status).to_string())?;

@@ -1,11 +1,12 @@
 //! Kubernetes for one node: a double of its API server, and what stands for pods' sandboxes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use lab::api_double::{ApiServer, Plan};
+use lab::api_double::{ApiServer, Asked, Plan};
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -96,9 +97,14 @@ impl Cluster {
         self.server.plan_for_ever(Some(plan));
     }
 
-    /// Whoever asks for the agents' DaemonSet is answered so from here on.
+    /// Every request about this object is answered so from here on.
+    pub(crate) fn answer_for(&self, path: &str, plan: Plan) {
+        self.server.plan_for(path, plan);
+    }
+
+    /// So is one about the agents' DaemonSet.
     pub(crate) fn answer_for_daemon_set(&self, plan: Plan) {
-        self.server.plan_for(SET, plan);
+        self.answer_for(SET, plan);
     }
 
     /// Nothing is answered any more.
@@ -157,6 +163,11 @@ impl Cluster {
     /// Its specification by now.
     pub(crate) fn node(&self) -> Value {
         self.server.object("nodes/node-1").unwrap()["spec"].clone()
+    }
+
+    /// What an authorizer would have been asked.
+    pub(crate) fn asked(&self) -> BTreeSet<Asked> {
+        self.server.asked()
     }
 
     /// What was asked for with each list of pods.

@@ -16,7 +16,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cni")
 }
 
@@ -51,16 +51,18 @@ fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
         });
     }
     for patch in kustomization["patches"].as_array().into_iter().flatten() {
-        assert_eq!(patch["target"], json!({"kind": "DaemonSet", "name": "linkerd-cni"}));
-        let set = objects.iter_mut().find(|object| object["kind"] == "DaemonSet").unwrap();
+        let is_target = |object: &&mut Value| {
+            object["kind"] == patch["target"]["kind"] && object["metadata"]["name"] == patch["target"]["name"]
+        };
+        let object = objects.iter_mut().find(is_target).unwrap();
         let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
         for operation in operations.as_array().unwrap() {
             let (at, value) = (operation["path"].as_str().unwrap(), operation["value"].clone());
             let (parent, key) = at.rsplit_once('/').unwrap();
             match operation["op"].as_str().unwrap() {
-                "replace" => *set.pointer_mut(at).unwrap() = value,
+                "replace" => *object.pointer_mut(at).unwrap() = value,
                 "add" => {
-                    let parent = set.pointer_mut(parent).unwrap();
+                    let parent = object.pointer_mut(parent).unwrap();
                     if key == "-" {
                         parent.as_array_mut().unwrap().push(value);
                     } else {
@@ -74,9 +76,14 @@ fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
     }
 }
 
+/// The base.
+pub(crate) fn base() -> Vec<Value> {
+    rendered(&folder().join("base"))
+}
+
 /// The base with a component.
-fn with_component(name: &str) -> Vec<Value> {
-    let mut objects = rendered(&folder().join("base"));
+pub(crate) fn with_component(name: &str) -> Vec<Value> {
+    let mut objects = base();
     let path = folder().join("components").join(name);
     let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
     assert_eq!(kustomization["kind"], "Component");
@@ -102,7 +109,7 @@ fn all() -> Vec<(String, Vec<Value>)> {
         .collect()
 }
 
-fn set(objects: &[Value]) -> DaemonSet {
+pub(crate) fn set(objects: &[Value]) -> DaemonSet {
     let set = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
     serde_json::from_value(set.clone()).unwrap()
 }
@@ -213,14 +220,46 @@ fn only_the_component_of_the_taint_may_change_nodes_and_its_flag_is_one_of_the_a
     }
 }
 
+/// The plugin's entry in what kustomize makes.
+pub(crate) fn entry(objects: &[Value]) -> Value {
+    let config = objects.iter().find(|object| object["kind"] == "ConfigMap").unwrap();
+    serde_json::from_str(config["data"]["cni_network_config"].as_str().unwrap()).unwrap()
+}
+
 #[test]
 fn the_entry_is_one_that_agent_and_plugin_take() {
-    let config = documents(&folder().join("base/config.yaml")).remove(0);
-    let text = config["data"]["cni_network_config"].as_str().unwrap();
-    let entry = Entry::new(text, Path::new("/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig")).unwrap();
-    assert!(entry.needs_kubeconfig());
-    let configuration = entry.configuration("1.0.0").to_string();
-    linkerd_cni::configuration::Configuration::read(configuration.as_bytes()).unwrap();
+    for (name, objects) in all() {
+        let entry = entry(&objects);
+        let text = entry.to_string();
+        let entry = Entry::new(&text, Path::new("/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig")).unwrap();
+        // Where the plugin asks nobody, no pod waits for the API server, nor for the agent's token.
+        assert_eq!(entry.needs_kubeconfig(), name == "api");
+        entry.read().unwrap();
+    }
+}
+
+#[test]
+fn the_component_api_changes_only_whom_the_plugin_asks() {
+    let mut expected = entry(&base());
+    let changed = entry(&with_component("api"));
+    let annotations = "io.kubernetes.cri.pod-annotations";
+    assert_eq!(expected["linkerd"]["pod-info"], "annotations");
+    assert_eq!(expected["capabilities"], json!({annotations: true}));
+    expected["linkerd"]["pod-info"] = json!("api");
+    expected.as_object_mut().unwrap().remove("capabilities");
+    expected["kubernetes"] = json!({"kubeconfig": "__KUBECONFIG_FILEPATH__"});
+    assert_eq!(changed, expected);
+}
+
+/// One after another, and each for a while: what a bad version can do is limited to one node, as far as that shows.
+#[test]
+fn an_update_goes_on_to_the_next_node_only_if_the_agent_stays_ready() {
+    for (name, objects) in all() {
+        let spec = set(&objects).spec;
+        let update = spec.update_strategy.unwrap().rolling_update.unwrap();
+        let most = serde_json::to_value(update.max_unavailable).unwrap();
+        assert_eq!((most, spec.min_ready_seconds), (json!(1), Some(10)), "{name}");
+    }
 }
 
 /// What `# TYPE` lines describe.

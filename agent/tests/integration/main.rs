@@ -9,6 +9,7 @@ mod leave;
 mod log;
 mod node;
 mod plugin_log;
+mod rights;
 mod stay;
 mod tell;
 mod upstream;

@@ -134,7 +134,7 @@ impl Node {
         self.start(self.command(arguments))
     }
 
-    fn start(&self, mut command: Command) -> Agent {
+    pub(crate) fn start(&self, mut command: Command) -> Agent {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let log = self
             .path
@@ -153,6 +153,10 @@ impl Node {
 
     /// One that asks an API server.
     pub(crate) fn agent_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Agent {
+        self.start(self.command_of(cluster, name, arguments))
+    }
+
+    pub(crate) fn command_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
         command
             .arg0(name)
@@ -160,7 +164,7 @@ impl Node {
             .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
             .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
             .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent");
-        self.start(command)
+        command
     }
 
     /// The repair controller as Linkerd's chart starts it: it sees no processes but its own, has no capabilities, and

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use lab::api_double::Plan;
 use lab::network::Namespace;
 use proxy_init::{Choice, Config, Install, Mode};
 use serde_json::{Value, json};
@@ -254,6 +255,24 @@ fn where_a_pod_cannot_be_reached_it_is_deleted_as_upstream_does_and_only_if_it_i
         assert!(!rules(&network).contains("PROXY_INIT"));
         watched.agent.terminate();
     }
+}
+
+#[test]
+fn where_a_pod_may_not_be_deleted_it_stays_and_the_log_says_what_would_allow_it() {
+    let watched = Watched::start(&[]);
+    // Of another pod, so that the agent sees that it can see pods.
+    let (network, other) = (Namespace::new(), uid());
+    let mut sandbox = Sandbox::new(&other);
+    sandbox.add(&network);
+    watched
+        .cluster
+        .answer_for("namespaces/shop/pods/web-0", Plan::Answer(403, ""));
+    watched.cluster.pod("web-0", &uid(), failed());
+    until("it says so", || watched.agent.says("cannot be deleted"));
+    assert_eq!(watched.cluster.deletions(), []);
+    until("it is counted", || watched.pods("not_known").as_deref() == Some("1"));
+    let said = watched.agent.terminate();
+    assert!(said.contains("deploy/cni/components/delete-pods"), "{said}");
 }
 
 #[test]

@@ -358,6 +358,8 @@ fn the_token_is_read_each_time() {
     lab.server.expect_token("next-token");
     let message = lab.add().error(104);
     assert!(message.contains("401") && message.contains("expired"), "{message}");
+    let advice = "is the agent running on this node? kubectl get pods -n linkerd-cni -o wide";
+    assert!(message.contains(advice), "{message}");
     assert!(!message.contains("good-token"), "{message}");
     lab.server.kubeconfig(lab.folder.path(), "next-token");
     lab.add().success();

@@ -23,16 +23,26 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::new(
             "the node's agent and the CNI plugin, from deploy/cni",
-            |world, namespace| with_agent(world, |agent| live(world, namespace, agent)),
+            |world, namespace| with_agent(world, &[], |agent| live(world, namespace, agent)),
         )
         .alone(),
         Scenario::new(
-            "the node's agent: a taint, many pods at once, a new token, a reboot",
-            |world, namespace| with_agent(world, |agent| outlive(world, namespace, agent)),
+            "the node's agent, with a plugin that asks the API server",
+            |world, namespace| with_agent(world, &["api"], |agent| ask(world, namespace, agent)),
+        )
+        .alone(),
+        Scenario::new(
+            "the node's agent: a taint, many pods at once, a reboot",
+            |world, namespace| with_agent(world, &["taint"], |agent| outlive(world, namespace, agent)),
+        )
+        .alone(),
+        Scenario::new(
+            "the node's agent is gone, and the plugin stays or goes",
+            |world, namespace| with_agent(world, &[], |agent| leave(world, namespace, agent)),
         )
         .alone(),
         Scenario::new("the node's agent: a second DaemonSet of it", |world, namespace| {
-            with_agent(world, |agent| beside(world, namespace, agent))
+            with_agent(world, &[], |agent| beside(world, namespace, agent))
         })
         .alone(),
     ]
@@ -60,28 +70,35 @@ pub(crate) struct Agent<'a> {
 pub(crate) const CHANGED: &str = "/run/node/deploy-cni";
 
 /// What deploy/cni is changed in: the images' names, and flags of the chart's that other scenarios count on.
-const CHANGES: [(&str, &str, &str); 4] = [
-    ("kustomization.yaml", "REGISTRY/", "registry.example/"),
-    ("config.yaml", r#""ipv6": false"#, r#""ipv6": true"#),
-    (
-        "config.yaml",
-        r#"["4191", "4190"]"#,
-        r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#,
-    ),
+const CHANGES: [(&str, &str, &str); 6] = [
+    ("base/kustomization.yaml", "REGISTRY/", "registry.example/"),
+    ("base/config.yaml", IPV6.0, IPV6.1),
+    ("base/config.yaml", PORTS.0, PORTS.1),
+    ("components/api/kustomization.yaml", IPV6.0, IPV6.1),
+    ("components/api/kustomization.yaml", PORTS.0, PORTS.1),
     // So that drift is seen soon.
     (
-        "daemonset.yaml",
+        "base/daemonset.yaml",
         r#""--admin-addr""#,
         r#""--verify-every", "3", "--admin-addr""#,
     ),
 ];
+const IPV6: (&str, &str) = (r#""ipv6": false"#, r#""ipv6": true"#);
+const PORTS: (&str, &str) = (
+    r#"["4191", "4190"]"#,
+    r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#,
+);
 
-/// Does this with deploy/cni, which is gone afterwards.
-pub(crate) fn with_agent(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
+/// Does this with deploy/cni and these components of it, which is gone afterwards.
+pub(crate) fn with_agent(
+    world: &World<'_>,
+    components: &[&str],
+    work: impl Fn(&Agent<'_>) -> Result<String>,
+) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
     let agent = Agent {
         kubectl,
-        folder: copied()?.to_string_lossy().into_owned(),
+        folder: copied(components)?.to_string_lossy().into_owned(),
         before: fs::read(NETWORK)?,
     };
     let outcome = work(&agent);
@@ -97,33 +114,8 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     let meshed = start(world, namespace, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
     unmeshed(world, namespace, "unmeshed")?;
-    let mut skipping = injected("skipping");
-    skipping["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": "8080"});
-    start(world, namespace, &skipping)?.try_injected_but(&world.neighbour, skips_8080)?;
-    // With the same annotation of its namespace's.
-    kubectl.run(&[
-        "annotate",
-        "namespace",
-        namespace,
-        "config.linkerd.io/skip-inbound-ports=8080",
-    ])?;
-    start(world, namespace, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
-    kubectl.run(&[
-        "annotate",
-        "namespace",
-        namespace,
-        "config.linkerd.io/skip-inbound-ports-",
-    ])?;
-    // The control plane's pods have to reach the API server without a proxy.
-    let mut destination = injected("destination");
-    destination["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!("destination");
-    let destination = start(world, namespace, &destination)?;
-    destination.try_injected(&world.neighbour, true)?;
-    let rules = destination.look("nft list chain ip nat PROXY_INIT_OUTPUT")?;
-    if !rules.contains("443") {
-        return Err(format!("a pod of the control plane's has {rules}").into());
-    }
-    // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the four pods above are all
+    start(world, namespace, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the two pods above are all
     // that it counts, a look at them after it has seen this one.
     let mut host = injected("host");
     host["spec"]["hostNetwork"] = json!(true);
@@ -138,7 +130,7 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     let of_plugin = |pod: &Pod<'_>| log.contains(&format!("pod=\"{namespace}/{}\"", pod.name));
     let rules = Command::new("nft").args(["list", "ruleset"]).read()?;
     let events = host.events()?.join("; ");
-    if meshed_pods != Some(4)
+    if meshed_pods != Some(2)
         || !of_plugin(&meshed)
         || of_plugin(&host)
         || rules.contains("PROXY_INIT")
@@ -153,11 +145,7 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
         start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true)?;
         agent.rolled("linkerd-cni")?;
     }
-    // The API server is killed, and comes back.
-    world.cluster.kill_service("kube-apiserver")?;
-    world.cluster.start_service("kube-apiserver")?;
-    world.cluster.wait_for_api()?;
-    start(world, namespace, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)?;
+    restart_api_server(world, namespace)?;
     // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
     agent.uninstall()?;
     let mut raced = injected("raced");
@@ -174,8 +162,114 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     agent.uninstall()?;
     unmeshed(world, namespace, "afterwards")?;
     Ok(
-        "meshed, unmeshed, annotated, control plane; drift reported; updated and rolled back; API server killed and back; \
-         repaired in place; removed"
+        "meshed, unmeshed, annotated; drift reported; updated and rolled back; API server killed and back; repaired in place; \
+         removed"
+            .to_owned(),
+    )
+}
+
+/// The API server is killed, and comes back.
+fn restart_api_server(world: &World<'_>, namespace: &str) -> Result<()> {
+    world.cluster.kill_service("kube-apiserver")?;
+    world.cluster.start_service("kube-apiserver")?;
+    world.cluster.wait_for_api()?;
+    start(world, namespace, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)
+}
+
+/// What the runtime doesn't tell, and the API server does.
+fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+    let kubectl = agent.kubectl;
+    agent.install()?;
+    start(world, namespace, &injected("meshed"))?.try_injected(&world.neighbour, true)?;
+    unmeshed(world, namespace, "unmeshed")?;
+    start(world, namespace, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    // With the same annotation of its namespace's, which the injector would have copied.
+    kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}=8080")])?;
+    start(world, namespace, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}-")])?;
+    // The control plane's pods have to reach the API server without a proxy.
+    let mut destination = injected("destination");
+    destination["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!("destination");
+    let destination = start(world, namespace, &destination)?;
+    destination.try_injected(&world.neighbour, true)?;
+    let rules = destination.look("nft list chain ip nat PROXY_INIT_OUTPUT")?;
+    if !rules.contains("443") {
+        return Err(format!("a pod of the control plane's has {rules}").into());
+    }
+    wait_for("a look at each pod", || {
+        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4)
+    })?;
+    restart_api_server(world, namespace)?;
+    // kubelet asks for a new token when it starts.
+    let kubeconfig = Path::new(NETWORKS).join("ZZZ-linkerd-cni-kubeconfig");
+    let old = fs::read(&kubeconfig)?;
+    world.cluster.kill_service("kubelet")?;
+    world.cluster.start_service("kubelet")?;
+    wait_for("a new token", || fs::read(&kubeconfig).is_ok_and(|new| new != old))?;
+    start(world, namespace, &injected("new-token"))?.try_injected(&world.neighbour, true)?;
+    agent.uninstall()?;
+    unmeshed(world, namespace, "afterwards")?;
+    Ok(
+        "meshed, unmeshed, annotated, annotated by its namespace, control plane; API server killed and back; a new token; removed"
+            .to_owned(),
+    )
+}
+
+/// The agent ends, and none follows: whether the plugin goes is up to what is certain.
+fn leave(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+    let kubectl = agent.kubectl;
+    let pod_starts = |name: &str| start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true);
+    let in_namespace = |arguments: &[&str]| kubectl.run(&[arguments, &["--namespace", AGENTS]].concat());
+    let end_agent = || in_namespace(&["delete", "pod", "--selector=k8s-app=linkerd-cni"]);
+    agent.install()?;
+    // The DaemonSet no longer selects the node.
+    let select = |value: Value| {
+        let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {"non-existing": value}}}}});
+        in_namespace(&["patch", "daemonset", "linkerd-cni", "--patch", &patch.to_string()])
+    };
+    select(json!("true"))?;
+    wait_for("a node without the plugin", || agent.is_gone().is_ok())?;
+    select(Value::Null)?;
+    agent.rolled("linkerd-cni")?;
+    agent.is_installed()?;
+    // Its account is deleted, and so it is refused.
+    in_namespace(&["delete", "serviceaccount", "linkerd-cni"])?;
+    end_agent()?;
+    agent.is_installed()?;
+    pod_starts("without-account")?;
+    agent.install()?;
+    // It is killed with no time to do anything.
+    in_namespace(&[
+        "delete",
+        "pod",
+        "--selector=k8s-app=linkerd-cni",
+        "--force",
+        "--grace-period=0",
+    ])?;
+    agent.rolled("linkerd-cni")?;
+    agent.is_installed()?;
+    // Its DaemonSet leaves it behind, so that nothing says what becomes of it.
+    in_namespace(&["delete", "daemonset", "linkerd-cni", "--cascade=orphan"])?;
+    end_agent()?;
+    agent.is_installed()?;
+    pod_starts("without-agent")?;
+    // By hand, as docs/node.md has it.
+    let image = format!("--image={}", images::AGENT);
+    let uninstall = ["--", "/usr/lib/linkerd/linkerd-cni-agent", "uninstall"];
+    let debug = [
+        "debug",
+        "node/node",
+        "--profile=sysadmin",
+        &image,
+        "--namespace",
+        namespace,
+    ];
+    kubectl.run(&[&debug[..], &uninstall].concat())?;
+    wait_for("a node without the plugin", || agent.is_gone().is_ok())?;
+    agent.uninstall()?;
+    Ok(
+        "removed from a node that the DaemonSet doesn't select, and by hand; kept when the account was deleted, and when the \
+         agent was killed or left behind"
             .to_owned(),
     )
 }
@@ -202,6 +296,18 @@ fn beside(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Strin
         kubectl.run(&arguments).map(drop)
     };
     agent.install()?;
+    // So that its agents know whether others follow.
+    let patch = json!([{"op": "add", "path": "/rules/1/resourceNames/-", "value": CANARY}]).to_string();
+    kubectl.run(&[
+        "patch",
+        "role",
+        "linkerd-cni",
+        "--namespace",
+        AGENTS,
+        "--type=json",
+        "--patch",
+        &patch,
+    ])?;
     kubectl.create(AGENTS, &agent.daemonset(CANARY, 9990)?)?;
     wait_for("a pod that waits for a port", || {
         let events = kubectl.run(&["get", "events", "--namespace", AGENTS]);
@@ -247,8 +353,8 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
     // Many pods at once: the plugin sets each of them up, and none has to be healed.
     let mut spec = pod::specification(&[]);
     spec["terminationGracePeriodSeconds"] = json!(0);
-    let template =
-        json!({"metadata": {"labels": {"app": "many", "linkerd.io/control-plane-ns": "linkerd"}}, "spec": spec});
+    let template = json!({"metadata": {"labels": {"app": "many", "linkerd.io/control-plane-ns": "linkerd"},
+            "annotations": {"linkerd.io/proxy-version": "edge-1"}}, "spec": spec});
     let many = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "many"},
         "spec": {"replicas": MANY, "selector": {"matchLabels": {"app": "many"}}, "template": template}});
     kubectl.create(namespace, &many)?;
@@ -269,13 +375,6 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
     kubectl.run(&["delete", "deployment", "many", "--namespace", namespace])?;
     let meshed = start(world, namespace, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
-    // kubelet asks for a new token when it starts.
-    let kubeconfig = Path::new(NETWORKS).join("ZZZ-linkerd-cni-kubeconfig");
-    let old = fs::read(&kubeconfig)?;
-    world.cluster.kill_service("kubelet")?;
-    world.cluster.start_service("kubelet")?;
-    wait_for("a new token", || fs::read(&kubeconfig).is_ok_and(|new| new != old))?;
-    start(world, namespace, &injected("new-token"))?.try_injected(&world.neighbour, true)?;
     // After a reboot, kubelet starts each pod in a new sandbox: meshed ones get their rules, by the plugin.
     world.cluster.reboot()?;
     world.neighbour.ready_again()?;
@@ -290,7 +389,7 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
     }
     agent.uninstall()?;
     Ok(format!(
-        "the taint is gone once the node is ready; {MANY} pods at once; a new token; a reboot; removed"
+        "the taint is gone once the node is ready; {MANY} pods at once; a reboot; removed"
     ))
 }
 
@@ -303,8 +402,8 @@ pub(crate) fn metric(name: &str) -> Option<i64> {
     value.trim().parse().ok()
 }
 
-/// deploy/cni with its base changed, and a folder in it that takes the base and the component of the taint.
-fn copied() -> Result<PathBuf> {
+/// deploy/cni, changed, and a folder in it that takes the base and these components.
+fn copied(components: &[&str]) -> Result<PathBuf> {
     let folder = Path::new(CHANGED);
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -312,7 +411,7 @@ fn copied() -> Result<PathBuf> {
     let deployed = root().join("deploy/cni");
     Command::new("cp").arg("--recursive").arg(deployed).arg(folder).run()?;
     for (file, from, to) in CHANGES {
-        let file = folder.join("base").join(file);
+        let file = folder.join(file);
         let text = fs::read_to_string(&file)?;
         if !text.contains(from) {
             return Err(format!("{} has no {from}", file.display()).into());
@@ -321,7 +420,8 @@ fn copied() -> Result<PathBuf> {
     }
     let together = folder.join("together");
     fs::create_dir(&together)?;
-    let text = "resources: [../base]\ncomponents: [../components/taint]\n";
+    let components: Vec<String> = components.iter().map(|name| format!("../components/{name}")).collect();
+    let text = json!({"resources": ["../base"], "components": components}).to_string();
     fs::write(together.join("kustomization.yaml"), text)?;
     Ok(together)
 }
@@ -402,6 +502,11 @@ impl Agent<'_> {
             "--ignore-not-found",
             "--timeout=120s",
         ])?;
+        self.is_gone()
+    }
+
+    /// The node is as it was.
+    fn is_gone(&self) -> Result<()> {
         let after = fs::read(NETWORK)?;
         if after != self.before {
             return Err(format!("{NETWORK} became {}", String::from_utf8_lossy(&after)).into());
@@ -445,6 +550,16 @@ pub(crate) fn injected(name: &str) -> Value {
     let mut object = pod::plain(name);
     object["metadata"]["labels"]["linkerd.io/control-plane-ns"] = json!("linkerd");
     object["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "edge-1"});
+    object
+}
+
+/// The annotation of inbound ports that bypass the proxy.
+const SKIPS: &str = "config.linkerd.io/skip-inbound-ports";
+
+/// The same, where port 8080 bypasses the proxy.
+fn annotated(name: &str) -> Value {
+    let mut object = injected(name);
+    object["metadata"]["annotations"][SKIPS] = json!("8080");
     object
 }
 

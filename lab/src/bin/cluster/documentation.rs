@@ -37,7 +37,7 @@ const NODES_PAGES: [NodesPage; 2] = [
 ];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
-const NOT_RUN: [&str; 18] = [
+const NOT_RUN: [&str; 19] = [
     // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
@@ -55,6 +55,8 @@ const NOT_RUN: [&str; 18] = [
     "CNI_COMMAND=ADD CNI_CONTAINERID=sandbox-1 CNI_NETNS=/var/run/netns/pod CNI_IFNAME=eth0 \\",
     // A scenario of the agent's runs it on the node that there is.
     "kubectl debug node/NAME --profile=sysadmin --image=REGISTRY/proxy-init-cni:VERSION -- \\",
+    // That is for many nodes.
+    "kubectl patch daemonset -n linkerd-cni linkerd-cni \\",
     // The page runs it for one platform.
     "kubectl apply -k deploy/cni/overlays/NAME",
     // These are no commands.
@@ -91,7 +93,7 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     scenarios.extend(NODES_PAGES.map(|(page, before, after)| {
         let folder = folder.to_owned();
         let try_it = move |world: &World<'_>, namespace: &str| {
-            cni::with_agent(world, |agent| {
+            cni::with_agent(world, &[], |agent| {
                 before(agent, world, namespace)?;
                 check(world, namespace, page, &folder, "", |command| {
                     after(command, world, namespace)
@@ -198,7 +200,7 @@ fn set_up(agent: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
     agent.install()?;
     let annotated = |name: &str, ports: &str| {
         let mut pod = cni::injected(name);
-        pod["metadata"]["annotations"] = json!({"config.linkerd.io/skip-inbound-ports": ports});
+        pod["metadata"]["annotations"]["config.linkerd.io/skip-inbound-ports"] = json!(ports);
         Pod::create(kubectl, namespace, &pod)
     };
     Pod::create(kubectl, namespace, &cni::injected("web"))?.ready()?;

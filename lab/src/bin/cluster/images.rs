@@ -8,7 +8,7 @@ pub(crate) const PROXY_INIT: &str = "registry.example/proxy-init:VERSION";
 /// The Dockerfile's target `legacy`: iptables-legacy beside it.
 pub(crate) const LEGACY: &str = "registry.example/proxy-init:legacy";
 /// The CNI plugin and the node's agent, under the name that deploy/cni has.
-const AGENT: &str = "registry.example/proxy-init-cni:VERSION";
+pub(crate) const AGENT: &str = "registry.example/proxy-init-cni:VERSION";
 /// Stands in for linkerd-init: it runs the iptables commands that linkerd-init runs with the chart's flags.
 pub(crate) const LINKERD_INIT: &str = "registry.example/linkerd-init:1";
 /// A client, which by itself only waits.
