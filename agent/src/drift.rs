@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use proxy_init::{Config, Finding, FindingKind, Verification};
+use proxy_init::{Config, Finding, FindingKind, Recognized, Verification};
 
 use crate::events::shortened;
 
@@ -76,6 +76,26 @@ impl Drift {
             words: verdict.to_string(),
             line: shortened(&findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_LINE).to_owned(),
             config: verdict.other_config.map(Box::new),
+        })
+    }
+
+    /// Where a pod's own linkerd-init and the plugin have both made rules, in modes in which the one doesn't see the
+    /// other's.
+    pub fn of_two(recognized: &Recognized) -> Option<Self> {
+        let (first, second) = recognized.mode.zip(recognized.others.first())?;
+        let line = format!(
+            "there are rules in {first} and in {second} mode: the pod's own linkerd-init and the plugin made some"
+        );
+        Some(Self {
+            reason: Reason::OtherBackend,
+            words: format!(
+                "{line}, for the plugin goes by annotations, which don't name init containers. A connection that either \
+                 redirects goes to the proxy. Set cniEnabled in Linkerd's values, so that its injector adds no linkerd-init; \
+                 or the plugin's iptables-mode to that of linkerd-init, which then replaces the plugin's rules; or its pod-info \
+                 to \"api\""
+            ),
+            line,
+            config: None,
         })
     }
 }

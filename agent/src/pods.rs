@@ -9,7 +9,6 @@ use kube::Error;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
-use proxy_init::Install;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -22,7 +21,7 @@ use crate::follow::{News, Which, follow};
 use crate::metrics::Metrics;
 use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
-use crate::rules;
+use crate::rules::{self, Wanted};
 use crate::settings::{Mode, Settings};
 
 const PROC: &str = "/proc";
@@ -42,7 +41,7 @@ const NOT_CONFIGURED: &str = "LinkerdCNINotConfigured";
 struct Tracked {
     pod: Meshed,
     /// What it is to have; asked once, for its rules are those of its start.
-    wanted: Option<Option<Arc<Install>>>,
+    wanted: Option<Wanted>,
     /// How it stood last time.
     standing: Standing,
     /// When to look again.
@@ -285,9 +284,8 @@ impl Watcher<'_> {
             return self.delete(&tracked.pod).await;
         }
         let found = self.verify(uid, tracked, processes).await;
-        let (install, drift) = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(Standing::Left),
+        let (wanted, drift) = match found {
+            Ok(found) => found,
             // Where a pod can't be reached, upstream's way is left.
             Err(reason) if failed && mode == Mode::InPlace => {
                 info!("{} cannot be healed in place: {reason}", tracked.pod);
@@ -297,24 +295,29 @@ impl Watcher<'_> {
         };
         let Some(drift) = tracked.start.judge(drift) else {
             tracked.told.forget();
-            return Ok(Standing::InPlace);
+            return Ok(match wanted {
+                Wanted::Plugins(_) => Standing::InPlace,
+                Wanted::Inits | Wanted::Any => Standing::Left,
+            });
         };
         let reason = drift.reason;
-        let heals = match mode {
-            Mode::InPlace => failed || self.heals_running(reason),
-            Mode::Delete | Mode::Off => false,
+        let install = match wanted {
+            Wanted::Plugins(install) if mode == Mode::InPlace && (failed || self.heals_running(reason)) => {
+                Some(install)
+            }
+            Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => None,
         };
-        if !heals {
+        let Some(install) = install else {
             if tracked.told.tells(reason, Instant::now()) {
                 self.tell(&tracked.pod, &drift).await;
             }
             return Ok(Standing::Drifted(reason));
-        }
+        };
         let start = Instant::now();
         let (uid, processes) = (uid.clone(), Arc::clone(processes));
         let work = move || {
             let namespace = processes.namespace(Path::new(PROC), &uid)?;
-            rules::repair(&namespace, &install)
+            rules::repair(&namespace, install)
         };
         let repaired = spawn_blocking(work).await.map_err(|error| error.to_string())?;
         let metrics = &self.health.metrics;
@@ -379,13 +382,13 @@ impl Watcher<'_> {
             .await;
     }
 
-    /// What a pod's rules should be, and how those that it has differ; none if it should have none.
+    /// Which rules a pod should have, and how those that it has differ.
     async fn verify(
         &self,
         uid: &Uid,
         tracked: &mut Tracked,
         processes: &Arc<Processes>,
-    ) -> Result<Option<(Arc<Install>, Option<Drift>)>, String> {
+    ) -> Result<(Wanted, Option<Drift>), String> {
         if processes.are_none() {
             return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
         }
@@ -394,17 +397,19 @@ impl Watcher<'_> {
             None => {
                 let entry = self.settings.installation.entry()?;
                 let wanted = rules::wanted(&entry, self.server, &tracked.pod).await?;
-                tracked.wanted.insert(wanted.map(Arc::new)).clone()
+                tracked.wanted.insert(wanted).clone()
             }
         };
-        let Some(install) = wanted else { return Ok(None) };
-        let (uid, processes, any) = (uid.clone(), Arc::clone(processes), Arc::clone(&install));
+        if let Wanted::Any = wanted {
+            return Ok((wanted, None));
+        }
+        let (uid, processes, any) = (uid.clone(), Arc::clone(processes), wanted.clone());
         let work = move || {
             let namespace = processes.namespace(Path::new(PROC), &uid)?;
             rules::verify(&namespace, &any)
         };
-        let found = spawn_blocking(work).await.map_err(|error| error.to_string())??;
-        Ok(Some((install, found)))
+        let drift = spawn_blocking(work).await.map_err(|error| error.to_string())??;
+        Ok((wanted, drift))
     }
 
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.

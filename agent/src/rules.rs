@@ -1,10 +1,12 @@
 //! The rules that a pod is to have: what the plugin's ADD would install.
 
+use std::sync::Arc;
+
 use linkerd_cni::configuration::PodInfo;
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect::{self, Answers, Decision};
-use proxy_init::{Choice, HostNetwork, Install, Namespace};
+use proxy_init::{Choice, HostNetwork, Install, Namespace, recognize};
 use tracing::{debug, warn};
 
 use crate::api::Server;
@@ -12,21 +14,39 @@ use crate::conflist::Entry;
 use crate::drift::Drift;
 use crate::pod::{self, Meshed};
 
-/// What the plugin would install, by its own configuration, what the watch told of the pod, and what else the plugin
-/// would ask for; none if it would leave the pod alone.
+/// Which rules a pod should have.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    /// Those that the plugin installs.
+    Plugins(Arc<Install>),
+    /// Those of its own linkerd-init alone, though the plugin has set the pod up: it goes by annotations, which don't
+    /// name init containers.
+    Inits,
+    /// Whichever: they are none of the agent's business.
+    Any,
+}
+
+/// By the plugin's own configuration, what the watch told of the pod, and what else the plugin would ask for.
 ///
 /// # Errors
 /// What stands in the way.
-pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Option<Install>, String> {
+pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Wanted, String> {
     let words = |error: Error| error.to_string();
     let configuration = entry.read().map_err(words)?;
     let name = PodName::new(&pod.metadata.namespace, &pod.metadata.name)?;
     if configuration.simulates() || configuration.is_agent(&name) {
-        return Ok(None);
+        return Ok(Wanted::Any);
     }
     let pod = pod::known(pod)?;
     let decision = match configuration.pod_info() {
-        PodInfo::Annotations => redirect::by_annotations(&configuration, &name, pod.annotations),
+        PodInfo::Annotations => {
+            let has_init = pod.init_containers.has_init;
+            let decision = redirect::by_annotations(&configuration, &name, pod.annotations);
+            if has_init && matches!(decision, Ok(Decision::Redirect(_))) {
+                return Ok(Wanted::Inits);
+            }
+            decision
+        }
         PodInfo::Api => match redirect::questions(&pod) {
             Err(reason) => Ok(Decision::Leave(reason)),
             Ok(questions) => {
@@ -49,11 +69,11 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Opti
             let mut install = configuration.install(*config);
             // Whatever a pod's processes did to be taken for it.
             install.host_network = HostNetwork::Refuse;
-            Ok(Some(install))
+            Ok(Wanted::Plugins(Arc::new(install)))
         }
         Decision::Leave(reason) => {
             debug!("pod {name} is left alone: {reason}");
-            Ok(None)
+            Ok(Wanted::Any)
         }
     }
 }
@@ -62,27 +82,30 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Opti
 ///
 /// # Errors
 /// Why they can't be read.
-pub fn verify(namespace: &Namespace, install: &Install) -> Result<Option<Drift>, String> {
-    let mut any = install.clone();
-    // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
-    any.mode = Choice::Auto;
-    let verdict = namespace
-        .run(|| any.verify())
-        .and_then(|verdict| verdict)
-        .map_err(|error| error.to_string())?;
-    Ok(Drift::of(verdict))
+pub fn verify(namespace: &Namespace, wanted: &Wanted) -> Result<Option<Drift>, String> {
+    let drift = namespace.run(|| match wanted {
+        Wanted::Plugins(install) => {
+            let mut any = Install::clone(install);
+            // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
+            any.mode = Choice::Auto;
+            any.verify().map(Drift::of)
+        }
+        Wanted::Inits => recognize(None, None).map(|recognized| Drift::of_two(&recognized)),
+        Wanted::Any => Ok(None),
+    });
+    drift.and_then(|drift| drift).map_err(|error| error.to_string())
 }
 
 /// Installs a pod's rules, and sees that they are in place.
 ///
 /// # Errors
 /// Why they can't be installed, or aren't in place afterwards.
-pub fn repair(namespace: &Namespace, install: &Install) -> Result<String, String> {
+pub fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, String> {
     let installed = namespace
         .run(|| install.run())
         .and_then(|installed| installed)
         .map_err(|error| error.to_string())?;
-    match verify(namespace, install)? {
+    match verify(namespace, &Wanted::Plugins(install))? {
         None => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),
         Some(drift) => Err(format!("the rules were installed, but {}", drift.line)),
     }

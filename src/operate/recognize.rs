@@ -29,6 +29,8 @@ pub struct Recognized {
     pub mode: Option<Mode>,
     /// How what was found differs from what these flags install. If too little was found to tell the flags: why.
     pub(crate) compared: Result<(Verification, Vec<String>), NoConfig>,
+    /// The other modes that hold rules of proxy-init's.
+    pub others: Vec<Mode>,
     /// What could not be seen, so that it may hold rules of proxy-init's too.
     pub not_known: Vec<Subsystem>,
 }
@@ -113,6 +115,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
     Ok(Recognized {
         mode,
         compared,
+        others: holders(found).filter(|&other| other != looked_at).collect(),
         not_known: found.unseen_subsystems(),
     })
 }
@@ -269,6 +272,10 @@ mod tests {
             .concat();
         let recognized = of(&found(both), None).unwrap();
         assert!(!recognized.is_in_place());
+        assert_eq!(
+            (recognized.mode, &recognized.others[..]),
+            (Some(Mode::Nft), &[Mode::Legacy][..])
+        );
         assert!(
             recognized
                 .to_string()

@@ -156,6 +156,13 @@ impl Node {
         self.start(self.command_of(cluster, name, arguments))
     }
 
+    /// The same, for another entry of the plugin's.
+    pub(crate) fn agent_with_entry(&self, cluster: &Cluster, name: &str, arguments: &[&str], entry: &str) -> Agent {
+        let mut command = self.command_of(cluster, name, arguments);
+        command.env("CNI_NETWORK_CONFIG", entry);
+        self.start(command)
+    }
+
     pub(crate) fn command_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
         command

@@ -10,7 +10,7 @@ use proxy_init::{Choice, Config, Install, Mode};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Sandbox};
-use crate::node::{Agent, CALICO, Node, until, until_within};
+use crate::node::{Agent, CALICO, ENTRY, Node, until, until_within};
 
 /// A pod's, which no other test has, of this run or another: they run side by side, and each agent sees the processes of
 /// all.
@@ -43,12 +43,17 @@ impl Watched {
 
     /// With what is in the cluster before the agent starts.
     pub(crate) fn start_with(arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
+        Self::start_by(ENTRY, arguments, prepare)
+    }
+
+    /// With another entry of the plugin's.
+    fn start_by(entry: &str, arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
         let cluster = Cluster::start(&node);
         prepare(&cluster);
         let arguments = [&["--admin-addr", "127.0.0.1:9990"], arguments].concat();
-        let agent = node.agent_of(&cluster, "linkerd-cni-agent", &arguments);
+        let agent = node.agent_with_entry(&cluster, "linkerd-cni-agent", &arguments, entry);
         Self { agent, cluster, node }
     }
 
@@ -228,6 +233,64 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
     install(&pods[1].0, |config| config.inbound_port = "6143".parse().unwrap());
     until("the change is undone", || rules(&pods[1].0).contains("--to-ports 4143"));
     until("it is told", || watched.has_noted("LinkerdCNIRepaired"));
+    watched.agent.terminate();
+}
+
+/// Where the plugin goes by annotations, it sets up pods that have a linkerd-init of their own, too: no annotation tells.
+#[test]
+fn a_pod_that_its_own_linkerd_init_sets_up_is_told_of_only_if_the_plugin_did_as_well() {
+    let entry = ENTRY.replace(r#""iptables-mode""#, r#""pod-info": "annotations", "iptables-mode""#);
+    let watched = Watched::start_by(&entry, &["--verify-every", "1", "--on-drift", "repair"], |_| ());
+    let mut pods = Vec::new();
+    for (name, is_plugins, mode) in [
+        ("legacy", false, Some("legacy")),
+        ("nft", false, Some("nft")),
+        ("none", false, None),
+        ("both", true, Some("legacy")),
+    ] {
+        let (network, uid) = (Namespace::new(), uid());
+        if is_plugins {
+            install(&network, |_| ());
+        }
+        for command in mode.into_iter().flat_map(lab::linkerd::commands) {
+            network.stdout(&command[0], &command[1..]);
+        }
+        let mut sandbox = Sandbox::new(&uid);
+        sandbox.add(&network);
+        watched.cluster.pod_with(name, &uid, running(), |pod| {
+            pod["metadata"]["annotations"] = json!({"linkerd.io/proxy-version": "x"});
+            pod["spec"]["initContainers"] = json!([{"name": "linkerd-init", "image": "x"}]);
+        });
+        pods.push((network, sandbox));
+    }
+    until("it is told", || watched.has_noted("LinkerdCNIDrifted"));
+    let counted = || {
+        watched
+            .metric(r#"linkerd_cni_agent_pods_drifted{reason="other-backend"}"#)
+            .as_deref()
+            == Some("1")
+    };
+    until("it is counted", counted);
+    std::thread::sleep(Duration::from_millis(1500));
+    let notes = watched.cluster.notes();
+    let [(_, note)] = &notes[..] else { panic!("{notes:?}") };
+    for words in [
+        "in nft and in legacy mode",
+        "linkerd-init",
+        "cniEnabled",
+        "iptables-mode",
+        "pod-info",
+    ] {
+        assert!(note.contains(words), "{note}");
+    }
+    let standing = |standing: &str| watched.metric(&format!("linkerd_cni_agent_pods{{standing=\"{standing}\"}}"));
+    assert_eq!(standing("in_place").as_deref(), Some("0"));
+    assert_eq!(standing("drifted").as_deref(), Some("1"));
+    // Nobody's rules are touched.
+    let legacy = |network: &Namespace| network.stdout("iptables-legacy-save", ["-t", "nat"]);
+    assert!(legacy(&pods[0].0).contains("PROXY_INIT") && !rules(&pods[0].0).contains("PROXY_INIT"));
+    assert!(!legacy(&pods[2].0).contains("PROXY_INIT") && !rules(&pods[2].0).contains("PROXY_INIT"));
+    assert!(legacy(&pods[3].0).contains("PROXY_INIT") && rules(&pods[3].0).contains("PROXY_INIT"));
     watched.agent.terminate();
 }
 
