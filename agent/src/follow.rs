@@ -180,12 +180,15 @@ impl<T: Object + Send + 'static> Follower<T> {
             }))
         });
         loop {
-            let chunk = match timeout_at(end, answer.fill_buf()).await {
-                Err(_) => Err(late()),
-                Ok(chunk) => chunk.map(<[u8]>::to_vec),
+            let chunk = tokio::select! {
+                // It has read what it wanted, or what makes no sense: a watch may be silent for minutes after that.
+                () = sender.closed() => break,
+                chunk = timeout_at(end, answer.fill_buf()) => match chunk {
+                    Err(_) => Err(late()),
+                    Ok(chunk) => chunk.map(<[u8]>::to_vec),
+                },
             };
             let length = chunk.as_ref().map_or(0, Vec::len);
-            // Once it has read what it wanted, nobody takes more.
             if chunk.as_ref().is_ok_and(Vec::is_empty) || sender.send(chunk).await.is_err() || length == 0 {
                 break;
             }
