@@ -4,10 +4,12 @@
 //! and nowhere else: what a link points to is neither read nor written.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
@@ -22,6 +24,23 @@ const LONGEST: u64 = 1 << 20;
 /// How the name of a file ends that is still being written. No runtime reads such a file: they look for `.conf`,
 /// `.conflist` and `.json` (`ConfFiles` in libcni).
 const UNFINISHED: &str = ".linkerd-cni-unfinished";
+
+/// The longest name that a file may have (NAME_MAX).
+const LONGEST_NAME: usize = 255;
+
+/// The name that a file has while it is being written.
+fn unfinished(name: &str) -> String {
+    let mut end = name.len().min(LONGEST_NAME - 1 - UNFINISHED.len());
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!(".{}{UNFINISHED}", name.get(..end).unwrap_or_default())
+}
+
+/// Whether a file of this name is one that is still being written.
+pub fn is_unfinished(name: &OsStr) -> bool {
+    name.as_bytes().ends_with(UNFINISHED.as_bytes())
+}
 
 /// A folder that was opened.
 #[derive(Debug)]
@@ -215,7 +234,7 @@ impl Folder {
         mode: u32,
         expected: Option<Option<&Text>>,
     ) -> io::Result<bool> {
-        let unfinished = format!(".{name}{UNFINISHED}");
+        let unfinished = unfinished(name);
         self.remove(&unfinished)?;
         let create = flags(OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL);
         let mut write = || -> io::Result<bool> {
@@ -270,7 +289,7 @@ impl Folder {
     /// # Errors
     /// As of rename(2) and unlink(2).
     pub fn remove_expected(&self, name: &str, expected: &Text) -> io::Result<bool> {
-        let aside = format!(".{name}{UNFINISHED}");
+        let aside = unfinished(name);
         match renameat(&self.folder, name, &self.folder, aside.as_str()) {
             Ok(()) => {}
             Err(Errno::ENOENT) => return Ok(true),
@@ -293,7 +312,7 @@ impl Folder {
     /// # Errors
     /// As of readdir(3) and unlink(2).
     pub fn remove_unfinished(&self) -> io::Result<()> {
-        for name in self.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
+        for name in self.names()?.iter().filter(|name| is_unfinished(name.as_ref())) {
             self.remove(name)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Puts the plugin on the node and keeps it there: one pass looks at everything and mends what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
 use crate::plan::{self, Change, Files, Look, Step};
 use crate::settings::{Installation, Paths};
-use crate::throttle::Throttle;
+use crate::throttle::{Held, Throttle};
 
 /// The kubeconfig's permissions: it has a token in it.
 const KUBECONFIG_MODE: u32 = 0o600;
@@ -71,6 +71,20 @@ pub struct Counts {
     pub programs: u64,
 }
 
+/// A look at everything.
+struct Pass {
+    /// How it stands.
+    state: State,
+    /// When to look again even if nothing changes.
+    again: Duration,
+}
+
+impl Pass {
+    fn wait(&mut self, time: Duration) {
+        self.again = self.again.min(time);
+    }
+}
+
 /// The node's folders.
 struct Folders {
     net: Folder,
@@ -113,14 +127,19 @@ impl Keeper {
     ///
     /// Returns how it stands, and when to look again even if nothing changes.
     pub fn pass(&mut self) -> (State, Duration) {
-        let mut state = State::default();
-        let mut again = QUIET;
-        if let Err(trouble) = self.try_pass(&mut state, &mut again) {
-            state.trouble.push(trouble);
+        let mut pass = Pass {
+            state: State::default(),
+            again: QUIET,
+        };
+        if let Err(trouble) = self.try_pass(&mut pass) {
+            pass.state.trouble.push(trouble);
+            pass.wait(SOON);
         }
-        if !state.trouble.is_empty() || !state.contested.is_empty() {
-            again = again.min(SOON);
+        for (name, line, rest) in self.throttle.contested(Instant::now()) {
+            pass.state.contested.insert(name, line);
+            pass.wait(rest);
         }
+        let Pass { state, again } = pass;
         say(
             &mut self.said,
             state.trouble.iter().chain(state.contested.values()),
@@ -136,7 +155,7 @@ impl Keeper {
         (state, again)
     }
 
-    fn try_pass(&mut self, state: &mut State, again: &mut Duration) -> Result<(), String> {
+    fn try_pass(&mut self, pass: &mut Pass) -> Result<(), String> {
         let entry = self.installation.entry()?;
         let paths = self.installation.paths.clone();
         let folders = self.folders()?;
@@ -152,9 +171,9 @@ impl Keeper {
         let role = self.membership.as_ref().map(Membership::role);
         match role {
             Some(Ok(Role::Other)) => {
-                *again = SOON;
-                state.standby = true;
-                return self.look(&folders, state, &entry);
+                pass.wait(SOON);
+                pass.state.standby = true;
+                return self.look(&folders, &mut pass.state, &entry);
             }
             Some(Ok(Role::Nobody)) => {
                 if let Some(membership) = &self.membership {
@@ -170,15 +189,51 @@ impl Keeper {
             Some(Err(error)) => return Err(format!("{}: {error}", paths.net.join(owner::FILE).display())),
             Some(Ok(Role::Owner)) | None => {}
         }
-        self.programs(bin)?;
-        state.binary = true;
-        match self.kubeconfig(net, &entry) {
-            Ok(()) => state.kubeconfig = true,
-            // What is there may still do. Without any, no pod could be set up.
-            Err(trouble) if net.stamp(&paths.kubeconfig).is_some() => state.trouble.push(trouble),
-            Err(trouble) => return Err(trouble),
+        self.programs(pass, bin)?;
+        self.kubeconfig(pass, net, &entry);
+        // No configuration names what isn't there.
+        let has_kubeconfig = !entry.needs_kubeconfig() || net.stamp(&paths.kubeconfig).is_some();
+        if bin.stamp(PLUGIN).is_none() || !has_kubeconfig {
+            pass.state.configurations = naming(net)?;
+            return Ok(());
         }
-        self.configurations(net, &entry, state, again)
+        self.configurations(pass, net, &entry)
+    }
+
+    /// Changes a file, unless that is held back: `line` is what there is to say if another program rewrites it again and
+    /// again. None if nothing was done.
+    fn change<T>(
+        &mut self,
+        pass: &mut Pass,
+        name: &str,
+        line: impl FnOnce() -> String,
+        work: impl FnOnce() -> Result<T, String>,
+    ) -> Option<T> {
+        let now = Instant::now();
+        match self.throttle.ask(name, now) {
+            Ok(()) => {}
+            Err(Held::Contested(wait)) => {
+                self.throttle.contest(name, line(), now);
+                pass.wait(wait);
+                return None;
+            }
+            Err(Held::Failed(reason, wait)) => {
+                pass.state.trouble.push(reason);
+                pass.wait(wait);
+                return None;
+            }
+        }
+        match work() {
+            Ok(done) => {
+                self.throttle.wrote(name, now);
+                Some(done)
+            }
+            Err(reason) => {
+                pass.wait(self.throttle.failed(name, reason.clone(), now));
+                pass.state.trouble.push(reason);
+                None
+            }
+        }
     }
 
     /// The node's folders, opened again if others have their places by now.
@@ -205,8 +260,8 @@ impl Keeper {
     }
 
     /// Every regular file of the image's folder of plugins, as upstream's installer copies them.
-    fn programs(&mut self, bin: &Folder) -> Result<(), String> {
-        let source = &self.installation.paths.source;
+    fn programs(&mut self, pass: &mut Pass, bin: &Folder) -> Result<(), String> {
+        let source = self.installation.paths.source.clone();
         let unreadable =
             |error: io::Error| format!("the image's plugins cannot be read: {}: {error}", source.display());
         let mut found = false;
@@ -216,56 +271,99 @@ impl Keeper {
             let Ok(name) = file.file_name().into_string() else {
                 continue;
             };
-            if !metadata.is_file() {
-                continue;
-            }
-            found = true;
-            let mode = metadata.permissions().mode() & 0o7777;
-            let stamp = Stamp::of_metadata(&metadata);
-            let here = bin.stamp(&name);
-            if here.is_some_and(|here| self.known.get(&name) == Some(&(stamp, here))) {
-                continue;
-            }
-            let open = || File::open(file.path()).map_err(unreadable);
-            let unwritable = |error: io::Error| {
-                let path = bin.path().join(&name);
-                format!(
-                    "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
-                     folder that this node's runtime takes plugins from (docs/node.md)",
-                    path.display()
-                )
-            };
-            let mut same = bin.same(&name, &mut open()?, mode).map_err(unwritable)?;
-            if same.is_none() {
-                bin.write(&name, &mut open()?, mode, None).map_err(unwritable)?;
-                same = bin.same(&name, &mut open()?, mode).map_err(unwritable)?;
-                if same.is_none() {
-                    return Err(format!(
-                        "{} is not what was written: does another program write it too?",
-                        bin.path().join(&name).display()
-                    ));
-                }
-                self.counts.programs += 1;
-                info!("installed {}", bin.path().join(&name).display());
-            }
-            if let Some(here) = same {
-                self.known.insert(name, (stamp, here));
+            if metadata.is_file() {
+                found = true;
+                let is_there = self.program(pass, bin, &name, &file.path(), &metadata);
+                pass.state.binary |= is_there && name == PLUGIN;
             }
         }
         if found {
-            Ok(())
-        } else {
-            Err(format!(
-                "{} has no plugins: is CONTAINER_CNI_BIN_DIR right?",
-                source.display()
-            ))
+            return Ok(());
+        }
+        Err(format!(
+            "{} has no plugins: is CONTAINER_CNI_BIN_DIR right?",
+            source.display()
+        ))
+    }
+
+    /// Puts a program of the image's in its place; whether it is there.
+    fn program(&mut self, pass: &mut Pass, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
+        let mode = metadata.permissions().mode() & 0o7777;
+        let stamp = Stamp::of_metadata(metadata);
+        let here = bin.stamp(name);
+        if here.is_some_and(|here| self.known.get(name) == Some(&(stamp, here))) {
+            return true;
+        }
+        let path = bin.path().join(name);
+        let is_same = || {
+            let mut source = File::open(source)?;
+            bin.same(name, &mut source, mode)
+        };
+        let failed = |error: io::Error| {
+            format!(
+                "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
+                 folder that this node's runtime takes plugins from (docs/node.md)",
+                path.display()
+            )
+        };
+        let mut same = is_same().unwrap_or(None);
+        if same.is_none() {
+            let line = || rewritten(&path);
+            let write = || {
+                let mut source = File::open(source).map_err(failed)?;
+                bin.write(name, &mut source, mode, None).map_err(failed)
+            };
+            if self.change(pass, name, line, write).is_none() {
+                return false;
+            }
+            self.counts.programs += 1;
+            info!("installed {}", path.display());
+            same = is_same().unwrap_or(None);
+        }
+        // Somebody else may have been faster.
+        if let Some(here) = same {
+            self.known.insert(name.to_owned(), (stamp, here));
+        }
+        same.is_some()
+    }
+
+    /// Writes the kubeconfig, if the plugin needs one and it isn't what it should be.
+    fn kubeconfig(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) {
+        if !entry.needs_kubeconfig() {
+            pass.state.kubeconfig = true;
+            return;
+        }
+        let text = match self.kubeconfig_text() {
+            Ok(text) => text,
+            Err(reason) => {
+                pass.state.trouble.push(reason);
+                pass.wait(SOON);
+                return;
+            }
+        };
+        let name = self.installation.paths.kubeconfig.clone();
+        let wanted = Content::File(Text {
+            bytes: text.clone().into_bytes(),
+            mode: KUBECONFIG_MODE,
+        });
+        if net.read(&name) == Some(wanted) {
+            pass.state.kubeconfig = true;
+            return;
+        }
+        let path = net.path().join(&name);
+        let line = || rewritten(&path);
+        let write = || {
+            let written = net.write(&name, &mut text.as_bytes(), KUBECONFIG_MODE, None);
+            written.map_err(|error| format!("the kubeconfig cannot be written: {}: {error}", path.display()))
+        };
+        if self.change(pass, &name, line, write).is_some() {
+            self.counts.kubeconfigs += 1;
+            info!("wrote {}", path.display());
+            pass.state.kubeconfig = true;
         }
     }
 
-    fn kubeconfig(&mut self, net: &Folder, entry: &Entry) -> Result<(), String> {
-        if !entry.needs_kubeconfig() {
-            return Ok(());
-        }
+    fn kubeconfig_text(&self) -> Result<String, String> {
         let Installation { paths, host, port, .. } = &self.installation;
         let token = read(&paths.service_account.join("token"))?;
         let token = String::from_utf8(token).map_err(|_| "the service account's token is not UTF-8".to_owned())?;
@@ -276,35 +374,16 @@ impl Keeper {
             token: &token,
             authority: &authority,
         };
-        let text = text
-            .text()
-            .map_err(|reason| format!("no kubeconfig can be written: {reason}"))?;
-        let wanted = Content::File(Text {
-            bytes: text.clone().into_bytes(),
-            mode: KUBECONFIG_MODE,
-        });
-        let path = net.path().join(&paths.kubeconfig);
-        let failed = |error: io::Error| format!("the kubeconfig cannot be written: {}: {error}", path.display());
-        if net.read(&paths.kubeconfig) == Some(wanted) {
-            return Ok(());
-        }
-        net.write(&paths.kubeconfig, &mut text.as_bytes(), KUBECONFIG_MODE, None)
-            .map_err(failed)?;
-        self.counts.kubeconfigs += 1;
-        info!("wrote {}", path.display());
-        Ok(())
+        text.text()
+            .map_err(|reason| format!("no kubeconfig can be written: {reason}"))
     }
 
-    fn configurations(
-        &mut self,
-        net: &Folder,
-        entry: &Entry,
-        state: &mut State,
-        again: &mut Duration,
-    ) -> Result<(), String> {
+    fn configurations(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) -> Result<(), String> {
+        let trouble = pass.state.trouble.clone();
         for _ in 0..TRIES {
-            state.skipped.clear();
-            state.contested.clear();
+            // That of the last try.
+            pass.state.skipped.clear();
+            pass.state.trouble.clone_from(&trouble);
             let (folder, saved) = read_all(net)?;
             let look = Look {
                 folder: &folder,
@@ -315,30 +394,20 @@ impl Keeper {
             let plan = look.install();
             for (name, reason) in plan.skipped {
                 let line = format!("{} is left as it is: {reason}", net.path().join(&name).display());
-                state.skipped.insert(name, line);
+                pass.state.skipped.insert(name, line);
             }
-            let mut allowed = Vec::new();
-            let now = Instant::now();
+            let mut is_done = true;
             for change in plan.changes {
-                match self.throttle.ask(&change.name, now) {
-                    Ok(()) => allowed.push(change),
-                    Err(wait) => {
-                        let line = self.contested(net, &folder, &change.name);
-                        state.contested.insert(change.name, line);
-                        *again = (*again).min(wait);
-                    }
-                }
+                let limit = self.installation.rewrites_per_minute;
+                let line = || contested(net, &folder, &change.name, limit);
+                let written = self.change(pass, &change.name, line, || make(net, &change));
+                is_done &= written.is_none();
+                self.counts.configurations += written.unwrap_or_default();
             }
-            let made = make_all(net, &allowed);
-            self.counts.configurations += made.written;
-            if let Some(failure) = made.failure {
-                state.configurations = naming(net)?;
-                return Err(failure);
-            }
-            if allowed.is_empty() {
-                state.configurations = plan::count_chained(&folder);
-                if state.configurations == 0 {
-                    state.notes.push(format!(
+            if is_done {
+                pass.state.configurations = plan::count_chained(&folder);
+                if pass.state.configurations == 0 {
+                    pass.state.notes.push(format!(
                         "{} has no network configuration yet that the plugin could be added to; waiting for one",
                         net.path().display()
                     ));
@@ -347,23 +416,9 @@ impl Keeper {
             }
         }
         debug!("somebody else writes to {} at the same time", net.path().display());
-        *again = SOON;
-        state.configurations = naming(net)?;
+        pass.wait(SOON);
+        pass.state.configurations = naming(net)?;
         Ok(())
-    }
-
-    fn contested(&self, net: &Folder, folder: &Files, name: &str) -> String {
-        let text = match folder.get(name) {
-            Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
-            _ => "".into(),
-        };
-        format!(
-            "{} is rewritten without the plugin again and again, more than {} times in a minute, by {}. Until that ends, pods \
-             may start without rules",
-            net.path().join(name).display(),
-            self.installation.rewrites_per_minute,
-            conflist::writer(&text),
-        )
     }
 
     /// Leaves the node. If `uninstalls`, and no other agent is there, everything is taken back: the configurations
@@ -433,39 +488,48 @@ pub fn uninstall(installation: &Installation) -> Result<(), String> {
     left.unwrap_or_else(in_use)
 }
 
-/// What became of changes.
-#[derive(Default)]
-struct Made {
-    /// How many configurations were written.
-    written: u64,
-    /// The first failure.
-    failure: Option<String>,
+/// What there is to say about a file of the agent's that another program rewrites again and again.
+fn rewritten(path: &Path) -> String {
+    format!(
+        "{} is rewritten again and again by another program. Until that ends, pods may not start: see which DaemonSets mount \
+         its folder",
+        path.display()
+    )
 }
 
-/// Makes each change, whatever becomes of the others.
-fn make_all(net: &Folder, changes: &[Change]) -> Made {
-    let mut made = Made::default();
-    for Change { name, steps } in changes {
-        for step in steps {
-            match make(net, step) {
-                Ok(true) => {
-                    made.written += u64::from(matches!(step, Step::Write { .. }));
-                }
-                // Somebody else was faster, so that another plan has to be made.
-                Ok(false) => break,
-                Err(error) => {
-                    let failure = format!("{} cannot be changed: {error}", net.path().join(name).display());
-                    made.failure.get_or_insert(failure);
-                    break;
-                }
-            }
+/// The same about a configuration.
+fn contested(net: &Folder, folder: &Files, name: &str, limit: usize) -> String {
+    let text = match folder.get(name) {
+        Some(Content::File(file)) => String::from_utf8_lossy(&file.bytes),
+        _ => "".into(),
+    };
+    format!(
+        "{} is rewritten without the plugin again and again, more than {limit} times in a minute, by {}. Until that ends, \
+         pods may start without rules",
+        net.path().join(name).display(),
+        conflist::writer(&text),
+    )
+}
+
+/// Makes a change, until somebody else is faster; how many configurations were written.
+fn make(net: &Folder, change: &Change) -> Result<u64, String> {
+    let mut written = 0;
+    for step in &change.steps {
+        let is_made = take(net, step).map_err(|error| {
+            let path = net.path().join(&change.name);
+            format!("{} cannot be changed: {error}", path.display())
+        })?;
+        // Another plan has to be made.
+        if !is_made {
+            break;
         }
+        written += u64::from(matches!(step, Step::Write { .. }));
     }
-    made
+    Ok(written)
 }
 
-/// Makes a change; false: somebody else was faster.
-fn make(net: &Folder, step: &Step) -> io::Result<bool> {
+/// Takes a step; false: somebody else was faster.
+fn take(net: &Folder, step: &Step) -> io::Result<bool> {
     let path = |name: &str| net.path().join(name).display().to_string();
     match step {
         Step::Write {
@@ -526,7 +590,9 @@ fn remove_all(installation: &Installation, net: &Folder, bin: &Folder) -> Result
         };
         let plan = look.remove();
         named |= !plan.changes.is_empty();
-        let Made { failure, .. } = make_all(net, &plan.changes);
+        let made = plan.changes.iter().map(|change| make(net, change));
+        // Each is tried.
+        let failure = made.fold(None, |failure, made| failure.or(made.err()));
         if plan.changes.is_empty() || failure.is_some() {
             let unknown = plan.skipped.into_iter().next();
             let unknown = unknown.map(|(name, reason)| format!("{}: {reason}", net.path().join(name).display()));

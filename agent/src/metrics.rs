@@ -118,7 +118,7 @@ impl Metrics {
         );
         own.register(
             "contested_files",
-            "Configurations that another program rewrites without the plugin again and again",
+            "Files of the plugin that another program rewrites again and again",
             self.contested.clone(),
         );
         own.register(

@@ -1,11 +1,14 @@
 //! Waiting until something in a folder changes.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::net::unix::pipe::Receiver;
+
+use crate::folder::is_unfinished;
 
 /// Reading isn't among them: what the agent reads, and a runtime, wakes nobody up.
 const CHANGES: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
@@ -47,19 +50,59 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until something has changed since the last time.
+    /// Waits until something has changed since the last time. What the agent itself leaves in a folder while it writes
+    /// is nothing.
     ///
     /// # Errors
     /// As of read(2).
     pub async fn changed(&self) -> io::Result<()> {
-        self.events.readable().await?;
-        let mut buffer = [0; 4096];
-        loop {
-            match self.events.try_read(&mut buffer) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+        let mut has_changed = false;
+        while !has_changed {
+            self.events.readable().await?;
+            loop {
+                // Through tokio, so that it knows when there is nothing left to read.
+                match self.events.try_io(|| Ok(self.queue.read_events()?)) {
+                    Ok(events) => {
+                        let is_ours = |name: &OsString| is_unfinished(name);
+                        has_changed |= events.iter().any(|event| !event.name.as_ref().is_some_and(is_ours));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
             }
         }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_still_being_written_wakes_nobody() {
+        let folder = std::env::temp_dir().join(format!("linkerd-cni-agent-wakes-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let watch = Watch::new().unwrap();
+        watch.add(&folder).unwrap();
+        let unfinished = folder.join(".a.conf.linkerd-cni-unfinished");
+        for _ in 0..1000 {
+            fs::write(&unfinished, "").unwrap();
+            fs::remove_file(&unfinished).unwrap();
+        }
+        let changed = timeout(Duration::from_millis(300), watch.changed()).await;
+        assert!(changed.is_err(), "{changed:?}");
+        fs::write(&unfinished, "").unwrap();
+        fs::rename(&unfinished, folder.join("a.conf")).unwrap();
+        timeout(Duration::from_secs(60), watch.changed())
+            .await
+            .unwrap()
+            .unwrap();
+        fs::remove_dir_all(folder).unwrap();
     }
 }

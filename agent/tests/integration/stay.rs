@@ -177,6 +177,69 @@ fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     assert_eq!(said.matches(failure).count(), 2, "{said}");
 }
 
+/// A failure isn't another program's, and what the agent itself leaves in the folder meanwhile doesn't wake it.
+#[test]
+fn what_cannot_be_written_is_named_and_tried_again_at_growing_pauses() {
+    let node = Node::new();
+    let calls = node.path().join("calls");
+    let list = "{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}";
+    let mounts = format!(
+        "mount -t tmpfs tmpfs $NET; echo '{list}' | tee $NET/10-calico.conflist > $NET/20-immutable.conflist; \
+         chattr +i $NET/20-immutable.conflist; \
+         set -- strace -D -f -qq -e trace=renameat,renameat2 -o {} \"$@\"",
+        calls.display()
+    );
+    let agent = node.agent_in_mounts(&mounts, &[]);
+    until("it says what is wrong", || {
+        agent.says("20-immutable.conflist cannot be changed")
+    });
+    sleep(Duration::from_secs(6));
+    let is_try = |line: &&str| line.contains("20-immutable.conflist") && line.contains("EPERM");
+    let tries = fs::read_to_string(calls).unwrap().lines().filter(is_try).count();
+    assert!((2..=4).contains(&tries), "{tries} tries");
+    let text = fs::read_to_string(agent.net(&node, "10-calico.conflist")).unwrap();
+    assert_eq!(types(&text).unwrap(), ["calico", "linkerd-cni"]);
+    assert!(agent.says("ready: 1 network configurations"));
+    let said = agent.terminate();
+    assert!(!said.contains("again and again"), "{said}");
+    assert_eq!(
+        said.matches("cannot be changed: Operation not permitted").count(),
+        1,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_full_disk_is_named_and_waited_for() {
+    let node = Node::new();
+    let mounts = "mount -t tmpfs -o size=64k tmpfs $NET; echo '{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist; \
+                  dd if=/dev/zero of=$NET/full bs=4k status=none || true";
+    let agent = node.agent_in_mounts(mounts, &[]);
+    until("it says what is wrong", || agent.says("No space left on device"));
+    sleep(Duration::from_secs(2));
+    fs::remove_file(agent.net(&node, "full")).unwrap();
+    until("the entry is in the list", || {
+        fs::read_to_string(agent.net(&node, "10-calico.conflist"))
+            .is_ok_and(|text| types(&text).is_some_and(|types| types.len() == 2))
+    });
+    until("it is ready", || agent.says("ready: 1 network configurations"));
+    let said = agent.terminate();
+    assert!(!said.contains("again and again"), "{said}");
+}
+
+#[test]
+fn a_list_may_have_the_longest_name() {
+    let node = Node::new();
+    let name = format!("10-{}.conflist", "x".repeat(255 - 3 - 9));
+    node.write(&name, CALICO);
+    let before = node.tree();
+    let agent = node.agent(&["--on-exit", "remove"]);
+    node.until_installed(&name);
+    until("it is ready", || agent.says("ready: "));
+    agent.terminate();
+    assert_eq!(node.tree(), before);
+}
+
 /// A node's programs share the kernel's limits, and some of them take all.
 #[test]
 fn where_the_kernel_does_not_tell_of_changes_it_looks_itself() {
@@ -222,25 +285,15 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
     let cilium = CALICO.replace("calico", "cilium-cni");
     node.write("05-cilium.conflist", &cilium);
     let agent = node.agent(&["--rewrites-per-minute", "5"]);
-    let over = AtomicBool::new(false);
-    let rewrites = thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let mut rewrites = 0;
-            while !over.load(Ordering::Relaxed) {
-                if node.types("05-cilium.conflist").is_some_and(|types| types.len() == 2) {
-                    node.write("05-cilium.conflist", &cilium);
-                    rewrites += 1;
-                }
-                sleep(Duration::from_millis(1));
-            }
-            rewrites
-        });
-        until("the agent gives up", || agent.says("again and again"));
-        // And it stays so.
-        sleep(Duration::from_secs(1));
-        over.store(true, Ordering::Relaxed);
-        other.join().unwrap()
-    });
+    let rewrites = at_war(
+        || node.types("05-cilium.conflist").is_some_and(|types| types.len() == 2),
+        || node.write("05-cilium.conflist", &cilium),
+        || {
+            until("the agent gives up", || agent.says("again and again"));
+            // And it stays so.
+            sleep(Duration::from_secs(1));
+        },
+    );
     assert_eq!(rewrites, 5);
     let said = agent.terminate();
     let errors: Vec<&str> = said.lines().filter(|line| line.contains("again and again")).collect();
@@ -249,6 +302,78 @@ fn a_war_of_rewrites_ends_with_an_error_that_says_how_to_end_it() {
         errors[0].contains("05-cilium.conflist") && errors[0].contains("cni.exclusive=false"),
         "{said}"
     );
+}
+
+/// Runs `work` while another program takes back at once whatever the agent writes; how often it did.
+fn at_war(is_agents: impl Fn() -> bool + Sync, take_back: impl Fn() + Sync, work: impl FnOnce()) -> usize {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut times = 0;
+            while !over.load(Ordering::Relaxed) {
+                if is_agents() {
+                    take_back();
+                    times += 1;
+                }
+                sleep(Duration::from_millis(1));
+            }
+            times
+        });
+        work();
+        over.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    })
+}
+
+#[test]
+fn after_a_war_of_rewrites_the_entry_is_back_within_seconds() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&[]);
+    let is_chained = || node.types("10-calico.conflist").is_some_and(|types| types.len() == 2);
+    at_war(
+        is_chained,
+        || node.write("10-calico.conflist", CALICO),
+        || {
+            until("the agent gives up", || agent.says("again and again"));
+            sleep(Duration::from_secs(5));
+        },
+    );
+    let took = until("the entry is back", is_chained);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    until("it is over", || agent.says("no longer: ") && agent.says("ready: "));
+    let said = agent.terminate();
+    // It is one war, although a rewrite was let through now and then.
+    let lines = said
+        .lines()
+        .filter(|line| line.contains("ERROR") && line.contains("again and again"));
+    assert_eq!(lines.count(), 1, "{said}");
+}
+
+#[test]
+fn a_war_over_the_program_is_fought_no_longer_than_one_over_a_list() {
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    let agent = node.agent(&["--rewrites-per-minute", "5"]);
+    let program = fs::read(node.path().join("image/linkerd-cni")).unwrap();
+    let other = node.path().join("other-program");
+    let rewrites = at_war(
+        || fs::read(node.bin("linkerd-cni")).is_ok_and(|now| now == program),
+        || {
+            fs::write(&other, "#!/bin/sh\nexit 0\n").unwrap();
+            fs::rename(&other, node.bin("linkerd-cni")).unwrap();
+        },
+        || {
+            until("the agent gives up", || {
+                agent.says("linkerd-cni is rewritten again and again")
+            });
+            sleep(Duration::from_secs(3));
+        },
+    );
+    assert!((5..=6).contains(&rewrites), "{rewrites}");
+    // The lists are kept meanwhile: there is a program.
+    assert_eq!(node.types("10-calico.conflist").unwrap(), ["calico", "linkerd-cni"]);
+    agent.terminate();
 }
 
 #[test]

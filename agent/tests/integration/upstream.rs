@@ -26,6 +26,8 @@ const TEMPLATE: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "kubern
     "linkerd": {"incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102, "ports-to-redirect": [],
     "inbound-ports-to-ignore": ["4191", "4190"], "simulate": false, "iptables-mode": "legacy", "ipv6": false}}"#;
 
+const PROGRAM: &str = "#!/bin/sh\ncat > /dev/null\n";
+
 fn entry(kubeconfig: &str) -> Value {
     serde_json::from_str(&TEMPLATE.replace("__KUBECONFIG_FILEPATH__", kubeconfig)).unwrap()
 }
@@ -145,11 +147,11 @@ fn each_variable_moves_what_it_is_about() {
         fs::create_dir_all(node.path().join(folder)).unwrap();
     }
     let at = |path: &str| node.path().join(path);
-    fs::write(at("programs/plugin"), "a program").unwrap();
-    fs::set_permissions(at("programs/plugin"), fs::Permissions::from_mode(0o750)).unwrap();
-    symlink("plugin", at("programs/link")).unwrap();
+    fs::write(at("programs/linkerd-cni"), PROGRAM).unwrap();
+    fs::set_permissions(at("programs/linkerd-cni"), fs::Permissions::from_mode(0o750)).unwrap();
+    symlink("linkerd-cni", at("programs/link")).unwrap();
     // What has the plugin's name is overwritten.
-    fs::write(at("prefix/var/plugins/plugin"), "").unwrap();
+    fs::write(at("prefix/var/plugins/linkerd-cni"), "").unwrap();
     fs::write(at("prefix/var/networks/10-list.conflist"), LIST).unwrap();
     fs::write(at("another-ca"), "another\n").unwrap();
     let text = |path: &str| at(path).to_str().unwrap().to_owned();
@@ -190,18 +192,18 @@ fn each_variable_moves_what_it_is_about() {
         .map(|file| file.unwrap().file_name())
         .collect();
     // Neither the folder nor the link.
-    assert_eq!(installed, ["plugin"]);
+    assert_eq!(installed, ["linkerd-cni"]);
     assert_eq!(
-        fs::read_to_string(at("prefix/var/plugins/plugin")).unwrap(),
-        "a program"
+        fs::read_to_string(at("prefix/var/plugins/linkerd-cni")).unwrap(),
+        PROGRAM
     );
-    let mode = fs::metadata(at("prefix/var/plugins/plugin"))
+    let mode = fs::metadata(at("prefix/var/plugins/linkerd-cni"))
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o750);
     agent.terminate();
-    assert!(!at("prefix/var/plugins/plugin").exists() && !at("prefix/var/networks/the-kubeconfig").exists());
+    assert!(!at("prefix/var/plugins/linkerd-cni").exists() && !at("prefix/var/networks/the-kubeconfig").exists());
 }
 
 #[test]
