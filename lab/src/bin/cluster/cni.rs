@@ -139,13 +139,13 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
         return Err(format!("with hostNetwork: {meshed_pods:?} meshed pods; {events}; {log}; {rules}").into());
     }
     kubectl.run(&["delete", "pod", "--namespace", namespace, "host"])?;
+    restart_api_server(world, namespace)?;
     // The agent is replaced, as in an update, and rolled back: pods that start then get their rules.
     for (what, name) in [("restart", "during-update"), ("undo", "during-rollback")] {
         kubectl.run(&["rollout", what, "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
         start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true)?;
         agent.rolled("linkerd-cni")?;
     }
-    restart_api_server(world, namespace)?;
     // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
     agent.uninstall()?;
     let mut raced = injected("raced");
@@ -168,7 +168,7 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     )
 }
 
-/// The API server is killed, and comes back.
+/// The API server is killed, and comes back. The agent's watches may be back only half a minute later.
 fn restart_api_server(world: &World<'_>, namespace: &str) -> Result<()> {
     world.cluster.kill_service("kube-apiserver")?;
     world.cluster.start_service("kube-apiserver")?;
@@ -181,11 +181,15 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
     let kubectl = agent.kubectl;
     agent.install()?;
     start(world, namespace, &injected("meshed"))?.try_injected(&world.neighbour, true)?;
+    restart_api_server(world, namespace)?;
     unmeshed(world, namespace, "unmeshed")?;
     start(world, namespace, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
     // With the same annotation of its namespace's, which the injector would have copied.
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}=8080")])?;
     start(world, namespace, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    wait_for("a look at each pod", || {
+        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4)
+    })?;
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}-")])?;
     // The control plane's pods have to reach the API server without a proxy.
     let mut destination = injected("destination");
@@ -196,10 +200,6 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
     if !rules.contains("443") {
         return Err(format!("a pod of the control plane's has {rules}").into());
     }
-    wait_for("a look at each pod", || {
-        metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4)
-    })?;
-    restart_api_server(world, namespace)?;
     // kubelet asks for a new token when it starts.
     let kubeconfig = Path::new(NETWORKS).join("ZZZ-linkerd-cni-kubeconfig");
     let old = fs::read(&kubeconfig)?;
@@ -210,7 +210,8 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
     agent.uninstall()?;
     unmeshed(world, namespace, "afterwards")?;
     Ok(
-        "meshed, unmeshed, annotated, annotated by its namespace, control plane; API server killed and back; a new token; removed"
+        "meshed, unmeshed, annotated, annotated by its namespace, control plane; API server killed and back; a new token; \
+         removed"
             .to_owned(),
     )
 }
