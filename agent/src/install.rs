@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use kube::runtime::events::EventType;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
+use crate::access::{self, Access};
 use crate::admin::Health;
 use crate::api::Server;
 use crate::events::{self, Events};
@@ -61,6 +63,8 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
         if !asks {
             info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
         }
+        let (told, mut access) = watch::channel(Access::default());
+        let mut asked = pin!(access::run(installation, &told));
         let mut last = Report::default();
         loop {
             if watch.is_err() {
@@ -86,7 +90,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
                 log.keep();
             }
-            let ready = state.is_installed()
+            let able = state.is_installed()
                 && match asks.then(|| installation.entry()) {
                     Some(Ok(entry)) if last.asks_again(&state, keeper.counts) => {
                         let answer = status::ask(&installation.paths, &entry).await;
@@ -96,17 +100,21 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
                         }
                         answer.is_ok()
                     }
-                    Some(Ok(_)) => last.ready,
+                    Some(Ok(_)) => last.able,
                     Some(Err(_)) => false,
                     None => true,
                 };
+            let ready = able && *access.borrow_and_update() == Access::Given;
             if let (Some(events), Some(node)) = (&events, &settings.node) {
                 last.publish(&state, events, node);
             }
-            last.tell(&state, keeper.counts, ready, health);
+            last.tell(&state, keeper.counts, able, ready, health);
             tokio::select! {
                 () = &mut stopped => break,
                 never = &mut watched => match never {},
+                never = &mut asked => match never {},
+                // Whoever tells lives as long as the loop.
+                _ = access.changed() => {}
                 changed = timeout(again, changed(&watch)) => {
                     if let Ok(Err(error)) = changed {
                         warn!("inotify: {error}");
@@ -210,6 +218,8 @@ async fn changed(watch: &io::Result<Watch>) -> io::Result<()> {
 #[derive(Default)]
 struct Report {
     state: Option<State>,
+    /// Whether the plugin itself could set up a pod, whatever the API server says.
+    able: bool,
     ready: bool,
     asked: Option<Instant>,
     counts: Counts,
@@ -221,7 +231,7 @@ impl Report {
         let is_old = self
             .asked
             .is_none_or(|asked| asked.elapsed() >= Duration::from_secs(60));
-        let asks = is_old || !self.ready || self.state.as_ref() != Some(state) || self.counts != counts;
+        let asks = is_old || !self.able || self.state.as_ref() != Some(state) || self.counts != counts;
         if asks {
             self.asked = Some(Instant::now());
         }
@@ -251,7 +261,7 @@ impl Report {
         });
     }
 
-    fn tell(&mut self, state: &State, counts: Counts, ready: bool, health: &Health) {
+    fn tell(&mut self, state: &State, counts: Counts, able: bool, ready: bool, health: &Health) {
         let metrics = &health.metrics;
         metrics.count("configuration", counts.configurations - self.counts.configurations);
         metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
@@ -277,6 +287,7 @@ impl Report {
             }
         }
         self.state = Some(state.clone());
+        self.able = able;
         self.ready = ready;
         self.counts = counts;
     }

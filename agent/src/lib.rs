@@ -14,6 +14,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod access;
 pub mod admin;
 pub mod api;
 pub mod conflist;

@@ -108,7 +108,7 @@ impl Metrics {
     fn register_own(&self, own: &mut Registry) {
         own.register(
             "ready",
-            "1 if pods can be set up: binary, kubeconfig and configuration are in place",
+            "1 if pods can be set up: all files are in place, and the plugin and the API server, where it is asked, say so",
             self.ready.clone(),
         );
         own.register(

@@ -106,6 +106,21 @@ impl Client {
         })
     }
 
+    /// Asks about a pod once, as [`Client::pod`] does, for whoever wants to know whether there is an answer: also that there
+    /// is no such pod.
+    ///
+    /// # Errors
+    /// [`Error::Api`], also for what may pass.
+    pub fn try_once(&self, pod: &PodName) -> Result<(), Error> {
+        let (namespace, name) = (pod.namespace(), pod.name());
+        let (request, path) = (format!("pod {pod}"), format!("namespaces/{namespace}/pods/{name}"));
+        match self.attempt(&format!("{}/api/v1/{path}", self.server)) {
+            Ok((StatusCode::OK | StatusCode::NOT_FOUND, ..)) => Ok(()),
+            Ok((status, _, body)) => Err(refusal(&request, status, &body)),
+            Err(error) => Err(self.failure(&request, &error)),
+        }
+    }
+
     /// The annotations of the pod's namespace.
     ///
     /// # Errors
@@ -152,29 +167,8 @@ impl Client {
                         request: request.to_owned(),
                     });
                 }
-                Ok((status, _, body)) => {
-                    let advice = match status {
-                        // It ends with the agent's pod.
-                        StatusCode::UNAUTHORIZED => {
-                            ": the token in the kubeconfig is invalid or has expired: is the agent running on this node? \
-                             kubectl get pods -n linkerd-cni -o wide"
-                        }
-                        StatusCode::FORBIDDEN => {
-                            ": the token's service account needs get for pods, namespaces and services"
-                        }
-                        _ => "",
-                    };
-                    return Err(Error::Api {
-                        request: request.to_owned(),
-                        reason: format!("{}{advice}", said(status, &body)),
-                    });
-                }
-                Err(error) if is_final(&error) => {
-                    return Err(Error::Api {
-                        request: request.to_owned(),
-                        reason: format!("the API server at {}: {error}", self.server),
-                    });
-                }
+                Ok((status, _, body)) => return Err(refusal(request, status, &body)),
+                Err(error) if is_final(&error) => return Err(self.failure(request, &error)),
                 Err(error) => {
                     self.names.forget();
                     (format!("{}: {error}", self.server), Duration::ZERO)
@@ -198,6 +192,13 @@ impl Client {
             }
             thread::sleep(wait);
             pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn failure(&self, request: &str, error: &ureq::Error) -> Error {
+        Error::Api {
+            request: request.to_owned(),
+            reason: format!("the API server at {}: {error}", self.server),
         }
     }
 
@@ -281,6 +282,23 @@ fn read<S: DeserializeOwned + Default>(
             shown(found.1)
         ),
     ))
+}
+
+/// An answer that isn't one to the request.
+fn refusal(request: &str, status: StatusCode, body: &[u8]) -> Error {
+    let advice = match status {
+        // It ends with the agent's pod.
+        StatusCode::UNAUTHORIZED => {
+            ": the token in the kubeconfig is invalid or has expired: is the agent running on this node? kubectl get pods -n \
+             linkerd-cni -o wide"
+        }
+        StatusCode::FORBIDDEN => ": the token's service account needs get for pods, namespaces and services",
+        _ => "",
+    };
+    Error::Api {
+        request: request.to_owned(),
+        reason: format!("{}{advice}", said(status, body)),
+    }
 }
 
 fn no_sense(request: &str, reason: impl Display) -> Error {

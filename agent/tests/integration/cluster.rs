@@ -107,6 +107,19 @@ impl Cluster {
         self.answer_for(SET, plan);
     }
 
+    /// Only this token is taken.
+    pub(crate) fn expect_token(&self, token: &str) {
+        self.server.expect_token(token);
+    }
+
+    /// How often somebody has asked about the agent's own pod.
+    pub(crate) fn questions_about_agent(&self) -> usize {
+        let requests = self.server.requests().into_iter();
+        requests
+            .filter(|path| path == "/api/v1/namespaces/linkerd-cni/pods/agent")
+            .count()
+    }
+
     /// Nothing is answered any more.
     pub(crate) fn go_silent(&self) {
         self.answer_all(Plan::Hang);

@@ -1,5 +1,6 @@
 //! The agent as a process: on folders that stand for a node's, with others that write there too.
 
+mod access;
 mod admin;
 mod api_server;
 mod chaos;

@@ -270,7 +270,8 @@ fn a_node_without_a_network_yet_is_waited_for() {
     node.write("10-calico.conflist", CALICO);
     node.until_installed("10-calico.conflist");
     // Even the folder may go and come back.
-    fs::remove_dir_all(node.net("")).unwrap();
+    // The agent writes to it until it is gone.
+    until("the folder is gone", || fs::remove_dir_all(node.net("")).is_ok());
     sleep(Duration::from_millis(300));
     fs::create_dir_all(node.net("")).unwrap();
     node.write("10-calico.conflist", CALICO);

@@ -1,0 +1,91 @@
+//! Whether the API server answers the plugin, where that asks about every pod (`"pod-info": "api"`): by the plugin's own
+//! code, with the kubeconfig that is on the node.
+
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::thread;
+use std::time::Duration;
+
+use kube::runtime::utils::Backoff as _;
+use kube::runtime::watcher::DefaultBackoff;
+use linkerd_cni::api::Client;
+use linkerd_cni::configuration::{Configuration, PodInfo};
+use linkerd_cni::kubeconfig::Kubeconfig;
+use linkerd_cni::pod::PodName;
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+use tracing::{error, info};
+
+use crate::settings::Installation;
+
+/// For how long an answer is good.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// What the plugin may learn.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Nobody has asked yet.
+    #[default]
+    Unknown,
+    /// What it asks for, or it asks for nothing.
+    Given,
+    /// Nothing, and this is why.
+    Refused(String),
+}
+
+/// Asks for ever, and tells what came of it.
+pub async fn run(installation: &Installation, told: &watch::Sender<Access>) -> Infallible {
+    let mut pauses = DefaultBackoff::default();
+    loop {
+        let access = match ask(installation).await {
+            Ok(()) => Access::Given,
+            Err(reason) => Access::Refused(reason),
+        };
+        let pause = if access == Access::Given {
+            pauses.reset();
+            FRESH
+        } else {
+            pauses.next().unwrap_or(FRESH)
+        };
+        told.send_if_modified(|was| {
+            match (&*was, &access) {
+                (was, access) if was == access => return false,
+                (_, Access::Refused(reason)) => error!("the plugin could not set up a pod: {reason}"),
+                (Access::Refused(_), Access::Given) => info!("the API server answers the plugin again"),
+                _ => {}
+            }
+            *was = access;
+            true
+        });
+        sleep(pause).await;
+    }
+}
+
+/// Asks about the agent's own pod, as the plugin would about any.
+async fn ask(installation: &Installation) -> Result<(), String> {
+    let configuration = installation.entry()?.configuration("1.0.0").to_string();
+    let configuration = Configuration::read(configuration.as_bytes()).map_err(|error| error.to_string())?;
+    if configuration.pod_info() == PodInfo::Annotations {
+        return Ok(());
+    }
+    let path = installation.paths.service_account.join("namespace");
+    let namespace = match std::fs::read_to_string(&path) {
+        Ok(namespace) => namespace,
+        // It isn't in a pod, and knows of none.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    let pod = PodName::new(namespace.trim(), &installation.pod)?;
+    let kubeconfig = installation.paths.net.join(&installation.paths.kubeconfig);
+    let (answer, answered) = oneshot::channel();
+    // The plugin's requests block, and whoever ends the agent doesn't wait for one.
+    let work = move || {
+        let kubeconfig = Kubeconfig::read(&kubeconfig);
+        let asked = kubeconfig.and_then(|kubeconfig| Client::new(kubeconfig).try_once(&pod));
+        // The agent may be ending.
+        let _ = answer.send(asked.map_err(|error| error.to_string()));
+    };
+    let thread = thread::Builder::new().name("access".to_owned()).spawn(work);
+    thread.map_err(|error| format!("a thread: {error}"))?;
+    answered.await.map_err(|error| error.to_string())?
+}
