@@ -117,8 +117,6 @@ mod ours;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
-#[doc(hidden)]
-pub mod start_up;
 mod wanted;
 
 /// For this project's own benchmarks and fuzzers: not for others.

@@ -1,6 +1,6 @@
 //! The program's exit codes.
 
-use std::ffi::c_int;
+use std::process::ExitCode;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,13 @@ pub enum Exit {
 
 impl Exit {
     /// The number that the shell sees.
-    pub fn code(self) -> c_int {
-        self as c_int
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
     }
 }

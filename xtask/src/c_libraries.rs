@@ -36,9 +36,6 @@ int __fprintf_chk(FILE *to, int flag, const char *format, ...)
 }
 ";
 
-/// What programs copy memory by instead of musl's own on x86-64, which takes `rep movsq` for a few bytes too.
-const MEMMOVE: &str = include_str!("memmove.c");
-
 /// Static libraries, and the folder that has copies of libnftnl and libmnl and nothing to be linked dynamically; a path from
 /// the checkout, which is part of what rustc makes names of, and so of the bytes.
 pub(crate) struct Libraries {
@@ -121,30 +118,20 @@ impl Libraries {
         let specs = apt::find(&musl, "musl-gcc.specs").ok_or("musl-dev has no musl-gcc.specs")?;
         let specs = fs::read_to_string(specs)?.replace("/usr/", &format!("{}/usr/", musl.display()));
         fs::write(root().join(libraries.specs()), specs)?;
-        let compile = |name: &str, source: &str| {
-            let [source_file, object] = ["c", "o"].map(|extension| path(name).with_extension(extension));
-            fs::write(root().join(&source_file), source)?;
-            Command::new(compiler(architecture))
-                .current_dir(root())
-                .args(["-specs".as_ref(), libraries.specs().as_os_str()])
-                // gcc would make a call of memmove of a loop that copies.
-                .args(["-O2", "-Wall", "-fno-tree-loop-distribute-patterns", "-c", "-o"])
-                .args([object, source_file])
-                .run()
-        };
-        compile("fortified", FORTIFIED)?;
-        let mut added = vec!["fortified.o"];
-        // On other architectures, musl's are as quick.
-        if architecture == Architecture::Amd64 {
-            compile("memmove", MEMMOVE)?;
-            added.push("memmove.o");
-        }
+        let [source, object] = ["c", "o"].map(|extension| path("fortified").with_extension(extension));
+        fs::write(root().join(&source), FORTIFIED)?;
+        Command::new(compiler(architecture))
+            .current_dir(root())
+            .args(["-specs".as_ref(), libraries.specs().as_os_str()])
+            .args(["-O2", "-Wall", "-c", "-o"])
+            .args([object, source])
+            .run()?;
         let add = |library: &str, objects: &[&str]| {
             let mut ar = Command::new("ar");
             ar.current_dir(root().join(&libraries.folder)).arg("rcsD").arg(library);
             ar.args(objects).run()
         };
-        add("libmnl.a", &added)?;
+        add("libmnl.a", &["fortified.o"])?;
         // Rust's standard library asks for it, and needs nothing of it where a panic ends the process.
         add("libunwind.a", &[])?;
         Ok(libraries)

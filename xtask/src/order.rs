@@ -23,11 +23,11 @@ use lab::architecture::Architecture;
 const START: &str = "*crt1.o(.text .text.*) *crtbegin*.o(.text) *libmnl.a:socket.o(.text) *libmnl.a:nlmsg.o(.text) *libmnl.a:attr.o(.text)
 *libnftnl.a:common.o(.text) *libc.a:__libc_start_main.lo(.text.*) *libc.a:__init_tls.lo(.text.*)
 *libc.a:__set_thread_area.lo(.text) *libc.a:_Exit.lo(.text.*) KEEP(*(.fini))
-*libmnl.a:memmove.o(.text) *libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
+*libc.a:memcpy.lo(.text) *libc.a:memmove.lo(.text) *libc.a:memset.lo(.text) *libc.a:strcmp.lo(.text.*)";
 
-/// What the allocator cuts up first (src/process/allocator.rs), after all other data: the pages that hold those are the
+/// What the allocator cuts up first (crates/start-up/src/allocator.rs), after all other data: the pages that hold those are the
 /// first that it uses.
-const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNv*7process5FIRST) } }\nINSERT AFTER .bss;\n";
+const FIRST: &str = "SECTIONS { .bss.last (NOLOAD) : { *(.bss._RNv*8start_up5FIRST) } }\nINSERT AFTER .bss;\n";
 
 /// Runs each mode and the plugin's ADD under callgrind, and lists what they execute.
 pub(crate) fn run() -> Result<()> {

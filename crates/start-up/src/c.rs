@@ -1,12 +1,7 @@
-//! Functions of C that take musl long in a process of a millisecond.
+//! C's malloc, from the program's allocator.
 //!
-//! libmnl allocates a few bytes for a socket. For them, musl's malloc made five system calls and touched two new pages,
-//! 17 µs in a virtual machine. Now they come from the allocator that the rest of the program has. So does what musl
-//! allocates for itself, by names of its own: for posix_spawn(3), it took legacy mode 50 µs.
-//!
-//! To tell the time without a system call, musl looks for the kernel's function in the memory that the kernel shares
-//! with the process (vdso(7)), and two more pages are touched: 10 µs. The twenty times that a run asks, system calls
-//! take 4.
+//! libmnl allocates a few bytes for a socket, and musl itself for posix_spawn(3) and whatever Rust's library has it do.
+//! For the first of them, musl's own malloc makes five system calls and touches two new pages.
 
 // C calls them, by their names.
 #![allow(unsafe_code)]
@@ -14,8 +9,6 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc as resize};
 use std::ffi::c_void;
 use std::ptr;
-
-use nix::libc::{SYS_clock_gettime, c_int, clockid_t, syscall, timespec};
 
 /// Before each block is its size. C's blocks are aligned to this, in bytes.
 const BEFORE: usize = 16;
@@ -116,13 +109,4 @@ pub(crate) unsafe extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
 pub(crate) unsafe extern "C" fn __libc_free(block: *mut c_void) {
     // SAFETY: the caller has it of one of these functions.
     unsafe { free(block) }
-}
-
-// SAFETY: it is C's clock_gettime.
-#[cfg_attr(target_env = "musl", unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
-    // SAFETY: the caller vouches for the place.
-    let result = unsafe { syscall(SYS_clock_gettime, clock, time) };
-    // It is 0 or -1.
-    result as c_int
 }
