@@ -6,6 +6,7 @@
 mod kernel;
 pub mod variant;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -23,6 +24,9 @@ use variant::{MODES, VARIANTS, Variant};
 /// Debian's releases with the kernels that they have: 5.10, 6.1, 6.12, and the newest.
 const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
+/// What the kernels of every architecture did.
+const PAGE: &str = "docs/kernels.md";
+
 /// What is built for an architecture's guests, statically.
 #[derive(Debug)]
 pub struct Programs {
@@ -36,7 +40,7 @@ pub struct Programs {
 pub type Build = fn(Architecture) -> Result<Programs>;
 
 /// `cargo xtask kernels [--arch amd64|arm64] [--only WORD...]`, on this machine's architecture unless another is named:
-/// tries everything, and makes the architecture's page in docs/; or the kernels and variants whose name has all of these
+/// tries everything, and makes docs/kernels.md; or the kernels and variants whose name has all of these
 /// words.
 ///
 /// # Errors
@@ -58,16 +62,31 @@ pub fn run(arguments: &[String], build: Build) -> Result<()> {
     }
 }
 
+/// The page of all architectures. Where this one's kernels do what the page says already, it only joins the list of those
+/// that were tried.
 fn write_page(architecture: Architecture, table: &str) -> Result<()> {
-    let page = match architecture {
-        Architecture::Amd64 => "docs/kernels.md",
-        Architecture::Arm64 => "docs/kernels-arm64.md",
-    };
-    let name = architecture.name();
+    let page = root().join(PAGE);
+    let table = grouped(architecture, table);
+    let before = fs::read_to_string(&page).unwrap_or_default();
+    let mut tried = BTreeSet::from([architecture.name()]);
+    for other in Architecture::ALL {
+        if !before.contains(&format!("`--arch {}`", other.name())) || other.name() == architecture.name() {
+            continue;
+        }
+        if before.ends_with(&table) {
+            tried.insert(other.name());
+        } else {
+            println!(
+                "{PAGE} is no longer about {0}: cargo xtask kernels --arch {0}",
+                other.name()
+            );
+        }
+    }
+    let tried: Vec<String> = tried.iter().map(|name| format!("`--arch {name}`")).collect();
     let text = format!(
-        "# Kernels of {name}\n\n\
+        "# Kernels\n\n\
          Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
-         `cargo xtask kernels --arch {name}`. [modes.md](modes.md) says what to do where one doesn't.\n\n\
+         `cargo xtask kernels` with {}. [modes.md](modes.md) says what to do where a mode doesn't work.\n\n\
          - `ok`: the rules were installed and verified. An inbound and an outbound connection went to the proxy,\n  \
          over IPv4 and IPv6. `uninstall` left nothing behind.\n\
          - `native (xt_owner)`: native mode did all that instead, with a warning. With `--no-fallback` there was\n  \
@@ -75,9 +94,44 @@ fn write_page(architecture: Architecture, table: &str) -> Result<()> {
          - `error: …`: there was an error that names this, and nothing was left behind.\n\
          - In the column auto: the mode that was chosen, which then worked.\n\
          - In the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
-         where there are none.\n\n{table}"
+         where there are none.\n\n{table}",
+        tried.join(" and ")
     );
-    Ok(fs::write(root().join(page), text)?)
+    Ok(fs::write(page, text)?)
+}
+
+/// The table by what the kernels did: those that did the same have a row together.
+fn grouped(architecture: Architecture, table: &str) -> String {
+    let suffix = format!("-cloud-{}", architecture.name());
+    let mut rows: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut kernels = BTreeSet::new();
+    for line in table.lines().skip(2) {
+        let Some((kernel, did)) = line.trim_start_matches("| ").split_once(" | ") else {
+            continue;
+        };
+        let kernel = kernel.trim_end_matches(&suffix);
+        kernels.insert(kernel);
+        match rows.iter_mut().find(|(other, _)| *other == did) {
+            Some((_, of)) => of.push(kernel),
+            None => {
+                let last = rows.iter().rposition(|(other, _)| without(other) == without(did));
+                rows.insert(last.map_or(rows.len(), |last| last + 1), (did, vec![kernel]));
+            }
+        }
+    }
+    let mut text = String::from(
+        "| kernels | without | nft | native | legacy | auto | legacy rules, to uid 65534 |\n|---|---|---|---|---|---|---|\n",
+    );
+    for (did, of) in rows {
+        let of = if of.len() == kernels.len() {
+            "all".to_owned()
+        } else {
+            of.join(", ")
+        };
+        let _ = writeln!(text, "| {of} | {did}");
+    }
+    let all: Vec<&str> = kernels.into_iter().collect();
+    format!("Kernels: {}.\n\n{text}", all.join(", "))
 }
 
 /// Boots everything whose name has all of these words, and makes the table of what each kernel did in each mode.
@@ -236,4 +290,33 @@ fn guest(architecture: Architecture, programs: Programs) -> Result<Guest> {
         programs,
         origin,
     })
+}
+
+/// A row's first cell.
+fn without(row: &str) -> &str {
+    row.split(" | ").next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_do_the_same_have_a_row_together() {
+        let table = "| kernel | without | nft |\n|---|---|---|\n\
+                     | 5.10-cloud-arm64 | nothing | ok |\n| 5.10-cloud-arm64 | xtables | native |\n\
+                     | 6.1-cloud-arm64 | xtables | ok |\n| 6.1-cloud-arm64 | nothing | ok |\n\
+                     | 6.1-cloud-arm64 | IPv6 | ok |\n";
+        let grouped = grouped(Architecture::Arm64, table);
+        let rows: Vec<&str> = grouped.lines().skip(4).collect();
+        assert_eq!(
+            rows,
+            [
+                "| all | nothing | ok |",
+                "| 5.10 | xtables | native |",
+                "| 6.1 | xtables | ok |",
+                "| 6.1 | IPv6 | ok |"
+            ]
+        );
+    }
 }
