@@ -1,10 +1,8 @@
 //! Read, run, print, exit code.
 
-#![no_main] // see process/mod.rs
-#![allow(unsafe_code)] // for C's main to be found by its name
-
-use std::ffi::{c_char, c_int};
+use std::env;
 use std::io::{self, Read as _};
+use std::process::ExitCode;
 
 use linkerd_cni::configuration::LogLevel;
 use linkerd_cni::log::Log;
@@ -44,21 +42,14 @@ Exit codes:
 docs/cni.md lists the configuration's keys, the annotations that count, and the
 errors.";
 
-#[path = "../../src/process/mod.rs"]
-mod process;
-
-// SAFETY: no other function of the program has this name.
-#[unsafe(no_mangle)]
-extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: these are what C's start-up passes to main.
-    let mut arguments = unsafe { process::start(count, arguments) };
+fn main() -> ExitCode {
     // For people: a runtime gives no arguments.
-    let argument = arguments.nth(1).and_then(|argument| argument.into_string().ok());
+    let argument = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
     let said = |stdout| Outcome { stdout, code: 0 };
     let outcome = match argument.as_deref() {
         Some("--version" | "-V") => said(format!("linkerd-cni {}", proxy_init::BUILD)),
         Some("--help" | "-h" | "help") => said(HELP.to_owned()),
-        _ => plugin::run(&|name| std::env::var_os(name), stdin),
+        _ => plugin::run(&|name| env::var_os(name), stdin),
     };
     if !outcome.stdout.is_empty()
         && let Err(error) = print(&(outcome.stdout + "\n"))
@@ -68,7 +59,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
             LogLevel::Error,
             format_args!("the answer cannot be written to stdout: {error} (code 5)"),
         );
-        return 1;
+        return ExitCode::FAILURE;
     }
     outcome.code.into()
 }
