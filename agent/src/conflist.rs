@@ -109,6 +109,9 @@ pub enum Unusable {
     /// This element of the list, counted from 0.
     #[error("its plugin {0} is not an object with a type")]
     NotAPlugin(usize),
+    /// A list without a name.
+    #[error("it has no name")]
+    NoName,
     /// A `.conf` that names the plugin alone.
     #[error("its only plugin is {PLUGIN}, which makes no network")]
     Alone,
@@ -118,6 +121,7 @@ pub enum Unusable {
 struct File<'a> {
     #[serde(rename = "type")]
     kind: Option<Value>,
+    name: Option<Value>,
     #[serde(borrow)]
     plugins: Option<&'a RawValue>,
 }
@@ -265,6 +269,18 @@ pub fn list(text: &str, entry: &Entry) -> Result<String, Unusable> {
 /// Whether a text names the plugin.
 pub fn names_plugin(text: &str) -> bool {
     matches!(unchain(text), Ok(Some(_)) | Err(Unusable::Alone))
+}
+
+/// Whether a runtime that takes this list has the plugin set up pods.
+///
+/// # Errors
+/// Why a runtime can't take it (`NetworkConfFromBytes` in containernetworking/cni).
+pub fn has_plugin(text: &str) -> Result<bool, Unusable> {
+    let has_plugin = unchain(text)?.is_some();
+    match File::read(text)?.name {
+        Some(Value::String(_)) => Ok(has_plugin),
+        _ => Err(Unusable::NoName),
+    }
 }
 
 /// A program that keeps others' entries out of its file, by the type of its plugin, and the setting that makes it stop

@@ -4,7 +4,7 @@
 //! and nowhere else: what a link points to is neither read nor written.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -108,8 +108,8 @@ fn flags(flags: OFlag) -> OFlag {
     flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK
 }
 
-fn is_regular(stat: &FileStat) -> bool {
-    stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits()
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
 impl Folder {
@@ -139,21 +139,17 @@ impl Folder {
         }
     }
 
-    /// The names in it that are UTF-8, without `.` and `..`.
-    ///
-    /// # Errors
-    /// As of readdir(3).
-    pub fn names(&self) -> io::Result<Vec<String>> {
+    /// The names in it, without `.` and `..`.
+    fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         let mut folder = Dir::openat(&self.folder, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         for entry in folder.iter() {
-            if let Ok(name) = entry?.file_name().to_str()
-                && ![".", ".."].contains(&name)
-            {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
                 names.push(name.to_owned());
             }
         }
-        names.sort();
         Ok(names)
     }
 
@@ -163,15 +159,24 @@ impl Folder {
     /// As of readdir(3). What vanished meanwhile is left out.
     pub fn files(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, Content>> {
         let mut found = BTreeMap::new();
-        for name in self.names()?.into_iter().filter(|name| is_meant(name)) {
-            if let Some(content) = self.read(&name) {
-                found.insert(name, content);
+        for name in self.names()? {
+            let Some(text) = name.to_str() else {
+                let shown = name.to_string_lossy().into_owned();
+                if is_meant(&shown) {
+                    found.entry(shown).or_insert(Content::other("its name is not UTF-8"));
+                }
+                continue;
+            };
+            if is_meant(text)
+                && let Some(content) = self.read(text)
+            {
+                found.insert(text.to_owned(), content);
             }
         }
         Ok(found)
     }
 
-    /// What a name stands for; none if there is no such name.
+    /// What a name stands for; none if there is no such name, or only a folder's.
     pub fn read(&self, name: &str) -> Option<Content> {
         let file = match openat(&self.folder, name, flags(OFlag::O_RDONLY), Mode::empty()) {
             Ok(file) => File::from(file),
@@ -184,7 +189,7 @@ impl Folder {
                 return Some(Content::Other(reason));
             }
         };
-        Some(content(&file).unwrap_or_else(|error| Content::Other(format!("it cannot be read: {error}"))))
+        content(&file).unwrap_or_else(|error| Some(Content::Other(format!("it cannot be read: {error}"))))
     }
 
     /// Whether a regular file of this name has the same bytes as `source`; its stamp if it has, and these permissions.
@@ -198,7 +203,7 @@ impl Folder {
         };
         let mut here = File::from(here);
         let stat = fstat(&here)?;
-        if !is_regular(&stat) || stat.st_mode & 0o7777 != mode {
+        if kind(&stat) != SFlag::S_IFREG || stat.st_mode & 0o7777 != mode {
             return Ok(None);
         }
         let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -312,8 +317,10 @@ impl Folder {
     /// # Errors
     /// As of readdir(3) and unlink(2).
     pub fn remove_unfinished(&self) -> io::Result<()> {
-        for name in self.names()?.iter().filter(|name| is_unfinished(name.as_ref())) {
-            self.remove(name)?;
+        for name in self.names()? {
+            if let Some(name) = name.to_str().filter(|name| is_unfinished(name.as_ref())) {
+                self.remove(name)?;
+            }
         }
         Ok(())
     }
@@ -333,19 +340,22 @@ impl Folder {
     }
 }
 
-/// What an open file holds.
-fn content(file: &File) -> io::Result<Content> {
+/// What an open file holds; none for a folder.
+fn content(file: &File) -> io::Result<Option<Content>> {
     let stat = fstat(file)?;
-    if !is_regular(&stat) {
-        return Ok(Content::other("it is no regular file"));
+    if kind(&stat) == SFlag::S_IFDIR {
+        return Ok(None);
+    }
+    if kind(&stat) != SFlag::S_IFREG {
+        return Ok(Some(Content::other("it is no regular file")));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
-        return Ok(Content::other("it is longer than a MiB"));
+        return Ok(Some(Content::other("it is longer than a MiB")));
     }
     let mode = stat.st_mode & 0o7777;
-    Ok(Content::File(Text { bytes, mode }))
+    Ok(Some(Content::File(Text { bytes, mode })))
 }
 
 fn read_full(source: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {
@@ -381,7 +391,7 @@ mod tests {
         assert_eq!(fs::read(path.join("a.conf")).unwrap(), b"newer");
         assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
         assert!(folder.remove_expected("a.conf", &text("newer")).unwrap());
-        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
+        assert!(folder.names().unwrap().is_empty());
         fs::remove_dir_all(path).unwrap();
     }
 }

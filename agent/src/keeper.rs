@@ -15,7 +15,7 @@ use crate::conflist::{self, Entry, PLUGIN};
 use crate::folder::{Content, Folder, Stamp, Text};
 use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
-use crate::plan::{self, Change, Files, Look, Step};
+use crate::plan::{self, Change, Files, First, Look, Step};
 use crate::settings::{Installation, Paths};
 use crate::throttle::{Held, Throttle};
 
@@ -41,6 +41,8 @@ pub struct State {
     pub kubeconfig: bool,
     /// How many configurations have the entry.
     pub configurations: usize,
+    /// Whether that which runtimes take first has it.
+    pub is_first: bool,
     /// Whether another agent of the node owns the folder.
     pub standby: bool,
     /// What stands in the way, for people.
@@ -54,9 +56,34 @@ pub struct State {
 }
 
 impl State {
-    /// Whether pods can be set up.
+    /// Whether a pod could be set up now, as far as files go.
     pub fn is_installed(&self) -> bool {
-        self.binary && self.kubeconfig && self.configurations > 0 && self.contested.is_empty()
+        self.binary && self.kubeconfig && self.is_first && self.contested.is_empty()
+    }
+
+    fn look_at(&mut self, net: &Folder, folder: &Files) {
+        self.configurations = plan::count_chained(folder);
+        let first = plan::first(folder);
+        self.is_first = first == First::Plugin;
+        match first {
+            First::Nothing => self.notes.push(format!(
+                "{} has no network configuration yet that the plugin could be added to; waiting for one",
+                net.path().display()
+            )),
+            First::Unusable(name, reason) => self.comes_first(net, &name, &reason),
+            First::Without(name) if self.skipped.contains_key(&name) => {
+                self.comes_first(net, &name, "the plugin cannot be added to it");
+            }
+            // Why it isn't changed yet is said elsewhere.
+            First::Without(_) | First::Plugin => {}
+        }
+    }
+
+    fn comes_first(&mut self, net: &Folder, name: &str, reason: &str) {
+        self.trouble.push(format!(
+            "{} comes first by name, so that runtimes take it, or start no pod: {reason}",
+            net.path().join(name).display()
+        ));
     }
 }
 
@@ -194,7 +221,7 @@ impl Keeper {
         // No configuration names what isn't there.
         let has_kubeconfig = !entry.needs_kubeconfig() || net.stamp(&paths.kubeconfig).is_some();
         if bin.stamp(PLUGIN).is_none() || !has_kubeconfig {
-            pass.state.configurations = naming(net)?;
+            pass.state.look_at(net, &read_all(net)?.0);
             return Ok(());
         }
         self.configurations(pass, net, &entry)
@@ -255,7 +282,7 @@ impl Keeper {
         let Folders { net, bin } = folders;
         state.binary = bin.stamp(PLUGIN).is_some();
         state.kubeconfig = !entry.needs_kubeconfig() || net.stamp(&self.installation.paths.kubeconfig).is_some();
-        state.configurations = naming(net)?;
+        state.look_at(net, &read_all(net)?.0);
         Ok(())
     }
 
@@ -405,19 +432,13 @@ impl Keeper {
                 self.counts.configurations += written.unwrap_or_default();
             }
             if is_done {
-                pass.state.configurations = plan::count_chained(&folder);
-                if pass.state.configurations == 0 {
-                    pass.state.notes.push(format!(
-                        "{} has no network configuration yet that the plugin could be added to; waiting for one",
-                        net.path().display()
-                    ));
-                }
+                pass.state.look_at(net, &folder);
                 return Ok(());
             }
         }
         debug!("somebody else writes to {} at the same time", net.path().display());
         pass.wait(SOON);
-        pass.state.configurations = naming(net)?;
+        pass.state.look_at(net, &read_all(net)?.0);
         Ok(())
     }
 
@@ -566,12 +587,6 @@ fn read_all(net: &Folder) -> Result<(Files, Files), String> {
     let is_meant = |name: &str| plan::is_configuration(name) || plan::saved_of(name).is_some();
     let files = net.files(is_meant).map_err(unreadable)?;
     Ok(files.into_iter().partition(|(name, _)| plan::is_configuration(name)))
-}
-
-/// How many configurations name the plugin.
-fn naming(net: &Folder) -> Result<usize, String> {
-    let (folder, _) = read_all(net)?;
-    Ok(plan::count_chained(&folder))
 }
 
 /// Takes everything back, and tries each part even if another failed.

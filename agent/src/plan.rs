@@ -380,6 +380,36 @@ fn write(name: &str, text: String, before: Option<&Text>) -> Step {
     }
 }
 
+/// What runtimes take for each pod, the first configuration by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum First {
+    /// There is none.
+    Nothing,
+    /// One with the plugin.
+    Plugin,
+    /// One without the plugin, of this name.
+    Without(String),
+    /// One of this name of which can't be told what runtimes make of it, and why.
+    Unusable(String, String),
+}
+
+/// What runtimes take for each pod.
+pub fn first(folder: &Files) -> First {
+    let Some((name, content)) = folder.first_key_value() else {
+        return First::Nothing;
+    };
+    let has_plugin = match text(content) {
+        Ok((_, text)) if is_list(name) => conflist::has_plugin(text).map_err(|unusable| unusable.to_string()),
+        Ok(_) => Ok(false),
+        Err(reason) => Err(reason),
+    };
+    match has_plugin {
+        Ok(true) => First::Plugin,
+        Ok(false) => First::Without(name.clone()),
+        Err(reason) => First::Unusable(name.clone(), reason),
+    }
+}
+
 /// How many configurations name the plugin.
 pub fn count_chained(folder: &Files) -> usize {
     let texts = folder.values().filter_map(|content| text(content).ok());
@@ -519,6 +549,32 @@ mod tests {
     }
 
     #[test]
+    fn runtimes_take_the_first_file() {
+        let chained = r#"{"name": "n", "plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#;
+        let alone = r#"{"name": "n", "plugins": [{"type": "linkerd-cni"}]}"#;
+        let mut files = folder(&[("10-a.conflist", chained), ("20-b.conflist", CALICO)]);
+        assert_eq!(first(&Files::new()), First::Nothing);
+        assert_eq!(first(&files), First::Plugin);
+        files.insert("05.conflist".to_owned(), file(CALICO));
+        assert_eq!(first(&files), First::Without("05.conflist".to_owned()));
+        for (text, reason) in [
+            (alone, "its only plugin is linkerd-cni, which makes no network"),
+            (
+                r#"{"plugins": [{"type": "a"}, {"type": "linkerd-cni"}]}"#,
+                "it has no name",
+            ),
+        ] {
+            files.insert("05.conflist".to_owned(), file(text));
+            assert_eq!(
+                first(&files),
+                First::Unusable("05.conflist".to_owned(), reason.to_owned())
+            );
+        }
+        files.insert(".0.conf".to_owned(), file(chained));
+        assert_eq!(first(&files), First::Without(".0.conf".to_owned()));
+    }
+
+    #[test]
     fn a_list_that_changed_since_it_was_made_of_a_conf_stays_a_list() {
         let files = folder(&[("99-bridge.conf", CONF)]);
         let mut whole = installed(&files, &Place::Chained);
@@ -636,8 +692,8 @@ mod tests {
         ]
     }
 
-    /// The first configuration that a runtime would take, and whether it has the plugin.
-    fn first(folder: &Files) -> Option<bool> {
+    /// The first configuration that could have the plugin, and whether it has.
+    fn first_usable(folder: &Files) -> Option<bool> {
         folder
             .iter()
             .filter(|(name, _)| is_configuration(name))
@@ -670,7 +726,7 @@ mod tests {
             prop_assume!(!files.iter().any(|(name, content)| *content == old && files.get(&format!("{name}list")) == Some(&old)));
             let place = if own { Place::Own("00-linkerd-cni.conflist".to_owned()) } else { Place::Chained };
             let partly = after(&files, &plan(&files, &place), killed);
-            prop_assert!(first(&files) != Some(true) || first(&partly) == Some(true));
+            prop_assert!(first_usable(&files) != Some(true) || first_usable(&partly) == Some(true));
             let whole = installed(&files, &place);
             prop_assert_eq!(&installed(&partly, &place), &whole);
             // Nothing names the plugin after it left, nor is anything of ours there, and all else is as it was.

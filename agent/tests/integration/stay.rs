@@ -108,7 +108,6 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
     fs::write(node.net("07-none.conf"), "{}").unwrap();
     fs::write(node.net("08-bytes.conf"), [0xff, 0xfe]).unwrap();
     nix::unistd::mkfifo(&node.net("09-fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    fs::create_dir(node.net("11-folder.conflist")).unwrap();
     node.write("10-calico.conflist", CALICO);
     let agent = node.agent(&[]);
     node.until_installed("10-calico.conflist");
@@ -124,7 +123,6 @@ fn what_is_no_configuration_is_skipped_and_taken_once_it_is_whole() {
         "07-none.conf",
         "08-bytes.conf",
         "09-fifo.conf",
-        "11-folder.conflist",
     ] {
         let lines = said
             .lines()
@@ -138,7 +136,7 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
     let node = Node::new();
     // A device on a mount that has none: not even root may open it.
     let mounts = "mount -t tmpfs -o nodev tmpfs $NET; mknod $NET/20-device.conflist c 1 3; \
-                  mknod $NET/ZZZ-linkerd-cni-kubeconfig c 1 3; echo '{\"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist";
+                  mknod $NET/ZZZ-linkerd-cni-kubeconfig c 1 3; echo '{\"name\": \"n\", \"plugins\": [{\"type\": \"calico\"}]}' > $NET/10-calico.conflist";
     let agent = node.agent_in_mounts(mounts, &[]);
     until("the list beside has the entry", || {
         fs::read_to_string(agent.net(&node, "10-calico.conflist"))
@@ -153,23 +151,73 @@ fn a_file_that_cannot_be_opened_holds_up_no_other() {
     );
 }
 
+/// Runtimes take the first configuration by name. containerd starts no pod where it can't use that one.
+#[test]
+fn ready_is_said_only_if_what_runtimes_take_first_has_the_plugin() {
+    type Put = fn(&Node);
+    let first: [(&str, Put); 6] = [
+        (".a.conflist", |node| {
+            // Runtimes follow it.
+            let other = node.path().join("other.conflist");
+            fs::write(&other, CALICO).unwrap();
+            symlink(other, node.net(".a.conflist")).unwrap();
+        }),
+        ("05-half.conflist", |node| node.write("05-half.conflist", "{")),
+        ("05-none.json", |node| node.write("05-none.json", "{}")),
+        ("05-long.conf", |node| {
+            node.write("05-long.conf", &format!("{CONF}{}", " ".repeat(1 << 20)));
+        }),
+        ("05-fifo.conflist", |node| {
+            nix::unistd::mkfifo(&node.net("05-fifo.conflist"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }),
+        ("05-nameless.conflist", |node| {
+            node.write("05-nameless.conflist", r#"{"plugins": [{"type": "calico"}]}"#);
+        }),
+    ];
+    for (name, put) in first {
+        let node = Node::new();
+        node.write("10-calico.conflist", CALICO);
+        put(&node);
+        let agent = node.agent(&[]);
+        node.until_installed("10-calico.conflist");
+        until("it says what comes first", || {
+            agent.says(&format!("{name} comes first by name"))
+        });
+        sleep(Duration::from_millis(500));
+        assert!(!agent.says("ready: "), "{name}");
+        fs::remove_file(node.net(name)).unwrap();
+        until("it is ready", || agent.says("ready: 1 network configurations"));
+        agent.terminate();
+    }
+    // What comes later is nobody's, and runtimes pass over folders.
+    let node = Node::new();
+    node.write("10-calico.conflist", CALICO);
+    node.write("20-half.conflist", "{");
+    fs::create_dir(node.net("05-folder.conflist")).unwrap();
+    let agent = node.agent(&[]);
+    until("it is ready", || agent.says("ready: 1 network configurations"));
+    assert!(!agent.terminate().contains("05-folder"));
+}
+
 #[test]
 fn a_list_that_cannot_be_written_holds_up_no_other_and_does_not_count() {
     let node = Node::new();
-    node.write("05-other.conflist", CALICO);
+    node.write("20-other.conflist", CALICO);
     // In the way of the file that takes the list's place.
-    let in_the_way = node.net(".05-other.conflist.linkerd-cni-unfinished");
+    let in_the_way = node.net(".20-other.conflist.linkerd-cni-unfinished");
     fs::create_dir(&in_the_way).unwrap();
     let agent = node.agent(&[]);
-    let failure = "05-other.conflist cannot be changed";
+    let failure = "20-other.conflist cannot be changed";
     until("it says what is wrong", || agent.says(failure));
+    sleep(Duration::from_millis(500));
+    assert!(!agent.says("ready: "));
     node.write("10-calico.conflist", CALICO);
     node.until_installed("10-calico.conflist");
     until("it is ready", || agent.says("ready: 1 network configurations"));
     fs::remove_dir(in_the_way).unwrap();
-    node.until_installed("05-other.conflist");
+    node.until_installed("20-other.conflist");
     until("the failure is over", || {
-        agent.says(&format!("no longer: {}", node.net("05-other.conflist").display()))
+        agent.says(&format!("no longer: {}", node.net("20-other.conflist").display()))
     });
     let said = agent.terminate();
     let first = said.lines().find(|line| line.contains("ready")).unwrap();
