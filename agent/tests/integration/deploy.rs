@@ -1,14 +1,16 @@
 //! The manifests in deploy/cni.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, ResourceQuota, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use lab::apt;
 use linkerd_cni_agent::conflist::Entry;
 use linkerd_cni_agent::metrics::Metrics;
 use linkerd_cni_agent::settings::{Program, Settings};
@@ -278,41 +280,110 @@ fn described() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Each metric that an expression names is one that the agent has.
+/// Those of kube-state-metrics (docs/metrics in kubernetes/kube-state-metrics), all of them stable.
+const OF_THE_CLUSTER: [&str; 7] = [
+    "kube_daemonset_status_desired_number_scheduled",
+    "kube_node_info",
+    "kube_node_status_condition",
+    "kube_pod_info",
+    "kube_pod_status_phase",
+    "kube_pod_status_ready",
+    "kube_pod_status_scheduled_time",
+];
+
+/// Each metric that an expression names is one that the agent has, or the cluster.
 #[track_caller]
 fn asks_for_what_there_is(expression: &str) {
     let described = described();
     let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
-    let named: Vec<&str> = words.filter(|word| word.starts_with("linkerd_")).collect();
+    let named: Vec<&str> = words
+        .filter(|word| word.starts_with("linkerd_") || word.starts_with("kube_"))
+        .collect();
     assert!(!named.is_empty(), "{expression}");
     for name in named {
         // What OpenMetrics appends to the names of counters, histograms and what was built.
         let suffixes = ["", "_total", "_count", "_bucket", "_info"];
         let is_described = |suffix: &&str| name.strip_suffix(*suffix).is_some_and(|name| described.contains(name));
-        assert!(suffixes.iter().any(is_described), "{name} is none of {described:?}");
+        assert!(
+            OF_THE_CLUSTER.contains(&name) || suffixes.iter().any(is_described),
+            "{name} is none of {described:?}"
+        );
     }
 }
 
-#[test]
-fn alerts_ask_for_metrics_that_there_are() {
+/// Every alert, by its name.
+fn alerts() -> BTreeMap<String, String> {
     let rules = documents(&folder().join("alerts.yaml")).remove(0);
-    let rules = rules["groups"][0]["rules"].as_array().unwrap().clone();
-    assert!(rules.len() >= 5);
-    for rule in rules {
-        asks_for_what_there_is(rule["expr"].as_str().unwrap());
-    }
+    let groups = rules["groups"].as_array().unwrap().iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
+    let text = |rule: &Value, key: &str| rule[key].as_str().unwrap().to_owned();
+    rules.map(|rule| (text(rule, "alert"), text(rule, "expr"))).collect()
 }
 
-#[test]
-fn the_dashboard_asks_for_metrics_that_there_are() {
+/// Every expression of the dashboard's.
+fn shown() -> Vec<String> {
     let text = fs::read_to_string(folder().join("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
-    let expressions: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
-    assert!(expressions.len() >= 10, "{expressions:?}");
-    for expression in expressions {
+    let mut expressions: Vec<String> = targets
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
+        .collect();
+    let nodes = dashboard["templating"]["list"][1]["query"].as_str().unwrap();
+    let nodes = nodes.strip_prefix("label_values(").unwrap().split(',').next();
+    expressions.extend(nodes.map(str::to_owned));
+    expressions
+}
+
+#[test]
+fn alerts_and_the_dashboard_ask_for_metrics_that_there_are() {
+    let (alerts, shown) = (alerts(), shown());
+    assert!(alerts.len() >= 10 && shown.len() >= 20, "{alerts:?} {shown:?}");
+    for expression in alerts.values().chain(&shown) {
         asks_for_what_there_is(expression);
     }
-    asks_for_what_there_is(dashboard["templating"]["list"][1]["query"].as_str().unwrap());
+}
+
+/// Nobody misses an alert that never comes.
+#[test]
+fn each_alert_is_tested_when_it_fires_and_when_it_does_not() {
+    let tests = documents(&folder().join("alerts-test.yaml")).remove(0);
+    let tests = tests["tests"].as_array().unwrap().iter();
+    let cases: BTreeSet<(&str, bool)> = tests
+        .flat_map(|test| test["alert_rule_test"].as_array().unwrap())
+        .map(|case| {
+            let fires = !case["exp_alerts"].as_array().unwrap().is_empty();
+            (case["alertname"].as_str().unwrap(), fires)
+        })
+        .collect();
+    let alerts = alerts();
+    let wanted: BTreeSet<(&str, bool)> = alerts
+        .keys()
+        .flat_map(|name| [(name.as_str(), true), (name.as_str(), false)])
+        .collect();
+    assert_eq!(cases, wanted);
+}
+
+/// By Prometheus' own tool, of Debian's package, which is downloaded once.
+#[test]
+fn promtool_takes_the_dashboards_expressions_and_each_alert_fires_when_it_has_to() {
+    let prometheus = apt::unpack("bookworm", "prometheus").unwrap();
+    let promtool = |arguments: &[&OsStr]| {
+        let mut promtool = Command::new(prometheus.join("usr/bin/promtool"));
+        let output = promtool.args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    };
+    let of_alerts = folder().join("alerts-test.yaml");
+    promtool(&["test".as_ref(), "rules".as_ref(), of_alerts.as_ref()]);
+    // It checks what is recorded.
+    let shown = shown().into_iter().enumerate();
+    let rules: Vec<Value> = shown
+        .map(|(number, expression)| json!({"record": format!("panel:{number}"), "expr": expression}))
+        .collect();
+    let file = std::env::temp_dir().join(format!("linkerd-cni-dashboard-{}.yaml", std::process::id()));
+    let text = json!({"groups": [{"name": "dashboard", "rules": rules}]}).to_string();
+    fs::write(&file, text.replace("$instance", ".*")).unwrap();
+    promtool(&["check".as_ref(), "rules".as_ref(), file.as_ref()]);
+    fs::remove_file(file).unwrap();
 }
