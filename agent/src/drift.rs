@@ -47,7 +47,18 @@ pub struct Drift {
     /// The same in a line, for the log.
     pub line: String,
     /// The config whose rules they are, if they are all of its rules and nothing else.
-    config: Option<Box<Config>>,
+    pub config: Option<Config>,
+    /// Whether rules are gone, and nothing is there that shouldn't be: putting them back undoes nothing that anybody made.
+    is_loss: bool,
+}
+
+/// What is done about a running pod whose rules aren't as they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDrift {
+    /// What is gone is put back, and what somebody made or changed is told.
+    Report,
+    /// What somebody made or changed is undone, too.
+    Repair,
 }
 
 impl Drift {
@@ -63,6 +74,7 @@ impl Drift {
                 line: words.clone(),
                 words,
                 config: None,
+                is_loss: true,
             });
         }
         let findings = verdict.findings.iter().map(Finding::in_a_line);
@@ -70,12 +82,17 @@ impl Drift {
             .others
             .iter()
             .map(|mode| format!("there are rules in {mode} mode too"));
+        let is_loss = |finding: &Finding| {
+            let kind = finding.kind();
+            [FindingKind::NoRules, FindingKind::NoChain, FindingKind::Missing].contains(&kind)
+        };
         let first = verdict.findings.first();
         Some(Self {
             reason: first.map_or(Reason::OtherBackend, |finding| Reason::Finding(finding.kind())),
             words: verdict.to_string(),
             line: shortened(&findings.chain(others).collect::<Vec<_>>().join("; "), LONGEST_LINE).to_owned(),
-            config: verdict.other_config.map(Box::new),
+            is_loss: verdict.findings.iter().all(is_loss) && verdict.others.is_empty(),
+            config: verdict.other_config,
         })
     }
 
@@ -96,43 +113,13 @@ impl Drift {
             ),
             line,
             config: None,
+            is_loss: false,
         })
     }
-}
 
-/// Whose rules a pod had when these were first looked at.
-#[derive(Debug, Default)]
-pub enum Start {
-    /// They were not looked at yet.
-    #[default]
-    NotKnown,
-    /// Those that it should have. It counts as such a pod from then on, whenever it has them.
-    Wanted,
-    /// All of another config's: those of an earlier configuration, by which it started.
-    Earlier(Box<Config>),
-    /// No config's.
-    Nobodys,
-}
-
-impl Start {
-    /// Judges a drift by it: whole rules of another config are excused, if the pod has had them all along.
-    ///
-    /// Whoever takes away a rule that a config may do without leaves whole rules of another config too, so nothing is
-    /// excused that came after the first look.
-    pub fn judge(&mut self, drift: Option<Drift>) -> Option<Drift> {
-        let Some(mut drift) = drift else {
-            *self = Self::Wanted;
-            return None;
-        };
-        if let Self::NotKnown = self {
-            *self = drift.config.clone().map_or(Self::Nobodys, Self::Earlier);
-        }
-        if let Self::Earlier(config) = self
-            && drift.config.as_ref() == Some(config)
-        {
-            drift.reason = Reason::Configuration;
-        }
-        Some(drift)
+    /// Whether a running pod gets the rules that it should have.
+    pub fn is_mended(&self, on_drift: OnDrift) -> bool {
+        self.is_loss || on_drift == OnDrift::Repair
     }
 }
 
@@ -160,38 +147,6 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn config(port: &str) -> Config {
-        Config::new(port.parse().unwrap(), "4140".parse().unwrap())
-    }
-
-    fn drift(config: Option<Config>) -> Option<Drift> {
-        Some(Drift {
-            reason: Reason::OtherBackend,
-            words: String::new(),
-            line: String::new(),
-            config: config.map(Box::new),
-        })
-    }
-
-    #[test]
-    fn only_what_a_pod_had_from_the_first_look_on_is_of_an_earlier_configuration() {
-        let (earlier, other) = (|| drift(Some(config("1"))), || drift(Some(config("2"))));
-        let reasons = |looks: Vec<Option<Drift>>| {
-            let mut start = Start::default();
-            let judged = looks.into_iter().map(|drift| start.judge(drift).map(|it| it.reason));
-            judged.collect::<Vec<_>>()
-        };
-        let (excused, drifted) = (Some(Reason::Configuration), Some(Reason::OtherBackend));
-        assert_eq!(reasons(vec![earlier(), earlier()]), [excused, excused]);
-        assert_eq!(
-            reasons(vec![earlier(), other(), drift(None), earlier()]),
-            [excused, drifted, drifted, excused]
-        );
-        assert_eq!(reasons(vec![None, earlier(), earlier()]), [None, drifted, drifted]);
-        assert_eq!(reasons(vec![drift(None), earlier()]), [drifted, drifted]);
-        assert_eq!(reasons(vec![earlier(), None, earlier()]), [excused, None, drifted]);
-    }
 
     #[test]
     fn what_lasts_is_told_again_before_the_api_server_forgets_it() {

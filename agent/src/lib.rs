@@ -36,6 +36,7 @@ pub mod plugin_log;
 pub mod pod;
 pub mod pods;
 pub mod rules;
+pub mod schedule;
 pub mod settings;
 pub mod status;
 pub mod stream;

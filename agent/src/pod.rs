@@ -346,7 +346,7 @@ impl<'de> Deserialize<'de> for Started {
 }
 
 /// A pod's UID as it may stand in a path: only letters, digits and dashes count as one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(String);
 
 impl Uid {

@@ -9,19 +9,21 @@ use kube::Error;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
+use proxy_init::Install;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
-use crate::drift::{Drift, Reason, Start, Told};
+use crate::drift::{Drift, Reason, Told};
 use crate::events::Events;
 use crate::follow::{News, Which, follow};
 use crate::metrics::Metrics;
 use crate::netns::Processes;
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules::{self, Wanted};
+use crate::schedule::Schedule;
 use crate::settings::{Mode, Settings};
 
 const PROC: &str = "/proc";
@@ -29,8 +31,8 @@ const PROC: &str = "/proc";
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After how long a pod that couldn't be healed is tried again, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// How much of the time between looks at a pod one may be early: one part in so many.
-const SOON: u32 = 10;
+/// After how long a pod is looked at whose status alone tells what becomes of it.
+const NEVER: Duration = Duration::from_secs(365 * 86400);
 /// How many pods are kept: so many are within the agent's limit of memory. kubelet runs 110, or some hundred where it is
 /// told to, and refuses others, which have ended then.
 const MOST_PODS: usize = 8192;
@@ -42,15 +44,27 @@ struct Tracked {
     pod: Meshed,
     /// What it is to have; asked once, for its rules are those of its start.
     wanted: Option<Wanted>,
+    start: Start,
     /// How it stood last time.
     standing: Standing,
     /// When to look again.
     due: Instant,
     pause: Duration,
-    /// Whose rules it had at first.
-    start: Start,
-    /// What was told of them last.
+    /// What was told of its drift last.
     told: Told,
+    /// What was told of its healing last.
+    told_healed: Told,
+}
+
+/// Which configuration a pod started by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Its rules were not looked at yet.
+    NotKnown,
+    /// Today's, as far as can be told.
+    Today,
+    /// An earlier one, as its rules were whole, and of another config, when they were first looked at.
+    Earlier,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,12 +79,37 @@ enum Standing {
     Left,
 }
 
+impl Start {
+    /// How a pod stands that has the rules of its start.
+    fn standing(self) -> Standing {
+        match self {
+            Self::NotKnown | Self::Today => Standing::InPlace,
+            Self::Earlier => Standing::Drifted(Reason::Configuration),
+        }
+    }
+}
+
+/// How a pod's rules differ from these.
+async fn differs(uid: &Uid, processes: &Arc<Processes>, wanted: &Wanted) -> Result<Option<Drift>, String> {
+    if let Wanted::Any = wanted {
+        return Ok(None);
+    }
+    let (uid, processes, wanted) = (uid.clone(), Arc::clone(processes), wanted.clone());
+    let work = move || {
+        let namespace = processes.namespace(Path::new(PROC), &uid)?;
+        rules::verify(&namespace, &wanted)
+    };
+    spawn_blocking(work).await.map_err(|error| error.to_string())?
+}
+
 /// What watching takes.
 struct Watcher<'a> {
     settings: &'a Settings,
     server: &'a Server,
     health: &'a Health,
     events: Events,
+    /// When pods are verified; never, if it isn't asked for.
+    schedule: Option<Schedule>,
     pods: BTreeMap<Uid, Tracked>,
     /// Those of a list that isn't complete yet.
     listed: BTreeSet<Uid>,
@@ -92,6 +131,7 @@ pub async fn run(settings: &Settings, server: &Server, health: &Arc<Health>) -> 
         health,
         // The name of upstream's.
         events: Events::new(server, "linkerd-cni-repair-controller", health),
+        schedule: settings.verify_every.map(|every| Schedule::new(Instant::now(), every)),
         pods: BTreeMap::new(),
         listed: BTreeSet::new(),
         said_too_many: false,
@@ -187,8 +227,9 @@ impl Watcher<'_> {
                     standing: Standing::New,
                     due: now,
                     pause: PAUSE.0,
-                    start: Start::default(),
+                    start: Start::NotKnown,
                     told: Told::default(),
+                    told_healed: Told::default(),
                 };
                 self.pods.insert(uid.clone(), tracked);
             }
@@ -199,12 +240,10 @@ impl Watcher<'_> {
     /// Looks at each pod that is due, one after another.
     async fn round(&mut self) {
         let start = Instant::now();
-        // Those that are due soon are looked at too: what a round costs besides pods is a look at all processes.
-        let soon = start + self.settings.verify_every.unwrap_or_default() / SOON;
         let due: Vec<Uid> = self
             .pods
             .iter()
-            .filter(|(_, pod)| pod.due <= soon)
+            .filter(|(_, pod)| pod.due <= start)
             .map(|(uid, _)| uid.clone())
             .collect();
         // One look at all processes for all pods, if rules are looked at in one of these.
@@ -229,16 +268,15 @@ impl Watcher<'_> {
     /// Whether the rules of a pod decide what becomes of it.
     fn looks_at_rules(&self, uid: &Uid) -> bool {
         match self.pods.get(uid).map(|tracked| pod::case(&tracked.pod)) {
-            Some(Case::Running) => self.settings.verify_every.is_some(),
+            Some(Case::Running) => self.schedule.is_some(),
             Some(Case::Failed) => self.settings.mode != Mode::Delete,
             Some(Case::Early | Case::Leave(_)) | None => false,
         }
     }
 
     async fn look(&self, uid: &Uid, tracked: &mut Tracked, processes: &Arc<Processes>) {
-        let every = self.settings.verify_every.unwrap_or(Duration::from_secs(365 * 86400));
-        let case = pod::case(&tracked.pod);
-        tracked.due = Instant::now() + every;
+        let (now, case) = (Instant::now(), pod::case(&tracked.pod));
+        tracked.due = self.schedule.map_or(now + NEVER, |schedule| schedule.next(uid, now));
         let failed = match case {
             Case::Leave(reason) => {
                 debug!("{} is left alone: {reason}", tracked.pod);
@@ -247,7 +285,7 @@ impl Watcher<'_> {
             }
             // Its status will change.
             Case::Early => return,
-            Case::Running if self.settings.verify_every.is_none() => return,
+            Case::Running if self.schedule.is_none() => return,
             Case::Running => false,
             Case::Failed => true,
         };
@@ -283,7 +321,7 @@ impl Watcher<'_> {
         if failed && mode == Mode::Delete {
             return self.delete(&tracked.pod).await;
         }
-        let found = self.verify(uid, tracked, processes).await;
+        let found = self.verify(uid, tracked, processes, failed).await;
         let (wanted, drift) = match found {
             Ok(found) => found,
             // Where a pod can't be reached, upstream's way is left.
@@ -293,25 +331,31 @@ impl Watcher<'_> {
             }
             Err(reason) => return Err(reason),
         };
-        let Some(drift) = tracked.start.judge(drift) else {
+        let Some(drift) = drift else {
             tracked.told.forget();
             return Ok(match wanted {
-                Wanted::Plugins(_) => Standing::InPlace,
+                Wanted::Plugins(_) => tracked.start.standing(),
                 Wanted::Inits | Wanted::Any => Standing::Left,
             });
         };
         let reason = drift.reason;
+        let is_mended = mode == Mode::InPlace && (failed || drift.is_mended(self.settings.on_drift));
         let install = match wanted {
-            Wanted::Plugins(install) if mode == Mode::InPlace && (failed || self.heals_running(reason)) => {
-                Some(install)
+            Wanted::Plugins(install) if is_mended => install,
+            Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => {
+                if tracked.told.tells(reason, Instant::now()) {
+                    warn!("{}: other rules ({reason}): {}", tracked.pod, drift.line);
+                    self.publish(
+                        &tracked.pod,
+                        EventType::Warning,
+                        "LinkerdCNIDrifted",
+                        "Verifying",
+                        &drift.words,
+                    )
+                    .await;
+                }
+                return Ok(Standing::Drifted(reason));
             }
-            Wanted::Plugins(_) | Wanted::Inits | Wanted::Any => None,
-        };
-        let Some(install) = install else {
-            if tracked.told.tells(reason, Instant::now()) {
-                self.tell(&tracked.pod, &drift).await;
-            }
-            return Ok(Standing::Drifted(reason));
         };
         let start = Instant::now();
         let (uid, processes) = (uid.clone(), Arc::clone(processes));
@@ -324,25 +368,27 @@ impl Watcher<'_> {
         match repaired {
             Ok(rules) => {
                 metrics.repaired(start.elapsed());
-                tracked.start = Start::Wanted;
                 tracked.told.forget();
-                info!(
-                    "{} is healed: it had no rules, or others ({reason}); {rules} are in place",
-                    tracked.pod
-                );
-                let note = format!(
-                    "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. \
-                     A container that failed for lack of them passes when it starts again"
-                );
-                self.publish(
-                    &tracked.pod,
-                    EventType::Normal,
-                    "LinkerdCNIRepaired",
-                    "Repairing",
-                    &note,
-                )
-                .await;
-                Ok(Standing::InPlace)
+                // Whoever takes them away again and again gets them back each time, and no event for each.
+                if tracked.told_healed.tells(reason, Instant::now()) {
+                    info!(
+                        "{} is healed: its rules were not in place ({reason}); {rules} are",
+                        tracked.pod
+                    );
+                    let note = format!(
+                        "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and \
+                         verified. A container that failed for lack of them passes when it starts again"
+                    );
+                    self.publish(
+                        &tracked.pod,
+                        EventType::Normal,
+                        "LinkerdCNIRepaired",
+                        "Repairing",
+                        &note,
+                    )
+                    .await;
+                }
+                Ok(tracked.start.standing())
             }
             Err(error) => {
                 metrics.repair_failures.inc();
@@ -357,59 +403,57 @@ impl Watcher<'_> {
         }
     }
 
-    /// Whether a running pod gets the rules that it should have.
-    fn heals_running(&self, reason: Reason) -> bool {
-        match reason {
-            Reason::NoRules => true,
-            // What listens in the pod is of the same configuration as its rules.
-            Reason::Configuration => false,
-            Reason::Finding(_) | Reason::OtherBackend => self.settings.repairs_drift,
-        }
-    }
-
-    /// Tells people that a pod has other rules.
-    async fn tell(&self, pod: &Meshed, drift: &Drift) {
-        if drift.reason == Reason::Configuration {
-            // After a change of the configuration, that is each pod that runs.
-            info!(
-                "{}: its rules are whole, and of another configuration: it gets today's when it starts anew",
-                pod
-            );
-            return;
-        }
-        warn!("{}: other rules ({}): {}", pod, drift.reason, drift.line);
-        self.publish(pod, EventType::Warning, "LinkerdCNIDrifted", "Verifying", &drift.words)
-            .await;
-    }
-
     /// Which rules a pod should have, and how those that it has differ.
     async fn verify(
         &self,
         uid: &Uid,
         tracked: &mut Tracked,
         processes: &Arc<Processes>,
+        failed: bool,
     ) -> Result<(Wanted, Option<Drift>), String> {
         if processes.are_none() {
             return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
         }
         let wanted = match &tracked.wanted {
             Some(wanted) => wanted.clone(),
-            None => {
-                let entry = self.settings.installation.entry()?;
-                let wanted = rules::wanted(&entry, self.server, &tracked.pod).await?;
-                tracked.wanted.insert(wanted).clone()
+            None => tracked.wanted.insert(self.wanted(&tracked.pod).await?).clone(),
+        };
+        let Some(drift) = differs(uid, processes, &wanted).await? else {
+            if tracked.start == Start::NotKnown {
+                tracked.start = Start::Today;
             }
-        };
-        if let Wanted::Any = wanted {
             return Ok((wanted, None));
-        }
-        let (uid, processes, any) = (uid.clone(), Arc::clone(processes), wanted.clone());
-        let work = move || {
-            let namespace = processes.namespace(Path::new(PROC), &uid)?;
-            rules::verify(&namespace, &any)
         };
-        let drift = spawn_blocking(work).await.map_err(|error| error.to_string())??;
-        Ok((wanted, drift))
+        if tracked.start == Start::NotKnown {
+            tracked.start = Start::Today;
+            // Whoever takes away a rule that a config may do without leaves whole rules of another config, too. So only
+            // what the pod had when it was first looked at is taken for an earlier configuration's.
+            if let (Wanted::Plugins(install), Some(config), false) = (&wanted, &drift.config, failed) {
+                info!(
+                    "{}: its rules are whole, and of another configuration: it gets today's when it starts anew",
+                    tracked.pod
+                );
+                tracked.start = Start::Earlier;
+                let mut earlier = Install::clone(install);
+                earlier.config = config.clone();
+                let earlier = Wanted::Plugins(Arc::new(earlier));
+                return Ok((tracked.wanted.insert(earlier).clone(), None));
+            }
+        } else if !matches!(tracked.standing, Standing::Drifted(reason) if reason != Reason::Configuration) {
+            // It may have a new sandbox since, and the plugin goes by today's configuration and annotations.
+            let today = self.wanted(&tracked.pod).await?;
+            if differs(uid, processes, &today).await?.is_none() {
+                tracked.start = Start::Today;
+                return Ok((tracked.wanted.insert(today).clone(), None));
+            }
+        }
+        Ok((wanted, Some(drift)))
+    }
+
+    /// Which rules a pod that starts now should have.
+    async fn wanted(&self, pod: &Meshed) -> Result<Wanted, String> {
+        let entry = self.settings.installation.entry()?;
+        rules::wanted(&entry, self.server, pod).await
     }
 
     /// Deletes a pod, as upstream's repair controller does, if it is still the one that was looked at.

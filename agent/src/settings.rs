@@ -10,6 +10,7 @@ use clap::{Arg, ArgMatches, Command};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::conflist::Entry;
+use crate::drift::OnDrift;
 use crate::plan::Place;
 use crate::plugin_log;
 
@@ -151,20 +152,22 @@ const FLAGS: [Flag; 15] = [
         "LINKERD_CNI_AGENT_MODE",
         "MODE",
         Some("in-place"),
-        "What happens to a pod without rules: in-place, delete or off",
+        "What happens to a pod that lacks rules, or some of them: in-place,\n\
+         delete or off",
     ),
     Flag(
         "on-drift",
         "LINKERD_CNI_AGENT_ON_DRIFT",
         "WHAT",
         Some("report"),
-        "What happens to a running pod whose rules changed: report or repair",
+        "What happens to a running pod in which somebody changed rules, or\n\
+         added some: report or repair",
     ),
     Flag(
         "verify-every",
         "LINKERD_CNI_AGENT_VERIFY_EVERY",
         "SECONDS",
-        Some("300"),
+        Some("30"),
         "How often every meshed pod's rules are compared with what they should\n\
          be; 0: never",
     ),
@@ -302,8 +305,8 @@ pub struct Settings {
     pub on_exit: OnExit,
     /// What happens to pods without rules.
     pub mode: Mode,
-    /// Whether a drift is repaired too.
-    pub repairs_drift: bool,
+    /// What happens to pods with other rules.
+    pub on_drift: OnDrift,
     /// The key of the taint that is removed from the node, and the node's name.
     pub taint: Option<(String, String)>,
     /// How often pods are verified.
@@ -522,7 +525,11 @@ impl Settings {
                     ("off", Mode::Off),
                 ],
             )?,
-            repairs_drift: one_of("on-drift", value("on-drift"), &[("report", false), ("repair", true)])?,
+            on_drift: one_of(
+                "on-drift",
+                value("on-drift"),
+                &[("report", OnDrift::Report), ("repair", OnDrift::Repair)],
+            )?,
             verify_every: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
         })
     }
@@ -620,7 +627,7 @@ mod tests {
                 .contains("CNI_NETWORK_CONFIG")
         );
         assert_eq!((settings.on_exit, settings.mode), (OnExit::Auto, Mode::InPlace));
-        assert_eq!(settings.verify_every, Some(Duration::from_secs(300)));
+        assert_eq!(settings.verify_every, Some(Duration::from_secs(30)));
     }
 
     #[test]
@@ -696,7 +703,7 @@ mod tests {
     fn the_repair_controller_deletes_pods_whatever_else_is_asked_for() {
         let settings = read(&["linkerd-cni-repair-controller"], &[]).unwrap();
         assert_eq!((settings.mode, settings.verify_every), (Mode::Delete, None));
-        assert!(!settings.repairs_drift);
+        assert_eq!(settings.on_drift, OnDrift::Report);
         for (arguments, environment) in [
             (&["--mode", "off"][..], ("UNUSED", "")),
             (&["--verify-every=30"], ("UNUSED", "")),

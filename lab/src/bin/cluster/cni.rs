@@ -120,8 +120,10 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     let mut host = injected("host");
     host["spec"]["hostNetwork"] = json!(true);
     let host = start(world, namespace, &host)?;
-    // Another program takes a rule away.
+    // Another program takes rules away, and adds one.
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
+    meshed.has_event("LinkerdCNIRepaired")?;
+    meshed.look("nft insert rule ip nat PROXY_INIT_OUTPUT tcp dport 5432 return")?;
     meshed.warned("LinkerdCNIDrifted")?;
     let standings = ["new", "in_place", "drifted", "not_known"];
     let meshed_pods = standings.map(|standing| metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#)));
@@ -162,7 +164,7 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     agent.uninstall()?;
     unmeshed(world, namespace, "afterwards")?;
     Ok(
-        "meshed, unmeshed, annotated; drift reported; updated and rolled back; API server killed and back; repaired in place; \
+        "meshed, unmeshed, annotated; rules put back, and drift reported; updated and rolled back; API server killed and back; repaired in place; \
          removed"
             .to_owned(),
     )

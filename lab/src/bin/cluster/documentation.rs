@@ -216,7 +216,7 @@ fn started_early(_: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()
     Ok(())
 }
 
-/// Once the page's agent is there: the early pod is healed, another one starts, and somebody removes part of a third one's rules.
+/// Once the page's agent is there: the early pod is healed, another one starts, and somebody adds a rule to a third one's.
 fn start_when_rolled(command: &str, world: &World<'_>, namespace: &str) -> Result<()> {
     if !command.starts_with("kubectl rollout status ") {
         return Ok(());
@@ -225,12 +225,12 @@ fn start_when_rolled(command: &str, world: &World<'_>, namespace: &str) -> Resul
     let early = Pod::new(kubectl, namespace, "early");
     early.ready()?;
     early.has_event("LinkerdCNIRepaired")?;
-    for name in ["web", "flushed"] {
+    for name in ["web", "changed"] {
         Pod::create(kubectl, namespace, &cni::injected(name))?.ready()?;
     }
-    let flushed = Pod::new(kubectl, namespace, "flushed");
-    flushed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
-    flushed.warned("LinkerdCNIDrifted")?;
+    let changed = Pod::new(kubectl, namespace, "changed");
+    changed.look("nft insert rule ip nat PROXY_INIT_OUTPUT tcp dport 5432 return")?;
+    changed.warned("LinkerdCNIDrifted")?;
     wait_for("a look at each pod", || {
         cni::metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(2)
     })
