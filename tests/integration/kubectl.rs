@@ -25,6 +25,8 @@ case "$*" in
     shift
     "$PROGRAM" "$@" >log 2>&1
     echo "$?" >code ;;
+*hostNetwork*) printf %s "${POD:-|10.42.0.7|Running}" ;;
+*"get events"*) printf 'FailedMount: an old one\nFailedCreatePodSandBox: plugin type="linkerd-cni" failed (add)\n' ;;
 *go-template*) printf 'app=web,tier=front,' ;;
 *"get pods"*) printf 'web-1\nweb-2\n' ;;
 *"get pod "*)
@@ -42,6 +44,11 @@ esac
 
 /// What comes of a line of arguments, and how kubectl was called.
 fn run(namespace: &Namespace, arguments: &[&str], state: &str) -> (Finished, Vec<String>, Folder) {
+    run_of(namespace, arguments, state, "")
+}
+
+/// The same, of a pod of which the cluster says this.
+fn run_of(namespace: &Namespace, arguments: &[&str], state: &str, pod: &str) -> (Finished, Vec<String>, Folder) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let folder = Folder::new(&format!("kubectl-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
     folder.script("kubectl", KUBECTL);
@@ -53,11 +60,13 @@ fn run(namespace: &Namespace, arguments: &[&str], state: &str) -> (Finished, Vec
         .env("TMPDIR", folder.path())
         .env("PROGRAM", PROXY_INIT)
         .env("STATE", state)
+        .env("POD", pod)
         .env("PROXY_INIT_IMAGE", "registry.example/proxy-init:1");
     let finished = Finished(namespace.output(&mut plugin));
     let calls = fs::read_to_string(folder.join("calls")).unwrap_or_default();
-    let calls = calls.lines().map(str::to_owned).collect();
-    (finished, calls, folder)
+    // Whether the pod has a network of its own is asked each time.
+    let calls = calls.lines().filter(|call| !call.contains("hostNetwork"));
+    (finished, calls.map(str::to_owned).collect(), folder)
 }
 
 #[test]
@@ -156,6 +165,30 @@ fn what_never_starts_is_said() {
     let (started, ..) = run(&namespace, &["show", "web"], "128||exec: no such file");
     assert_eq!(started.code(), Some(128));
     assert_eq!(started.stderr(), "error: exec: no such file\n");
+}
+
+#[test]
+fn a_pod_without_a_network_of_its_own_gets_no_debug_container() {
+    let namespace = Namespace::new();
+    for (pod, words) in [
+        ("true|192.0.2.1|Running", "is on its node's network"),
+        ("true||Pending", "is on its node's network"),
+        (
+            "||Pending",
+            "has no sandbox yet, and so no network (Pending): FailedCreatePodSandBox: plugin",
+        ),
+        ("||Failed", "has ended (Failed)"),
+        ("|10.42.0.7|Succeeded", "has ended (Succeeded)"),
+    ] {
+        let (ended, calls, _folder) = run_of(&namespace, &["show", "web", "-n", "emojivoto"], "", pod);
+        assert_eq!(ended.code(), Some(1), "{pod}: {}", ended.said());
+        assert!(
+            ended.stderr().starts_with("error: pod web ") && ended.stderr().contains(words),
+            "{}",
+            ended.said()
+        );
+        assert!(calls.iter().all(|call| !call.contains("debug")), "{calls:?}");
+    }
 }
 
 #[test]
