@@ -3,13 +3,9 @@
 
 use std::net::SocketAddr;
 
-use netfilter::netlink::message::u32_at;
-use netfilter::netlink::sockopt::Entries;
 use packets::found::{Found, Line};
-use packets::rules::Direction;
-use packets::rules::{Family, Table};
+use packets::rules::{Direction, Table};
 
-use crate::backend::legacy;
 use crate::findings::difference::differences;
 use crate::findings::explain::Connection;
 use crate::operate::explain::Explained;
@@ -19,9 +15,6 @@ use crate::wanted::{Config, Mode, Port, PortRange, Subnet, plan};
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
     netfilter::fuzzed::read_all(input, exercise);
-    for family in Family::ALL {
-        read_legacy(input, family);
-    }
     if let Ok(text) = std::str::from_utf8(input) {
         let _ = (text.parse::<Port>(), text.parse::<PortRange>(), text.parse::<Subnet>());
         #[cfg(feature = "cli")]
@@ -29,19 +22,6 @@ pub fn read_all(input: &[u8]) {
             std::iter::once("proxy-init").chain(text.split('\0')).map(Into::into),
             |_| None,
         );
-    }
-}
-
-/// Reads bytes as a legacy table, whose first word says where its base chains are.
-fn read_legacy(input: &[u8], family: Family) {
-    let place = |index: usize| u32_at(input, 4 * index).unwrap_or_default() as usize % (input.len() + 1);
-    let entries = Entries {
-        base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))],
-        count: 0,
-        bytes: input.to_vec(),
-    };
-    if let Ok(table) = legacy::read::table(family, "nat", &entries) {
-        exercise(table);
     }
 }
 

@@ -16,8 +16,7 @@ use crate::backend::commit::{self, Outcome, can_be_read, commit_fresh, not_known
 use crate::backend::refusal;
 use crate::error::{Error, ModeError, PRIVILEGE};
 use crate::ours::holds;
-use crate::wanted::tables;
-use crate::wanted::{Mode, Ruleset};
+use crate::wanted::{Mode, Ruleset, tables};
 
 /// Removes proxy-init's rules and chains in this mode, in both families, and every rule that leads to them. Base chains and
 /// tables go only if proxy-init made them and nothing else is in them. In legacy mode, commands are looked for in

@@ -9,16 +9,14 @@ use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::{self, Edit};
 use netfilter::nf_tables::rule::NewRule;
 use netfilter::nf_tables::set::elements;
-use packets::rules::nftables;
-use packets::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values};
+use packets::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values, nftables};
 
 use super::Removed;
 use super::change::{Wanted, change};
 use crate::backend::commit::transact;
 use crate::backend::refusal::{unmapped, unwritten};
 use crate::error::{Error, ModeError};
-use crate::wanted::tables;
-use crate::wanted::{ChainName, Mode, NATIVE, Ruleset};
+use crate::wanted::{ChainName, Mode, NATIVE, Ruleset, tables};
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;

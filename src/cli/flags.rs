@@ -12,8 +12,7 @@ use super::values::{self, Expected, Output};
 use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
-use crate::wanted::flags;
-use crate::wanted::{Choice, Draft};
+use crate::wanted::{Choice, Draft, flags};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]

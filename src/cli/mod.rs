@@ -10,8 +10,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use packets::rules::Direction;
-use packets::rules::Family;
+use packets::rules::{Direction, Family};
 use thiserror::Error;
 
 pub use self::exit::Exit;

@@ -7,10 +7,9 @@ use std::collections::HashSet;
 use std::fmt;
 
 use packets::found::{Found, Line, Listener};
-use packets::rules::Direction;
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
-    Action, Chain, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field,
+    Action, Chain, Direction, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field,
 };
 use packets::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
 

@@ -4,9 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use packets::found::{Found, Listener};
-use packets::rules::Direction;
 use packets::rules::{
-    Action, Condition, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
+    Action, Condition, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address, interface,
 };
 use packets::walk::{
     Connections, Fate, Matched, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk, there_and_back,

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use packets::found::Listener;
-use packets::rules::Direction;
-use packets::rules::Family;
+use packets::rules::{Direction, Family};
 
 use crate::wanted::warnings::{self, warnings as of_flags};
 use crate::wanted::{Config, OwnerId, Port};

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use packets::found::Found;
-use packets::rules::Direction;
 use packets::rules::nftables::is_of;
-use packets::rules::{Action, Condition, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses};
+use packets::rules::{
+    Action, Condition, Direction, Family, Field, Intervals, Name, Rule, TCP, Table, TableFamily, addresses,
+};
 
 use crate::ours::{chain_of, table_of};
 use crate::wanted::lists::{self, all};

@@ -110,9 +110,7 @@ pub(super) fn choose(found: &Found, mut check: impl FnMut(Mode) -> Result<(), Er
 #[cfg(test)]
 mod tests {
     use packets::found::Unseen;
-    use packets::rules::Family;
-    use packets::rules::NAT;
-    use packets::rules::{Action, Chain, Name, Rule, Table, TableFamily};
+    use packets::rules::{Action, Chain, Family, NAT, Name, Rule, Table, TableFamily};
 
     use super::*;
     use crate::error::{Errno, Lack, Privilege};

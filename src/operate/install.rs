@@ -9,15 +9,13 @@ use std::time::{Duration, Instant};
 
 use netfilter::nf_tables::read::back_off;
 use packets::found::Unseen;
-use packets::rules::nftables;
 use packets::rules::xtables::IptablesRule;
-use packets::rules::{Family, Subsystem, Table};
+use packets::rules::{Family, Subsystem, Table, nftables};
 
-use crate::backend::Removed;
 use crate::backend::all::{self, Planner, in_native_mode, in_nft_mode, planner};
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
-use crate::backend::native;
+use crate::backend::{Removed, native};
 use crate::error::{Error, ModeError};
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
@@ -25,9 +23,8 @@ use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{Notice, Warning};
 use crate::ours::holds;
-use crate::wanted::restore;
 use crate::wanted::warnings::warnings;
-use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
+use crate::wanted::{Choice, Config, Mode, Ruleset, plan, restore};
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]

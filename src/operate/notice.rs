@@ -6,8 +6,7 @@ use packets::found::Unseen;
 
 use crate::error::{Error, reason};
 use crate::operate::choose::Reason;
-use crate::wanted::Mode;
-use crate::wanted::warnings;
+use crate::wanted::{Mode, warnings};
 
 /// Something that happened and that the caller may want to log.
 #[derive(Debug)]

@@ -139,8 +139,7 @@ fn spelled(config: &Config, mode: Mode) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::Direction;
-    use packets::rules::Table;
+    use packets::rules::{Direction, Table};
 
     use super::*;
     use crate::wanted::{ChainName, OwnerId};

@@ -13,8 +13,6 @@ use crate::findings::difference::{Finding, Problem, differences};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
-use crate::namespace;
-use crate::operate;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
@@ -24,6 +22,7 @@ use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
 use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
+use crate::{namespace, operate};
 
 /// What a verification found.
 #[derive(Debug, Clone, PartialEq, Eq)]

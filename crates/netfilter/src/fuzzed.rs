@@ -3,7 +3,9 @@
 
 use packets::rules::{Family, Rule, Table, TableFamily};
 
-use crate::netlink::message::{Attributes, Messages};
+use crate::ip_tables;
+use crate::netlink::message::{Attributes, Messages, u32_at};
+use crate::netlink::sockopt::Entries;
 use crate::netlink::{route, socket};
 use crate::nf_tables::edit::written_and_read;
 use crate::nf_tables::hooks::Hooked;
@@ -31,6 +33,9 @@ pub fn read_all(input: &[u8], mut hand_on: impl FnMut(Table)) {
         read_attributes(Attributes(input), family, &mut hand_on);
     }
     let _ = user_data::read_comment(input);
+    for family in Family::ALL {
+        read_legacy(input, family, &mut hand_on);
+    }
 }
 
 /// Reads attributes as each of nf_tables' objects.
@@ -58,5 +63,18 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
     if let Ok(mut chain) = chain {
         chain.rules.push(rule);
         hand_on(table::with_chain(family, chain));
+    }
+}
+
+/// Reads bytes as a legacy table, whose first word says where its base chains are.
+fn read_legacy(input: &[u8], family: Family, hand_on: &mut impl FnMut(Table)) {
+    let place = |index: usize| u32_at(input, 4 * index).unwrap_or_default() as usize % (input.len() + 1);
+    let entries = Entries {
+        base_chains: vec![(0, 0, place(0)), (3, place(1), place(2))],
+        count: 0,
+        bytes: input.to_vec(),
+    };
+    if let Ok(table) = ip_tables::table(family, "nat", &entries) {
+        hand_on(table);
     }
 }

@@ -1,8 +1,8 @@
 //! Rulesets to and from the kernel, byte by byte.
 //!
 //! [`netlink`] sends and receives: batches, dumps, routes, listeners, and ip_tables' socket options; all `unsafe` is
-//! there. [`nf_tables`] writes and reads tables, chains, rules and sets as nf_tables has them, and [`xt`] the matches
-//! and targets of xtables. A rule is one of [`packets::rules`].
+//! there. [`nf_tables`] writes and reads tables, chains, rules and sets as nf_tables has them, [`ip_tables`]
+//! reads legacy tables, and [`xt`] has the matches and targets of both. A rule is one of [`packets::rules`].
 
 // Nothing panics, on any input or kernel answer. Tests may: that is how they fail.
 #![cfg_attr(
@@ -12,6 +12,7 @@
 
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod fuzzed;
+pub mod ip_tables;
 pub mod netlink;
 pub mod nf_tables;
 pub mod xt;

@@ -4,15 +4,11 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 
-use netfilter::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
+use netfilter::ip_tables;
+use netfilter::netlink::message::Malformed;
 use netfilter::netlink::sockopt::{Entries, add_counters, entries, has_sockets, replace};
-use netfilter::xt;
 use packets::found::{Found, Unseen};
-use packets::rules::flags::constant;
-use packets::rules::{
-    Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
-    TableFamily, XTABLES, interface, nat_priority, subnet, without_verdict,
-};
+use packets::rules::{Family, NAT, Subsystem, Table, XTABLES};
 
 use super::unlisted;
 use crate::backend::proc_of_thread;
@@ -134,7 +130,7 @@ pub(crate) fn read_nat(families: &[Family]) -> Result<Found, Error> {
 
 fn read_table(family: Family, name: &str) -> Result<Table, Error> {
     let entries = entries(family, name).map_err(|errno| unreadable(family, errno))?;
-    table(family, name, &entries).map_err(garbled)
+    ip_tables::table(family, name, &entries).map_err(garbled)
 }
 
 fn unreadable(family: Family, errno: nix::errno::Errno) -> Error {
@@ -169,7 +165,7 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
     }
     match entries(family, NAT) {
         Ok(entries) => {
-            let table = table(family, NAT, &entries).map_err(garbled)?;
+            let table = ip_tables::table(family, NAT, &entries).map_err(garbled)?;
             Ok(Some(Held { table, entries }))
         }
         // No sockets of the family, no ip_tables, no nat table.
@@ -211,13 +207,12 @@ pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollbac
     let Some(now) = held(family)? else {
         return Ok(Rollback::Unneeded);
     };
-    let layout = Layout::of(family);
     let before = match before {
         Some(before) => before.entries.clone(),
-        None => emptied(&layout, &now.entries).map_err(garbled)?,
+        None => ip_tables::emptied(family, &now.entries).map_err(garbled)?,
     };
-    let (now, _) = uncounted(&layout, &now.entries).map_err(garbled)?;
-    let (wanted, counters) = uncounted(&layout, &before).map_err(garbled)?;
+    let (now, _) = ip_tables::uncounted(family, &now.entries).map_err(garbled)?;
+    let (wanted, counters) = ip_tables::uncounted(family, &before).map_err(garbled)?;
     if now == wanted {
         return Ok(Rollback::Unneeded);
     }
@@ -229,40 +224,6 @@ pub(super) fn roll_back(family: Family, before: Option<&Held>) -> Result<Rollbac
         Ok(()) => Rollback::Done,
         Err(errno) => Rollback::WithoutCounters(Errno::of(errno)),
     })
-}
-
-/// The entries without their counters, and the counters.
-fn uncounted(layout: &Layout, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8; 16]>), Malformed> {
-    let mut bytes = entries.bytes.clone();
-    let mut counters = Vec::new();
-    for entry in split(layout, &entries.bytes)? {
-        let counter = bytes
-            .get_mut(entry.offset + layout.counters..)
-            .and_then(|rest| rest.first_chunk_mut())
-            .ok_or(Malformed)?;
-        counters.push(*counter);
-        *counter = [0; 16];
-    }
-    Ok((bytes, counters))
-}
-
-/// The same table with nothing but the policies of its base chains, and the entry that ends every table.
-fn emptied(layout: &Layout, entries: &Entries) -> Result<Entries, Malformed> {
-    let all = split(layout, &entries.bytes)?;
-    let mut base_chains = entries.base_chains.clone();
-    base_chains.sort_by_key(|&(_, _, policy)| policy);
-    let mut empty = Entries {
-        count: base_chains.len() as u32 + 1,
-        ..Entries::default()
-    };
-    for (hook, _, policy) in base_chains {
-        let entry = all.iter().find(|entry| entry.offset == policy).ok_or(Malformed)?;
-        let place = empty.bytes.len();
-        empty.base_chains.push((hook, place, place));
-        empty.bytes.extend(entry.bytes);
-    }
-    empty.bytes.extend(all.last().ok_or(Malformed)?.bytes);
-    Ok(empty)
 }
 
 fn not_known(error: &io::Error) -> Unseen {
@@ -304,386 +265,4 @@ fn read_list(list: &File) -> io::Result<Vec<String>> {
     let length = list.read_at(&mut names, 0)?;
     let text = String::from_utf8_lossy(names.get(..length).unwrap_or_default());
     Ok(text.lines().map(ToOwned::to_owned).collect())
-}
-
-/// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
-/// linux/netfilter_ipv6/ip6_tables.h).
-struct Layout {
-    /// How many bytes an address has.
-    address: usize,
-    in_interface: usize,
-    protocol: usize,
-    flags: usize,
-    invert: usize,
-    /// The bit among the flags that says that a jump is a goto.
-    goto: u8,
-    /// The bit that says that a protocol is compared; none: any but 0 is.
-    has_protocol: Option<u8>,
-    /// The bit that says that only fragments after the first match; IPv6 has none.
-    fragment: Option<u8>,
-    target: usize,
-    next: usize,
-    counters: usize,
-    /// Where matches begin.
-    matches: usize,
-}
-
-impl Layout {
-    fn of(family: Family) -> Self {
-        let (address, flags, target, counters) = match family {
-            Family::V4 => (4, 82, 88, 96),
-            Family::V6 => (16, 131, 140, 152),
-        };
-        Self {
-            address,
-            // Two addresses and their masks come first, two names and their masks next.
-            in_interface: 4 * address,
-            protocol: 4 * address + 64,
-            flags,
-            invert: flags + 1,
-            target,
-            next: target + 2,
-            counters,
-            matches: counters + 16,
-            goto: if family == Family::V4 { 2 } else { 4 },
-            has_protocol: (family == Family::V6).then_some(1),
-            fragment: (family == Family::V4).then_some(1),
-        }
-    }
-}
-
-/// One `struct ipt_entry` or `struct ip6t_entry`.
-struct Entry<'a> {
-    offset: usize,
-    bytes: &'a [u8],
-    target: XtEntry<'a>,
-}
-
-/// A `struct xt_entry_match` or `struct xt_entry_target`.
-struct XtEntry<'a> {
-    size: usize,
-    name: &'a [u8],
-    revision: u8,
-    info: &'a [u8],
-}
-
-/// Reads a table.
-///
-/// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
-/// chain of a user's, a policy for each base chain, and one ERROR at the end.
-pub(crate) fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
-    let layout = Layout::of(family);
-    let all = split(&layout, &entries.bytes)?;
-    // Where chains of users begin, by the offset of their first rule: that is what jumps say.
-    let heads: Vec<(usize, &[u8])> = all
-        .iter()
-        .zip(all.iter().skip(1))
-        .filter(|(entry, _)| entry.target.name == b"ERROR")
-        .map(|(entry, first)| Ok((first.offset, string(entry.target.info)?)))
-        .collect::<Result<_, Malformed>>()?;
-    let rule = |entry: &Entry<'_>| rule(family, &layout, entry, &heads);
-    let from = |offset| all.partition_point(|entry| entry.offset < offset);
-    let between = |first, end| all.get(from(first)..from(end)).unwrap_or_default();
-    let mut chains = Vec::new();
-    for &(hook, first, policy) in &entries.base_chains {
-        let hook = *Hook::INET.get(hook).ok_or(Malformed)?;
-        let end = all.get(from(policy)).ok_or(Malformed)?;
-        let base = Base {
-            kind: if name == NAT { Kind::Nat } else { Kind::Filter },
-            hook,
-            priority: priority(name, hook),
-            policy: match rule(end)?.action {
-                Action::Drop => Policy::Drop,
-                _ => Policy::Accept,
-            },
-        };
-        let rules = between(first, policy).iter().map(rule).collect::<Result<_, _>>()?;
-        // Base chains are named after their hooks.
-        let name = hook.to_string().to_uppercase();
-        chains.push(Chain::new(Name::from(&name), Some(base), rules));
-    }
-    for (index, &(first, chain)) in heads.iter().enumerate() {
-        // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
-        let end = heads.get(index + 1).map_or(usize::MAX, |&(next, _)| next);
-        let mut rules: Vec<_> = between(first, end)
-            .iter()
-            .filter(|entry| entry.target.name != b"ERROR")
-            .collect();
-        rules.pop();
-        let rules = rules.into_iter().map(rule).collect::<Result<_, _>>()?;
-        chains.push(Chain::new(Name::from(chain), None, rules));
-    }
-    Ok(Table {
-        chains,
-        ..Table::new(Subsystem::Legacy, TableFamily::Ip(family), Name::from(name))
-    })
-}
-
-fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malformed> {
-    let mut entries = Vec::new();
-    let mut offset = 0;
-    while offset < bytes.len() {
-        let rest = bytes.get(offset..).ok_or(Malformed)?;
-        let target = usize::from(u16_at(rest, layout.target)?);
-        let next = usize::from(u16_at(rest, layout.next)?);
-        if next == 0 {
-            return Err(Malformed);
-        }
-        let entry = rest.get(..next).ok_or(Malformed)?;
-        entries.push(Entry {
-            offset,
-            bytes: entry,
-            target: extension(entry.get(target..).ok_or(Malformed)?)?,
-        });
-        offset += next;
-    }
-    Ok(entries)
-}
-
-/// Its size (2 bytes), name (29), revision (1), and its own structure.
-fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
-    let size = usize::from(u16_at(bytes, 0)?);
-    Ok(XtEntry {
-        size,
-        name: string(bytes.get(2..31).ok_or(Malformed)?)?,
-        revision: u8_at(bytes, 31)?,
-        info: bytes.get(32..size).ok_or(Malformed)?,
-    })
-}
-
-fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
-    let mut conditions = header(family, layout, entry.bytes)?;
-    let mut comment = None;
-    let end = usize::from(u16_at(entry.bytes, layout.target)?);
-    let mut place = layout.matches;
-    while place < end {
-        let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
-        match xt::read_match(found.name, found.revision.into(), found.info)? {
-            xt::Read::Comment(text) => comment = Some(text),
-            xt::Read::Conditions(read) => conditions.extend(read),
-        }
-        if found.size == 0 {
-            return Err(Malformed);
-        }
-        place += found.size;
-    }
-    let target = &entry.target;
-    let (action, effects) = match target.name {
-        // The standard target, whose verdict is a place in the table, or below 0.
-        b"" => {
-            let goto = u8_at(entry.bytes, layout.flags)? & layout.goto != 0;
-            (verdict(u32_at(target.info, 0)? as i32, goto, entry, heads), Vec::new())
-        }
-        name => match xt::read_target(name, target.revision.into(), target.info, family)? {
-            xt::Target::Action(action) => (action, Vec::new()),
-            xt::Target::Effect(effect) => without_verdict(vec![effect]),
-        },
-    };
-    Ok(Rule {
-        effects,
-        comment,
-        counters: Some(Counters {
-            packets: u64_at(entry.bytes, layout.counters)?,
-            bytes: u64_at(entry.bytes, layout.counters + 8)?,
-        }),
-        ..Rule::new(conditions, action)
-    })
-}
-
-/// What a standard target does: minus a verdict minus one, `XT_RETURN`, or where to go on.
-fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Action {
-    /// `XT_RETURN`, `-NF_REPEAT - 1` (linux/netfilter/x_tables.h).
-    const RETURN: i32 = -5;
-    match code {
-        RETURN => Action::Return,
-        _ if code == -libc::NF_ACCEPT - 1 => Action::Accept,
-        _ if code == -libc::NF_DROP - 1 => Action::Drop,
-        0.. => {
-            let to = code as usize;
-            let chain = heads.binary_search_by_key(&to, |&(first, _)| first);
-            match chain.ok().and_then(|index| heads.get(index)) {
-                // A rule without a target goes on with the next one.
-                _ if to == entry.offset + entry.bytes.len() => Action::Continue(None),
-                Some((_, name)) if goto => Action::Goto(Name::from(*name)),
-                Some((_, name)) => Action::Jump(Name::from(*name)),
-                None => Action::Unknown(format!("[jump to {to}]")),
-            }
-        }
-        _ => Action::Unknown(format!("[verdict {code}]")),
-    }
-}
-
-/// The conditions on a packet's header: `struct ipt_ip` and `struct ip6t_ip6`.
-fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition>, Malformed> {
-    const IN: u8 = 1;
-    const OUT: u8 = 2;
-    const SOURCE: u8 = 8;
-    const DESTINATION: u8 = 0x10;
-    const FRAGMENT: u8 = 0x20;
-    const PROTOCOL: u8 = 0x40;
-    let inverted = u8_at(entry, layout.invert)?;
-    let number = |offset: usize, length: usize| entry.get(offset..offset + length).map(number).ok_or(Malformed);
-    let mut conditions = Vec::new();
-    // Source, destination, then their masks.
-    let size = layout.address;
-    for (place, field, bit) in [
-        (0, Field::Source(family), SOURCE),
-        (size, Field::Destination(family), DESTINATION),
-    ] {
-        let (address, mask) = (number(place, size)?, number(place + 2 * size, size)?);
-        if mask == 0 && inverted & bit == 0 {
-            continue;
-        }
-        let interval = (address & mask, address & mask | field.largest() & !mask);
-        conditions.push(match subnet(family, interval) {
-            Some(_) => Condition::compare(field, interval, inverted & bit != 0),
-            None => Condition::Unknown(format!("[{field:?} under a mask with holes]")),
-        });
-    }
-    for (place, field, bit) in [
-        (layout.in_interface, Field::InInterface, IN),
-        (layout.in_interface + 16, Field::OutInterface, OUT),
-    ] {
-        // The mask covers the name with its NUL, or the part before a `+`, which the kernel is given too.
-        let (name, mask) = (number(place, 16)?, number(place + 32, 16)?);
-        if mask == 0 && inverted & bit == 0 {
-            continue;
-        }
-        let rest = u128::MAX.checked_shr(mask.leading_ones()).unwrap_or(0);
-        if mask != !rest {
-            conditions.push(Condition::Unknown(format!("[{field:?} under a mask with holes]")));
-            continue;
-        }
-        let prefix = (name & mask).to_be_bytes();
-        let covered = mask.leading_ones() as usize / 8;
-        let whole = prefix.iter().take(covered).any(|&byte| byte == 0) || rest == 0;
-        let name = interface(prefix.split(|&byte| byte == 0).next().unwrap_or_default());
-        let last = if whole { name } else { name | rest };
-        conditions.push(Condition::compare(field, (name, last), inverted & bit != 0));
-    }
-    let protocol = u16_at(entry, layout.protocol)?;
-    let compared = match layout.has_protocol {
-        Some(bit) => u8_at(entry, layout.flags)? & bit != 0,
-        None => protocol != 0,
-    };
-    if compared && protocol != 0 {
-        let negated = inverted & PROTOCOL != 0;
-        conditions.push(Condition::compare(Field::Protocol, u128::from(protocol), negated));
-    }
-    if let Some(bit) = layout.fragment
-        && u8_at(entry, layout.flags)? & bit != 0
-    {
-        let negated = inverted & FRAGMENT != 0;
-        let text = if negated { "! -f" } else { "-f" }.to_owned();
-        // Connection tracking puts fragments together before any table sees them (nf_defrag_ipv4).
-        conditions.push(constant(text, negated));
-    }
-    // iptables-save writes the protocol after addresses and interfaces, as does this.
-    Ok(conditions)
-}
-
-/// Where a table's chains are in the order of a hook.
-fn priority(table: &str, hook: Hook) -> i32 {
-    match table {
-        NAT => nat_priority(hook),
-        _ => XTABLES
-            .into_iter()
-            .find(|(name, _)| *name == table)
-            .map_or(0, |(_, priority)| priority),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use netfilter::netlink::message::recorded;
-    use packets::rules::xtables::IptablesRule;
-
-    use super::*;
-
-    /// The recorded table of a family.
-    fn entries_of(family: Family) -> Entries {
-        let name = match family {
-            Family::V4 => "v4",
-            Family::V6 => "v6",
-        };
-        let mut lines = include_str!("recorded.txt").lines();
-        let line = lines.find_map(|line| line.strip_prefix(name)).unwrap();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (bytes, words) = words.split_last().unwrap();
-        let (count, base_chains) = words.split_last().unwrap();
-        let base_chain = |word: &&str| {
-            let numbers: Vec<usize> = word.split(',').map(|number| number.parse().unwrap()).collect();
-            (numbers[0], numbers[1], numbers[2])
-        };
-        Entries {
-            base_chains: base_chains.iter().map(base_chain).collect(),
-            count: count.parse().unwrap(),
-            bytes: recorded(bytes),
-        }
-    }
-
-    /// As iptables-legacy-save saved it but for `-m recent`, which isn't understood, and what it says in another way:
-    /// the flags' names.
-    #[test]
-    fn a_table_is_read_as_the_kernel_holds_it() {
-        let saved = |family: Family| -> Vec<String> {
-            let table = table(family, NAT, &entries_of(family)).unwrap();
-            let mut lines = Vec::new();
-            for chain in &table.chains {
-                let base = chain
-                    .base
-                    .map(|base| (base.kind, base.hook, base.priority, base.policy));
-                lines.push(format!(":{} {base:?}", chain.name));
-                let rules = chain.rules.iter();
-                lines.extend(rules.map(|rule| {
-                    format!("-A {} {}", chain.name, IptablesRule(rule))
-                        .trim_end()
-                        .to_owned()
-                }));
-            }
-            lines
-        };
-        let output = [
-            ":OUTPUT Some((Nat, Output, -100, Accept))",
-            "-A OUTPUT -m owner --uid-owner 2102 -j RETURN",
-            "-A OUTPUT -o lo -j RETURN",
-            "-A OUTPUT -o eth+ -p udp -j ACCEPT",
-            "-A OUTPUT -p tcp -m tcp ! --sport 1:1023 -m tcp --tcp-flags 0x17 0x02 -g SUB",
-            "-A OUTPUT -m conntrack --ctstate NEW,ESTABLISHED -j SUB",
-            "-A OUTPUT -p tcp",
-            ":POSTROUTING Some((Nat, Postrouting, 100, Accept))",
-            ":SUB None",
-            "-A SUB -p tcp -m tcp --dport 80 -m comment --comment \"why not\" -j REDIRECT --to-ports 4143",
-            "-A SUB -p tcp -m multiport --dports 80,8000:8100 -j RETURN",
-        ];
-        let v4 = [
-            ":PREROUTING Some((Nat, Prerouting, -100, Accept))",
-            "-A PREROUTING ! -s 10.0.0.0/8 -d 192.0.2.1/32 -i eth0 -p tcp -j DNAT --to-destination 10.0.0.1:8080",
-            "-A PREROUTING -m recent [...] -j LOG",
-            "-A PREROUTING -f -j ACCEPT",
-            ":INPUT Some((Nat, Input, 100, Accept))",
-        ];
-        let v6 = [
-            ":PREROUTING Some((Nat, Prerouting, -100, Accept))",
-            "-A PREROUTING -s fd00::/8 ! -d 2001:db8::1/128 -p tcp -j DNAT --to-destination [fd00::1]:8080",
-            ":INPUT Some((Nat, Input, 100, Accept))",
-        ];
-        let only_v4 = ["-A SUB ! -s 10.0.0.0/8 -d 192.0.2.1/32 -i eth0 -j RETURN"];
-        assert_eq!(saved(Family::V4), [&v4[..], &output, &only_v4].concat());
-        assert_eq!(saved(Family::V6), [&v6[..], &output].concat());
-    }
-
-    /// Wherever it is cut off, it neither panics nor passes for whole. The last entry only ends the table.
-    #[test]
-    fn a_table_that_is_cut_off_is_another_one_or_none() {
-        for family in Family::ALL {
-            let whole = entries_of(family);
-            let end = split(&Layout::of(family), &whole.bytes).unwrap().last().unwrap().offset;
-            for length in 0..end {
-                let mut cut = whole.clone();
-                cut.bytes.truncate(length);
-                assert!(table(family, NAT, &cut) != table(family, NAT, &whole), "{length}");
-            }
-        }
-    }
 }

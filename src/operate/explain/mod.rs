@@ -8,8 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::Direction;
-use packets::rules::Name;
+use packets::rules::{Direction, Name};
 use packets::walk::{Matched, Place, Step};
 
 use self::routing::Routing;
@@ -19,8 +18,7 @@ use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;
-use crate::operate::proxy;
-use crate::operate::words;
+use crate::operate::{proxy, words};
 use crate::ours::is_ours;
 use crate::wanted::Mode;
 

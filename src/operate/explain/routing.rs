@@ -7,8 +7,7 @@ use netfilter::netlink::ReadError;
 use netfilter::netlink::route::{self, Kind, Packet, Route};
 use nix::errno::Errno;
 use packets::found::{Device, Found};
-use packets::rules::Direction;
-use packets::rules::{Action, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
+use packets::rules::{Action, Direction, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
 use packets::walk::{self, Matched, Step};
 
 use crate::error::{self, Error};

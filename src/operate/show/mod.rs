@@ -6,8 +6,7 @@ mod print;
 use std::path::Path;
 
 use packets::found::{Found, Line, Unseen};
-use packets::rules::Direction;
-use packets::rules::{Action, Base, Chain, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
+use packets::rules::{Action, Base, Chain, Direction, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
 use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
@@ -16,10 +15,8 @@ use crate::findings::explain::proxy_ports;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::detect;
-use crate::operate::proxy;
 use crate::operate::recognize::exact_flags;
-use crate::operate::words;
+use crate::operate::{detect, proxy, words};
 use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
 use crate::wanted::{ChainName, Mode};
 

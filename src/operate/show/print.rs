@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use packets::rules::Direction;
-use packets::rules::{Family, TableFamily};
+use packets::rules::{Direction, Family, TableFamily};
 use packets::walk::Slot;
 use serde_json::Value;
 

@@ -143,14 +143,14 @@ pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// An attribute's value as a C string, without its NUL. It need not be UTF-8.
-pub fn string(value: &[u8]) -> Result<&[u8], Malformed> {
+pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
     CStr::from_bytes_until_nul(value)
         .map(CStr::to_bytes)
         .map_err(|_| Malformed)
 }
 
 /// The byte at an offset.
-pub fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
+pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
     bytes.get(offset).copied().ok_or(Malformed)
 }
 
@@ -161,22 +161,22 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed>
 }
 
 /// The number at an offset, in the machine's byte order.
-pub fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     at(bytes, offset).map(u16::from_ne_bytes)
 }
 
 /// The same with 32 bits.
-pub fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     at(bytes, offset).map(u32::from_ne_bytes)
 }
 
 /// The same with 64 bits.
-pub fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
     at(bytes, offset).map(u64::from_ne_bytes)
 }
 
 /// The number that these bytes are in network byte order: at most 16, of which more would be the last ones.
-pub fn number(bytes: &[u8]) -> u128 {
+pub(crate) fn number(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 

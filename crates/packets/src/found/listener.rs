@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::rules::Direction;
-use crate::rules::{Family, LOOPBACK_INDEX};
+use crate::rules::{Direction, Family, LOOPBACK_INDEX};
 
 /// A TCP socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::rules::Direction;
 use crate::rules::flags::SYN;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::{Condition, Family, Field, Intervals, LOOPBACK, TCP, Table, interface};
+use crate::rules::{Condition, Direction, Family, Field, Intervals, LOOPBACK, TCP, Table, interface};
 
 /// More intervals than this are not kept of a field; beyond this, results are over-approximated.
 const MOST_INTERVALS: usize = 64;

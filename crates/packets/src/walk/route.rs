@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use crate::found::{Found, Listener};
-use crate::rules::Direction;
-use crate::rules::{Action, Family, Field, Hook, Intervals, Name, Nat, interface};
+use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
@@ -303,8 +302,7 @@ mod tests {
 
     use super::*;
     use crate::rules::examples::{base, not, rule, table, to_port};
-    use crate::rules::flags;
-    use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table};
+    use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags};
     use crate::walk::connections::any_but_lo;
     use crate::walk::step::Matched;
 

@@ -646,9 +646,8 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Direction;
     use crate::rules::flags::ct_state;
-    use crate::rules::{Bits, Condition, Name, Nat, Set, TCP, Values, interface};
+    use crate::rules::{Bits, Condition, Direction, Name, Nat, Set, TCP, Values, interface};
     use crate::rules::{
         examples::base, examples::chain, examples::not, examples::ports, examples::rule, examples::table,
         examples::to_port,
