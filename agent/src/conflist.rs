@@ -25,6 +25,12 @@ pub struct Entry {
     value: Value,
 }
 
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
 impl Entry {
     /// The entry in `CNI_NETWORK_CONFIG`, for a kubeconfig at this path of the node.
     ///
@@ -49,6 +55,17 @@ impl Entry {
             text: value.to_string(),
             value,
         }
+    }
+
+    /// The entry that a list has; none if it has none.
+    pub fn in_list(text: &str) -> Option<Self> {
+        let plugins = File::read(text).ok()?.plugins().ok()?;
+        let ours = ours(&plugins).ok()?;
+        let (plugin, _) = plugins.into_iter().zip(ours).rfind(|(_, is_ours)| *is_ours)?;
+        Some(Self {
+            text: plugin.get().to_owned(),
+            value: serde_json::from_str(plugin.get()).ok()?,
+        })
     }
 
     /// The same, with the DaemonSet (NAMESPACE/NAME) of the agents themselves, about whose pods the plugin doesn't ask:

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::access::{self, Access};
 use crate::admin::Health;
@@ -43,7 +43,11 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
     installation.entry()?;
     let mut watch = Watch::new();
     let mut unwatched = None;
-    let mut keeper = Keeper::new(installation.clone());
+    let asks = status::can_be_asked();
+    if !asks {
+        info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
+    }
+    let mut keeper = Keeper::new(installation.clone(), asks);
     let mut plugin_log = installation
         .paths
         .log
@@ -59,10 +63,6 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
     });
     {
         let mut stopped = pin!(stopped()?);
-        let asks = status::can_be_asked();
-        if !asks {
-            info!("without CAP_SYS_ADMIN the plugin's own STATUS can't be asked, and doesn't count for readiness");
-        }
         let (told, mut access) = watch::channel(Access::default());
         let mut asked = pin!(access::run(installation, &told));
         let mut last = Report::default();
@@ -90,27 +90,14 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             if let Some(log) = plugin_log.as_mut().filter(|_| state.binary && !state.standby) {
                 log.keep();
             }
-            let able = state.is_installed()
-                && match asks.then(|| installation.entry()) {
-                    Some(Ok(entry)) if last.asks_again(&state, keeper.counts) => {
-                        let answer = status::ask(&installation.paths, &entry).await;
-                        if let Err(reason) = &answer {
-                            error!("{reason}");
-                            again = again.min(Duration::from_secs(5));
-                        }
-                        answer.is_ok()
-                    }
-                    Some(Ok(_)) => last.able,
-                    Some(Err(_)) => false,
-                    None => true,
-                };
-            let ready = able && *access.borrow_and_update() == Access::Given;
+            let ready = state.is_installed() && *access.borrow_and_update() == Access::Given;
             if let (Some(events), Some(node)) = (&events, &settings.node) {
                 last.publish(&state, events, node);
             }
-            last.tell(&state, keeper.counts, able, ready, health);
+            last.tell(&state, keeper.counts, ready, health);
             tokio::select! {
                 () = &mut stopped => break,
+                () = keeper.answered() => {}
                 never = &mut watched => match never {},
                 never = &mut asked => match never {},
                 // Whoever tells lives as long as the loop.
@@ -218,26 +205,11 @@ async fn changed(watch: &io::Result<Watch>) -> io::Result<()> {
 #[derive(Default)]
 struct Report {
     state: Option<State>,
-    /// Whether the plugin itself could set up a pod, whatever the API server says.
-    able: bool,
     ready: bool,
-    asked: Option<Instant>,
     counts: Counts,
 }
 
 impl Report {
-    /// Whether the plugin is to be asked: after something changed, while it says no, and now and then.
-    fn asks_again(&mut self, state: &State, counts: Counts) -> bool {
-        let is_old = self
-            .asked
-            .is_none_or(|asked| asked.elapsed() >= Duration::from_secs(60));
-        let asks = is_old || !self.able || self.state.as_ref() != Some(state) || self.counts != counts;
-        if asks {
-            self.asked = Some(Instant::now());
-        }
-        asks
-    }
-
     /// What is new of the files that the plugin can't be kept in goes to the node as events, while the next pass may
     /// begin.
     fn publish(&self, state: &State, events: &Events, node: &str) {
@@ -250,6 +222,9 @@ impl Report {
         };
         let mut lines = new(&state.contested, &before.contested, "LinkerdCNIContested");
         lines.extend(new(&state.skipped, &before.skipped, "LinkerdCNISkipped"));
+        if let Some(refused) = state.refused.as_ref().filter(|_| state.refused != before.refused) {
+            lines.push(("LinkerdCNIRefused", "Asking the plugin".to_owned(), refused.clone()));
+        }
         if lines.is_empty() {
             return;
         }
@@ -261,7 +236,7 @@ impl Report {
         });
     }
 
-    fn tell(&mut self, state: &State, counts: Counts, able: bool, ready: bool, health: &Health) {
+    fn tell(&mut self, state: &State, counts: Counts, ready: bool, health: &Health) {
         let metrics = &health.metrics;
         metrics.count("configuration", counts.configurations - self.counts.configurations);
         metrics.count("kubeconfig", counts.kubeconfigs - self.counts.kubeconfigs);
@@ -287,7 +262,6 @@ impl Report {
             }
         }
         self.state = Some(state.clone());
-        self.able = able;
         self.ready = ready;
         self.counts = counts;
     }

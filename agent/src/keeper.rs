@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use crate::kubeconfig::Kubeconfig;
 use crate::owner::{self, Membership, Role};
 use crate::plan::{self, Change, Files, First, Look, Step};
 use crate::settings::{Installation, Paths};
+use crate::status::{self, Answer, Inquiry, Subject};
 use crate::throttle::{Held, Throttle};
 
 /// The kubeconfig's permissions: it has a token in it.
@@ -43,6 +44,10 @@ pub struct State {
     pub configurations: usize,
     /// Whether that which runtimes take first has it.
     pub is_first: bool,
+    /// Whether the plugin says that it could set up a pod, with what is to be installed.
+    pub is_accepted: bool,
+    /// Why it says that it couldn't, for people.
+    pub refused: Option<String>,
     /// Whether another agent of the node owns the folder.
     pub standby: bool,
     /// What stands in the way, for people.
@@ -58,7 +63,7 @@ pub struct State {
 impl State {
     /// Whether a pod could be set up now, as far as files go.
     pub fn is_installed(&self) -> bool {
-        self.binary && self.kubeconfig && self.is_first && self.contested.is_empty()
+        self.binary && self.kubeconfig && self.is_first && self.is_accepted && self.contested.is_empty()
     }
 
     fn look_at(&mut self, net: &Folder, folder: &Files) {
@@ -126,6 +131,9 @@ pub struct Keeper {
     /// Programs that were the same bytes as the image's: both files as they were then.
     known: BTreeMap<String, (Stamp, Stamp)>,
     throttle: Throttle,
+    inquiry: Inquiry,
+    /// The entry that the configurations have, or had when one last had one.
+    kept: Option<Entry>,
     /// What was said already, so that it is not said in each pass.
     said: BTreeSet<String>,
     noted: BTreeSet<String>,
@@ -135,7 +143,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// Nothing is done yet.
-    pub fn new(installation: Installation) -> Self {
+    pub fn new(installation: Installation, can_ask: bool) -> Self {
         let throttle = Throttle::new(installation.rewrites_per_minute);
         Self {
             installation,
@@ -143,14 +151,22 @@ impl Keeper {
             membership: None,
             known: BTreeMap::new(),
             throttle,
+            inquiry: Inquiry::new(can_ask),
+            kept: None,
             said: BTreeSet::new(),
             noted: BTreeSet::new(),
             counts: Counts::default(),
         }
     }
 
+    /// Waits until the plugin has answered what the last pass asked.
+    pub async fn answered(&mut self) {
+        self.inquiry.answered().await;
+    }
+
     /// Looks at everything and mends what differs: first the programs, then the kubeconfig, then the configurations, so
-    /// that none ever names a program that isn't there.
+    /// that none ever names a program that isn't there. What works is replaced once the plugin says that it could set up
+    /// pods with what takes its place.
     ///
     /// Returns how it stands, and when to look again even if nothing changes.
     pub fn pass(&mut self) -> (State, Duration) {
@@ -169,7 +185,11 @@ impl Keeper {
         let Pass { state, again } = pass;
         say(
             &mut self.said,
-            state.trouble.iter().chain(state.contested.values()),
+            state
+                .trouble
+                .iter()
+                .chain(&state.refused)
+                .chain(state.contested.values()),
             |line| error!("{line}"),
             |line| info!("no longer: {line}"),
         );
@@ -183,7 +203,6 @@ impl Keeper {
     }
 
     fn try_pass(&mut self, pass: &mut Pass) -> Result<(), String> {
-        let entry = self.installation.entry()?;
         let paths = self.installation.paths.clone();
         let folders = self.folders()?;
         let Folders { net, bin } = &*folders;
@@ -200,7 +219,7 @@ impl Keeper {
             Some(Ok(Role::Other)) => {
                 pass.wait(SOON);
                 pass.state.standby = true;
-                return self.look(&folders, &mut pass.state, &entry);
+                return self.look(pass, &folders);
             }
             Some(Ok(Role::Nobody)) => {
                 if let Some(membership) = &self.membership {
@@ -216,15 +235,70 @@ impl Keeper {
             Some(Err(error)) => return Err(format!("{}: {error}", paths.net.join(owner::FILE).display())),
             Some(Ok(Role::Owner)) | None => {}
         }
-        self.programs(pass, bin)?;
-        self.kubeconfig(pass, net, &entry);
+        let plugin = self.programs(pass, bin)?;
+        let (folder, _) = read_all(net)?;
+        self.kept = plan::entry_of(&folder).or(self.kept.take());
+        let wanted = self.installation.entry();
+        let entries = wanted.as_ref().ok().into_iter().chain(&self.kept);
+        let needs_kubeconfig = entries.clone().any(Entry::needs_kubeconfig);
+        self.kubeconfig(pass, net, needs_kubeconfig);
+        let has_kubeconfig = !needs_kubeconfig || net.stamp(&paths.kubeconfig).is_some();
+        let is_new = wanted.as_ref().ok() != self.kept.as_ref();
+        let mut is_replaced = is_new && self.kept.is_some();
+        let answer = match (&wanted, &plugin) {
+            (Err(reason), _) => Answer::Refused(reason.clone()),
+            (Ok(_), None) => Answer::Refused(format!("the image has no {PLUGIN}")),
+            // Without it, it would only say so.
+            (Ok(_), Some(_)) if !has_kubeconfig => Answer::Awaited,
+            (Ok(entry), Some((source, metadata))) => {
+                let is_there = self.is_in_place(bin, PLUGIN, source, metadata);
+                is_replaced |= !is_there;
+                let program = if is_there {
+                    paths.bin.join(PLUGIN)
+                } else {
+                    source.clone()
+                };
+                self.inquire(pass, Stamp::of_metadata(metadata), &program, entry, has_kubeconfig)
+            }
+        };
+        let entry = match (answer, wanted, plugin) {
+            (Answer::Fine, Ok(entry), Some((source, metadata))) => {
+                pass.state.is_accepted = true;
+                pass.state.binary = self.program(pass, bin, PLUGIN, &source, &metadata);
+                Some(entry)
+            }
+            (answer, _, _) => {
+                if let Answer::Refused(reason) = answer {
+                    pass.state.refused = Some(if is_replaced {
+                        format!("what is on the node stays as it is: with what is to be installed, {reason}")
+                    } else {
+                        reason
+                    });
+                }
+                pass.state.binary = bin.stamp(PLUGIN).is_some();
+                self.kept.clone()
+            }
+        };
         // No configuration names what isn't there.
-        let has_kubeconfig = !entry.needs_kubeconfig() || net.stamp(&paths.kubeconfig).is_some();
-        if bin.stamp(PLUGIN).is_none() || !has_kubeconfig {
-            pass.state.look_at(net, &read_all(net)?.0);
-            return Ok(());
+        match entry.filter(|_| has_kubeconfig && bin.stamp(PLUGIN).is_some()) {
+            Some(entry) => self.configurations(pass, net, &entry),
+            None => {
+                pass.state.look_at(net, &read_all(net)?.0);
+                Ok(())
+            }
         }
-        self.configurations(pass, net, &entry)
+    }
+
+    /// Asks the plugin whether it could set up a pod with this entry.
+    fn inquire(&mut self, pass: &mut Pass, stamp: Stamp, program: &Path, entry: &Entry, kubeconfig: bool) -> Answer {
+        let subject = Subject {
+            program: stamp,
+            configuration: status::configuration(&self.installation.paths, entry),
+            kubeconfig,
+        };
+        let (answer, wait) = self.inquiry.ask(subject, program, Instant::now());
+        pass.wait(wait);
+        answer
     }
 
     /// Changes a file, unless that is held back: `line` is what there is to say if another program rewrites it again and
@@ -278,20 +352,32 @@ impl Keeper {
     }
 
     /// What is in place, without touching it.
-    fn look(&self, folders: &Folders, state: &mut State, entry: &Entry) -> Result<(), String> {
+    fn look(&mut self, pass: &mut Pass, folders: &Folders) -> Result<(), String> {
         let Folders { net, bin } = folders;
-        state.binary = bin.stamp(PLUGIN).is_some();
-        state.kubeconfig = !entry.needs_kubeconfig() || net.stamp(&self.installation.paths.kubeconfig).is_some();
-        state.look_at(net, &read_all(net)?.0);
+        let (folder, _) = read_all(net)?;
+        let kubeconfig = net.stamp(&self.installation.paths.kubeconfig).is_some();
+        if let (Some(stamp), Some(entry)) = (bin.stamp(PLUGIN), plan::entry_of(&folder)) {
+            pass.state.binary = true;
+            pass.state.kubeconfig = kubeconfig || !entry.needs_kubeconfig();
+            let program = self.installation.paths.bin.join(PLUGIN);
+            match self.inquire(pass, stamp, &program, &entry, kubeconfig) {
+                Answer::Fine => pass.state.is_accepted = true,
+                Answer::Refused(reason) => pass.state.refused = Some(reason),
+                Answer::Awaited => {}
+            }
+        }
+        pass.state.look_at(net, &folder);
         Ok(())
     }
 
-    /// Every regular file of the image's folder of plugins, as upstream's installer copies them.
-    fn programs(&mut self, pass: &mut Pass, bin: &Folder) -> Result<(), String> {
+    /// Every regular file of the image's folder of plugins, as upstream's installer copies them. The plugin itself is one
+    /// of them, and comes back: where there is one, it isn't replaced here.
+    fn programs(&mut self, pass: &mut Pass, bin: &Folder) -> Result<Option<(PathBuf, Metadata)>, String> {
         let source = self.installation.paths.source.clone();
         let unreadable =
             |error: io::Error| format!("the image's plugins cannot be read: {}: {error}", source.display());
         let mut found = false;
+        let mut plugin = None;
         for file in source.read_dir().map_err(unreadable)? {
             let file = file.map_err(unreadable)?;
             let metadata = file.metadata().map_err(unreadable)?;
@@ -300,12 +386,16 @@ impl Keeper {
             };
             if metadata.is_file() {
                 found = true;
-                let is_there = self.program(pass, bin, &name, &file.path(), &metadata);
-                pass.state.binary |= is_there && name == PLUGIN;
+                if name != PLUGIN || bin.stamp(PLUGIN).is_none() {
+                    self.program(pass, bin, &name, &file.path(), &metadata);
+                }
+                if name == PLUGIN {
+                    plugin = Some((file.path(), metadata));
+                }
             }
         }
         if found {
-            return Ok(());
+            return Ok(plugin);
         }
         Err(format!(
             "{} has no plugins: is CONTAINER_CNI_BIN_DIR right?",
@@ -313,50 +403,52 @@ impl Keeper {
         ))
     }
 
-    /// Puts a program of the image's in its place; whether it is there.
-    fn program(&mut self, pass: &mut Pass, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
-        let mode = metadata.permissions().mode() & 0o7777;
+    /// Whether a program of the image's is in its place.
+    fn is_in_place(&mut self, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
         let stamp = Stamp::of_metadata(metadata);
         let here = bin.stamp(name);
         if here.is_some_and(|here| self.known.get(name) == Some(&(stamp, here))) {
             return true;
         }
-        let path = bin.path().join(name);
-        let is_same = || {
-            let mut source = File::open(source)?;
-            bin.same(name, &mut source, mode)
-        };
-        let failed = |error: io::Error| {
-            format!(
-                "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
-                 folder that this node's runtime takes plugins from (docs/node.md)",
-                path.display()
-            )
-        };
-        let mut same = is_same().unwrap_or(None);
-        if same.is_none() {
-            let line = || rewritten(&path);
-            let write = || {
-                let mut source = File::open(source).map_err(failed)?;
-                bin.write(name, &mut source, mode, None).map_err(failed)
-            };
-            if self.change(pass, name, line, write).is_none() {
-                return false;
-            }
-            self.counts.programs += 1;
-            info!("installed {}", path.display());
-            same = is_same().unwrap_or(None);
-        }
-        // Somebody else may have been faster.
-        if let Some(here) = same {
+        let mode = metadata.permissions().mode() & 0o7777;
+        let same = File::open(source).and_then(|mut source| bin.same(name, &mut source, mode));
+        if let Ok(Some(here)) = same {
             self.known.insert(name.to_owned(), (stamp, here));
+            return true;
         }
-        same.is_some()
+        false
+    }
+
+    /// Puts a program of the image's in its place; whether it is there.
+    fn program(&mut self, pass: &mut Pass, bin: &Folder, name: &str, source: &Path, metadata: &Metadata) -> bool {
+        if self.is_in_place(bin, name, source, metadata) {
+            return true;
+        }
+        let path = bin.path().join(name);
+        let mode = metadata.permissions().mode() & 0o7777;
+        let line = || rewritten(&path);
+        let write = || {
+            let written = File::open(source).and_then(|mut source| bin.write(name, &mut source, mode, None));
+            written.map_err(|error| {
+                format!(
+                    "the plugin cannot be installed: {}: {error}: if that folder is read-only, set destCNIBinDir to the \
+                     folder that this node's runtime takes plugins from (docs/node.md)",
+                    path.display()
+                )
+            })
+        };
+        if self.change(pass, name, line, write).is_none() {
+            return false;
+        }
+        self.counts.programs += 1;
+        info!("installed {}", path.display());
+        // Somebody else may have been faster.
+        self.is_in_place(bin, name, source, metadata)
     }
 
     /// Writes the kubeconfig, if the plugin needs one and it isn't what it should be.
-    fn kubeconfig(&mut self, pass: &mut Pass, net: &Folder, entry: &Entry) {
-        if !entry.needs_kubeconfig() {
+    fn kubeconfig(&mut self, pass: &mut Pass, net: &Folder, is_needed: bool) {
+        if !is_needed {
             pass.state.kubeconfig = true;
             return;
         }

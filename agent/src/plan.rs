@@ -410,6 +410,13 @@ pub fn first(folder: &Files) -> First {
     }
 }
 
+/// The entry of the first configuration that has one.
+pub fn entry_of(folder: &Files) -> Option<Entry> {
+    folder
+        .values()
+        .find_map(|content| Entry::in_list(text(content).ok()?.1))
+}
+
 /// How many configurations name the plugin.
 pub fn count_chained(folder: &Files) -> usize {
     let texts = folder.values().filter_map(|content| text(content).ok());

@@ -10,6 +10,7 @@ mod leave;
 mod log;
 mod node;
 mod plugin_log;
+mod refused;
 mod rights;
 mod stay;
 mod tell;
