@@ -77,7 +77,7 @@ To test more:
                and the CNI plugin's input, for 10 minutes (needs a nightly
                toolchain).
                  --seconds N     for N seconds instead
-  mutants      Make deliberate mistakes in the pure code, one at a time, and
+  mutants      Make deliberate mistakes in the code, one at a time, and
                fail where the tests that need no root miss more than one in
                twenty.
                  FILES           only in these
