@@ -27,6 +27,11 @@ pub(crate) fn cni() -> Result<PathBuf> {
     to_dist("linkerd-cni")
 }
 
+/// Builds the node's agent for this machine and returns where it is: `target/dist/linkerd-cni-agent`.
+pub(crate) fn agent() -> Result<PathBuf> {
+    to_dist("linkerd-cni-agent")
+}
+
 /// Builds the benchmark, which carries proxy-init: `target/dist/proxy-init-bench`.
 pub(crate) fn bench() -> Result<PathBuf> {
     to_dist("proxy-init-bench")

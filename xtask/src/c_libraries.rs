@@ -71,11 +71,6 @@ pub(crate) fn strip(architecture: Architecture) -> String {
     format!("{}-linux-gnu-strip", architecture.machine())
 }
 
-/// Whether musl was unpacked before.
-pub(crate) fn has_musl(architecture: Architecture) -> bool {
-    apt::is_unpacked(RELEASE, &architecture.package(MUSL))
-}
-
 impl Libraries {
     /// For this machine, with its own glibc.
     pub(crate) fn with_glibc() -> Result<Self> {

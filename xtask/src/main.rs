@@ -117,8 +117,8 @@ fn main() -> ExitCode {
                 }
                 Ok(())
             }),
-        ("test", []) => setup::for_tests().and_then(|()| at_hand()).and_then(|()| test()),
-        ("demo", []) => setup::for_tests().and_then(|()| at_hand()).and_then(|()| demo::run()),
+        ("test", []) => setup::for_tests().and_then(|()| test()),
+        ("demo", []) => setup::for_tests().and_then(|()| demo::run()),
         ("audit", []) => audit(),
         ("image", []) => setup::for_tests().and_then(|()| image::run()),
         ("image", [flag, folder]) if flag == "--layout" => {
@@ -152,11 +152,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes musl where it is here already: who tries a fresh clone doesn't wait for it.
-fn at_hand() -> Result<()> {
-    target::choose(Architecture::here()?, target::Effort::AtHand).map(|_| ())
-}
-
 fn build_all() -> Result<()> {
     let binary = build::run()?;
     let (bench, cni) = (build::bench()?, build::cni()?);
@@ -188,6 +183,12 @@ fn test() -> Result<()> {
     // On what ships.
     tests.env("PROXY_INIT_TO_TEST", build::run()?);
     tests.env("LINKERD_CNI_TO_TEST", build::cni()?);
+    tests.env("LINKERD_CNI_AGENT_TO_TEST", build::agent()?);
+    if let Some(reason) = &target::of(Architecture::here()?)?.no_musl {
+        skipped.push(format!(
+            "the programs that ship, which are linked with musl, and these are not: {reason}"
+        ));
+    }
     if let Err(reason) = lab::apt::mirror() {
         tests.args(["--", "--skip", "versions::"]);
         skipped.push(format!(

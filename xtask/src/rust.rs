@@ -33,34 +33,21 @@ pub(crate) enum Rust {
 }
 
 impl Rust {
-    /// One that needs no download.
-    pub(crate) fn at_hand() -> Result<Self> {
-        if source(&sysroot("rustc".as_ref())?).exists() {
-            Ok(Self::OnPath)
-        } else if apt::is_unpacked(RELEASE, SOURCE) && apt::is_unpacked(RELEASE, COMPILER) {
-            debians()
-        } else {
-            Err("the source of Rust's standard library is not here: cargo xtask build fetches it".into())
-        }
-    }
-
-    /// One that can be had.
+    /// One that is here, or else one that can be had.
     pub(crate) fn get() -> Result<Self> {
-        let found = Self::at_hand();
-        if found.is_ok() {
-            return found;
+        if source(&sysroot("rustc".as_ref())?).exists() {
+            return Ok(Self::OnPath);
         }
-        match rustups() {
-            Ok(()) => Ok(Self::OnPath),
-            Err(reason) => {
-                eprintln!(
-                    "xtask: rustup has not added the source of Rust's standard library: {reason}; taking Debian's"
-                );
-                let why =
-                    |error| format!("rustup has no source of the standard library ({reason}), and Debian: {error}");
-                Ok(debians().map_err(why)?)
-            }
+        if apt::is_unpacked(RELEASE, SOURCE) && apt::is_unpacked(RELEASE, COMPILER) {
+            return debians();
         }
+        let Err(reason) = rustups() else {
+            return Ok(Self::OnPath);
+        };
+        eprintln!("xtask: rustup has not added the source of Rust's standard library: {reason}; taking Debian's");
+        debians().map_err(|error| {
+            format!("rustup has no source of the standard library ({reason}), and Debian: {error}").into()
+        })
     }
 
     /// Tells cargo.

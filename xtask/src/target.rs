@@ -7,23 +7,16 @@ use std::sync::Mutex;
 
 use lab::shell::Result;
 
-use crate::c_libraries::{self, Libraries};
+use crate::c_libraries::Libraries;
 use crate::rust::Rust;
 use lab::architecture::Architecture;
-
-/// What is done to have musl.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Effort {
-    /// What is here is taken.
-    AtHand,
-    /// What isn't here is fetched.
-    Fetch,
-}
 
 /// What programs for an architecture are linked with.
 pub(crate) struct Target {
     pub(crate) architecture: Architecture,
     pub(crate) libc: Libc,
+    /// Why it isn't musl, with which programs ship.
+    pub(crate) no_musl: Option<String>,
 }
 
 pub(crate) enum Libc {
@@ -46,51 +39,55 @@ impl Target {
     }
 }
 
-/// What programs for an architecture are linked with, after fetching what that takes.
-pub(crate) fn of(architecture: Architecture) -> Result<&'static Target> {
-    choose(architecture, Effort::Fetch)
-}
-
-/// Decides, and says how. The first decision for an architecture holds for as long as this process runs.
+/// Decides what programs for an architecture are linked with, after fetching what that takes, and says so. The first
+/// decision for an architecture holds for as long as this process runs.
 ///
 /// # Errors
 /// musl can't be had for another architecture than this machine's.
-pub(crate) fn choose(architecture: Architecture, effort: Effort) -> Result<&'static Target> {
+pub(crate) fn of(architecture: Architecture) -> Result<&'static Target> {
     static CHOSEN: Mutex<Vec<&Target>> = Mutex::new(Vec::new());
     let mut chosen = CHOSEN.lock().map_err(|error| error.to_string())?;
     if let Some(target) = chosen.iter().find(|target| target.architecture == architecture) {
         return Ok(target);
     }
-    let name = architecture.name();
-    let libc = match musl(architecture, effort) {
-        Ok((rust, libraries)) => {
-            eprintln!("xtask: {name}: linking with musl, by {rust}");
-            Libc::Musl(rust, libraries)
-        }
-        Err(reason) if !architecture.is_here() => return Err(format!("no musl for {name}: {reason}").into()),
-        Err(reason) => match Libraries::with_glibc() {
-            Ok(libraries) => {
-                eprintln!("xtask: {name}: linking with glibc, which starts more slowly than musl: {reason}");
-                Libc::Glibc(libraries)
-            }
-            Err(missing) => {
-                eprintln!("xtask: {name}: linking dynamically, which starts most slowly: {missing}; no musl: {reason}");
-                Libc::Dynamic
-            }
-        },
-    };
-    let target = Box::leak(Box::new(Target { architecture, libc }));
+    let target = Box::leak(Box::new(choose(architecture)?));
     chosen.push(target);
     Ok(target)
 }
 
-fn musl(architecture: Architecture, effort: Effort) -> Result<(Rust, Libraries)> {
-    let rust = match effort {
-        Effort::Fetch => Rust::get()?,
-        Effort::AtHand if !c_libraries::has_musl(architecture) => {
-            return Err("it is not here: cargo xtask build fetches it".into());
+fn choose(architecture: Architecture) -> Result<Target> {
+    let name = architecture.name();
+    let reason = match musl(architecture) {
+        Ok((rust, libraries)) => {
+            eprintln!("xtask: {name}: linking with musl, by {rust}");
+            return Ok(Target {
+                architecture,
+                libc: Libc::Musl(rust, libraries),
+                no_musl: None,
+            });
         }
-        Effort::AtHand => Rust::at_hand()?,
+        Err(reason) => reason,
     };
-    Ok((rust, Libraries::with_musl(architecture)?))
+    if !architecture.is_here() {
+        return Err(format!("no musl for {name}: {reason}").into());
+    }
+    let libc = match Libraries::with_glibc() {
+        Ok(libraries) => {
+            eprintln!("xtask: {name}: linking with glibc, which starts more slowly than musl: {reason}");
+            Libc::Glibc(libraries)
+        }
+        Err(missing) => {
+            eprintln!("xtask: {name}: linking dynamically, which starts most slowly: {missing}; no musl: {reason}");
+            Libc::Dynamic
+        }
+    };
+    Ok(Target {
+        architecture,
+        libc,
+        no_musl: Some(reason.to_string()),
+    })
+}
+
+fn musl(architecture: Architecture) -> Result<(Rust, Libraries)> {
+    Ok((Rust::get()?, Libraries::with_musl(architecture)?))
 }

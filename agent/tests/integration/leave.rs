@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::cluster::{Cluster, not_found};
-use crate::node::{CALICO, KUBECONFIG, Node, until};
+use crate::node::{AGENT, CALICO, KUBECONFIG, Node, until};
 
 const CONF: &str = r#"{"cniVersion": "0.3.1", "type": "bridge", "bridge": "cni0"}"#;
 
@@ -411,7 +411,7 @@ fn in_doubt_the_plugin_stays() {
 /// Runs `linkerd-cni-agent`, with these arguments, on a node and without the plugin's configuration. Whether it succeeded, and
 /// what it said.
 fn by_hand(node: &Node, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd-cni-agent"));
+    let mut command = Command::new(AGENT);
     node.prepare(&mut command);
     let said = command
         .env_remove("CNI_NETWORK_CONFIG")
@@ -465,7 +465,7 @@ fn by_hand_it_says_which_folder_of_the_node_is_missing() {
 fn hooked(node: &Node, first: &str) -> (String, String) {
     let sh = node.path().join("sh");
     if !sh.exists() {
-        symlink(env!("CARGO_BIN_EXE_linkerd-cni-agent"), &sh).unwrap();
+        symlink(AGENT, &sh).unwrap();
     }
     let mut command = Command::new("unshare");
     node.prepare(&mut command);
@@ -473,7 +473,7 @@ fn hooked(node: &Node, first: &str) -> (String, String) {
     let said = command
         .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script])
         .env("SH", &sh)
-        .env("AGENT", env!("CARGO_BIN_EXE_linkerd-cni-agent"))
+        .env("AGENT", AGENT)
         .stdout(Stdio::piped())
         .output()
         .unwrap();
@@ -499,7 +499,7 @@ fn the_charts_hook_ends_the_agent_and_no_other_process() {
 fn under_the_name_of_a_shell_it_runs_nothing_but_the_charts_hook() {
     let node = Node::new();
     let sh = node.path().join("sh");
-    symlink(env!("CARGO_BIN_EXE_linkerd-cni-agent"), &sh).unwrap();
+    symlink(AGENT, &sh).unwrap();
     for arguments in [&["-c", "id"][..], &[], &["-c", "kill -15 1; sleep 15s", "x"], &["x"]] {
         let said = Command::new(&sh).args(arguments).output().unwrap();
         assert_eq!(said.status.code(), Some(127));

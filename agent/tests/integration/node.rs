@@ -265,9 +265,15 @@ impl Node {
     }
 }
 
+/// The program under test: this build's, or the one that `cargo xtask test` names, which is what a release has.
+pub(crate) const AGENT: &str = match option_env!("LINKERD_CNI_AGENT_TO_TEST") {
+    Some(program) => program,
+    None => env!("CARGO_BIN_EXE_linkerd-cni-agent"),
+};
+
 fn program() -> OsString {
     let program = std::env::var_os("LINKERD_CNI_AGENT");
-    program.unwrap_or_else(|| env!("CARGO_BIN_EXE_linkerd-cni-agent").into())
+    program.unwrap_or_else(|| AGENT.into())
 }
 
 pub(crate) fn types(text: &str) -> Option<Vec<String>> {
