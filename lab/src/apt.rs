@@ -208,12 +208,16 @@ fn check(package: &Path) -> Result<()> {
 fn patiently(command: impl Fn() -> Command) -> Result<()> {
     let start = Instant::now();
     loop {
-        let Err(error) = command().read() else {
+        let mut command = command();
+        let output = command.output()?;
+        if output.status.success() {
             return Ok(());
-        };
-        let said = error.to_string();
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
         if start.elapsed() > PATIENCE || !REFUSALS.iter().any(|refusal| said.contains(refusal)) {
-            return Err(error);
+            let program = command.get_program().to_string_lossy();
+            let errors: Vec<_> = said.lines().filter(|line| line.starts_with("E: ")).collect();
+            return Err(format!("{program}: {}: {}", output.status, errors.join("; ")).into());
         }
         eprintln!("xtask: Debian's mirror refuses; trying again in 20 s, for 10 minutes");
         thread::sleep(Duration::from_secs(20));
