@@ -8,48 +8,29 @@ use std::process::Command;
 
 use lab::linkerd::Flags;
 use lab::network::{Lab, Namespace, Server};
-use lab::page::matches;
+use lab::page::{Page, matches};
 
 use crate::show::connections;
-use crate::support::{PROXY_INIT, chart_in, install};
-
-/// A page of docs/.
-fn read(page: &str) -> String {
-    fs::read_to_string(root().join("docs").join(page)).unwrap()
-}
+use crate::support::{Folder, PROXY_INIT, chart_in, install};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs every command after a `$`, but kubectl's, one after the other in this namespace, and compares what each prints with
-/// what the page says. `…` is any text.
+/// Runs every command of proxy-init's, one after the other in this namespace, and compares what each prints with what the
+/// page says. `…` is any text.
 fn each_command_prints_it(page: &str, namespace: &Namespace, at_least: usize) {
-    let text = read(page);
-    let lines: Vec<_> = text.lines().collect();
-    let mut commands = 0;
-    for (number, line) in lines.iter().enumerate() {
-        let Some(command) = line.trim_start().strip_prefix("$ ") else {
-            continue;
-        };
-        if command.starts_with("kubectl ") {
-            continue;
-        }
-        let said = lines[number + 1..]
-            .iter()
-            .take_while(|line| line.is_empty() || line.starts_with("    ") && !line.trim_start().starts_with("$ "));
-        let said: Vec<_> = said.map(|line| line.trim_start()).collect();
-        let said = said.join("\n").trim_end().to_owned();
-        let printed = shell(namespace, command);
-        let printed: Vec<_> = printed.trim_end().lines().map(str::trim_start).collect();
-        let said: Vec<_> = said.lines().collect();
-        assert_eq!(printed.len(), said.len(), "{page}: {command}: {printed:#?}");
-        for (printed, said) in printed.iter().zip(said) {
-            assert!(matches(printed, said), "{page}: {command}\n{printed}\n{said}");
-        }
-        commands += 1;
+    let folder = Folder::new(&format!("page-{page}"));
+    let page = Page {
+        path: &format!("docs/{page}"),
+        is_run: &|command| !command.starts_with("kubectl "),
+        at_least,
+        // Programs indent by tabs, and the page by spaces.
+        is_same: |printed, said| matches(printed.trim_start(), said.trim_start()),
+    };
+    if let Err(error) = page.check(Path::new(folder.path()), |command| Ok(shell(namespace, command))) {
+        panic!("{}: {error}", page.path);
     }
-    assert!(commands >= at_least, "{page} has only {commands} commands");
 }
 
 /// What a shell command prints that finds the program under test.

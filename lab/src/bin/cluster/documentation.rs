@@ -2,10 +2,10 @@
 //! what the page says.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use lab::page::{self, PODS, is_output, matches, plain};
+use lab::page::{self, PODS, Page, matches};
 use lab::shell::{Result, Run as _, root};
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
 /// A page whose commands that begin so are run here, and what makes its pods.
-type Page = (&'static str, &'static str, fn(&World<'_>, &str) -> Result<()>);
-const PAGES: [Page; 2] = [
+type PodsPage = (&'static str, &'static str, fn(&World<'_>, &str) -> Result<()>);
+const PAGES: [PodsPage; 2] = [
     ("docs/debugging.md", "", debugged),
     // proxy-init's own are run by tests/integration/pages.rs, and no others are there.
     ("docs/rollout.md", "kubectl ", rolled_out),
@@ -109,29 +109,24 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
 fn check(
     world: &World<'_>,
     namespace: &str,
-    page: &str,
+    path: &str,
     folder: &Path,
     begin: &str,
     after: impl Fn(&str) -> Result<()>,
 ) -> Result<String> {
-    let text = fs::read_to_string(root().join(page))?;
-    all_are_run(&text, begin)?;
-    let (really, commands) = run(world, namespace, &text, begin, after)?;
-    if commands == 0 {
-        return Err("the page has no such commands".into());
-    }
-    if really == text {
-        return Ok(format!("all {commands} commands print it"));
-    }
-    let written = folder.join(PathBuf::from(page).file_name().unwrap_or_default());
-    fs::write(&written, &really)?;
-    let mut lines = really.lines().zip(text.lines());
-    let (really, page) = lines.find(|(really, page)| really != page).unwrap_or(("more", "less"));
-    Err(format!(
-        "{page:?} should be {really:?}; {} is the page as it should be",
-        written.display()
-    )
-    .into())
+    all_are_run(&fs::read_to_string(root().join(path))?, begin)?;
+    let page = Page {
+        path,
+        is_run: &|command| command.starts_with(begin),
+        at_least: 1,
+        is_same: |printed, said| matches(&words(printed), &words(said)),
+    };
+    let names = Names::of(world, namespace)?;
+    page.check(folder, |command| {
+        let printed = names.to_page(&names.run(world, &names.to_cluster(command))?);
+        after(command)?;
+        Ok(printed)
+    })
 }
 
 /// Fails where a page has a block that is neither run nor among [`NOT_RUN`]. Commands that begin otherwise are run elsewhere.
@@ -234,60 +229,6 @@ fn start_when_rolled(command: &str, world: &World<'_>, namespace: &str) -> Resul
     wait_for("a look at each pod", || {
         cni::metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(2)
     })
-}
-
-/// The page with what its commands that begin so really print, and how many these are. A line of the page that is right stays,
-/// with its `…`.
-fn run(
-    world: &World<'_>,
-    namespace: &str,
-    text: &str,
-    begin: &str,
-    after: impl Fn(&str) -> Result<()>,
-) -> Result<(String, usize)> {
-    let names = Names::of(world, namespace)?;
-    let mut really = String::new();
-    let mut lines = text.lines().peekable();
-    let mut commands = 0;
-    while let Some(line) = lines.next() {
-        really += &format!("{line}\n");
-        let command = line.strip_prefix("    $ ");
-        let Some(command) = command.filter(|command| command.starts_with(begin)) else {
-            continue;
-        };
-        let mut command = command.to_owned();
-        // A shell reads on after a backslash, after a pipe, and within quotes.
-        while command.ends_with(['|', '\\']) || command.matches('\'').count() % 2 == 1 {
-            let more = lines.next().ok_or("a command goes on, and the page ends")?;
-            really += &format!("{more}\n");
-            command = format!("{} {}", command.trim_end_matches('\\').trim_end(), more.trim_start());
-        }
-        let mut expected = Vec::new();
-        while let Some(line) = lines.next_if(|line| is_output(line)) {
-            expected.push(line);
-        }
-        let blank = expected.iter().rev().take_while(|line| line.is_empty()).count();
-        expected.truncate(expected.len() - blank);
-        let printed = names.to_page(&names.run(world, &names.to_cluster(&command))?);
-        let printed: Vec<_> = printed.lines().map(|line| format!("    {}", plain(line))).collect();
-        let same = printed.len() == expected.len()
-            && printed
-                .iter()
-                .zip(&expected)
-                .all(|(printed, expected)| matches(&words(printed), &words(expected)));
-        for line in if same {
-            expected
-        } else {
-            printed.iter().map(String::as_str).collect()
-        } {
-            really += line.trim_end();
-            really.push('\n');
-        }
-        really += &"\n".repeat(blank);
-        commands += 1;
-        after(&command)?;
-    }
-    Ok((really, commands))
 }
 
 /// A line's words: columns are as wide as addresses are long.
