@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::shell::Result;
+
 /// Who makes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
@@ -25,8 +27,7 @@ pub struct Connection {
 }
 
 impl Client {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Neighbour, Self::App, Self::Proxy];
+    const ALL: [Self; 3] = [Self::Neighbour, Self::App, Self::Proxy];
 
     /// Whom a client in the pod runs as.
     pub fn user(self) -> Option<u32> {
@@ -38,7 +39,7 @@ impl Client {
     }
 
     /// The command that makes this client's connections, and what it prints if each arrives where it must.
-    pub fn command(self, connections: &[Connection]) -> (Vec<String>, String) {
+    fn command(self, connections: &[Connection]) -> (Vec<String>, String) {
         let mut command = vec!["/peer".to_owned(), "connect".to_owned()];
         let mut expected = String::new();
         for connection in connections.iter().filter(|connection| connection.client == self) {
@@ -80,4 +81,20 @@ pub fn of(pod: &[IpAddr], neighbour: &[IpAddr], meshed: bool) -> Vec<Connection>
             port: arrives,
         })
         .collect()
+}
+
+/// Really makes these connections, by commands that `exec` runs where the client is, and which print what became of them.
+///
+/// # Errors
+/// A connection arrives elsewhere, or what `exec` says.
+pub fn really_make(connections: &[Connection], exec: impl Fn(Client, &[&str]) -> Result<String>) -> Result<()> {
+    for client in Client::ALL {
+        let (command, expected) = client.command(connections);
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        let seen = exec(client, &command)?;
+        if seen != expected {
+            return Err(format!("{client:?} reached\n{seen}in place of\n{expected}").into());
+        }
+    }
+    Ok(())
 }

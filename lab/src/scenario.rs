@@ -1,6 +1,6 @@
-//! Running scenarios: several at a time, each said with what became of it.
+//! Scenarios: several are tried at a time, and each is said with what became of it.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -9,26 +9,68 @@ use crate::shell::Result;
 /// How many run at a time.
 const AT_A_TIME: usize = 4;
 
-/// Runs those whose name has all of these words, and says what became of each. `kind` is what such scenarios are
-/// called.
+/// One thing that is tried in a world of this kind.
+pub struct Scenario<W> {
+    /// Which the words of `--only` are looked for in.
+    pub name: String,
+    try_in: Box<TryIn<W>>,
+    /// Whether it disturbs others, such as by killing a program of the node's.
+    disturbs: bool,
+}
+
+type TryIn<W> = dyn Fn(&W) -> Result<String> + Send + Sync;
+
+impl<W> Scenario<W> {
+    /// An error of `try_in` says what went otherwise than expected, success what was seen.
+    pub fn new(name: impl Into<String>, try_in: impl Fn(&W) -> Result<String> + Send + Sync + 'static) -> Self {
+        Self {
+            name: name.into(),
+            try_in: Box::new(try_in),
+            disturbs: false,
+        }
+    }
+
+    /// The same, while no other runs.
+    pub fn alone(self) -> Self {
+        Self { disturbs: true, ..self }
+    }
+
+    /// Tries it.
+    ///
+    /// # Errors
+    /// What went otherwise than expected.
+    pub fn try_in(&self, world: &W) -> Result<String> {
+        (self.try_in)(world)
+    }
+}
+
+/// Tries those whose name has all of these words, and says what became of each. `kind` is what such scenarios are
+/// called, and `try_it` gives them their world.
 ///
 /// # Errors
 /// The names of those that went otherwise than expected, or that no scenario has such a name.
-pub fn run_all<S: Sync>(
+pub fn run_all<W>(
     kind: &str,
-    scenarios: &[S],
+    scenarios: &[Scenario<W>],
     words: &[String],
-    name: impl Fn(&S) -> &str + Sync,
-    try_it: impl Fn(&S) -> Result<String> + Sync,
+    try_it: impl Fn(&Scenario<W>) -> Result<String> + Sync,
 ) -> Result<()> {
-    let has_all = |scenario: &&S| words.iter().all(|word| name(scenario).contains(word));
+    let has_all = |scenario: &&Scenario<W>| words.iter().all(|word| scenario.name.contains(word));
     let chosen: Vec<_> = scenarios.iter().filter(has_all).collect();
     if chosen.is_empty() {
         return Err(format!("no scenario's name has {}", words.join(" and ")).into());
     }
+    // Held by those that may run side by side, or by one that may not.
+    let turn = RwLock::new(());
     let begun = Instant::now();
     let failed: Vec<_> = each(AT_A_TIME, &chosen, |scenario| {
-        let name = name(scenario);
+        let (_shared, _alone);
+        if scenario.disturbs {
+            _alone = turn.write();
+        } else {
+            _shared = turn.read();
+        }
+        let name = scenario.name.as_str();
         let begun = Instant::now();
         let outcome = try_it(scenario);
         let seconds = begun.elapsed().as_secs_f64();

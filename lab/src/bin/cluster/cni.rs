@@ -21,28 +21,24 @@ pub(crate) const AGENTS: &str = "linkerd-cni";
 pub(crate) fn scenarios() -> Vec<Scenario> {
     // Whatever pod starts meanwhile gets the plugin too.
     vec![
-        Scenario::new(
-            "the node's agent and the CNI plugin, from deploy/cni",
-            |world, namespace| with_agent(world, &[], |agent| live(world, namespace, agent)),
-        )
+        Scenario::new("the node's agent and the CNI plugin, from deploy/cni", |world| {
+            with_agent(world, &[], |agent| live(world, agent))
+        })
         .alone(),
-        Scenario::new(
-            "the node's agent, with a plugin that asks the API server",
-            |world, namespace| with_agent(world, &["api"], |agent| ask(world, namespace, agent)),
-        )
+        Scenario::new("the node's agent, with a plugin that asks the API server", |world| {
+            with_agent(world, &["api"], |agent| ask(world, agent))
+        })
         .alone(),
-        Scenario::new(
-            "the node's agent: a taint, many pods at once, a reboot",
-            |world, namespace| with_agent(world, &["taint"], |agent| outlive(world, namespace, agent)),
-        )
+        Scenario::new("the node's agent: a taint, many pods at once, a reboot", |world| {
+            with_agent(world, &["taint"], |agent| outlive(world, agent))
+        })
         .alone(),
-        Scenario::new(
-            "the node's agent is gone, and the plugin stays or goes",
-            |world, namespace| with_agent(world, &[], |agent| leave(world, namespace, agent)),
-        )
+        Scenario::new("the node's agent is gone, and the plugin stays or goes", |world| {
+            with_agent(world, &[], |agent| leave(world, agent))
+        })
         .alone(),
-        Scenario::new("the node's agent: a second DaemonSet of it", |world, namespace| {
-            with_agent(world, &[], |agent| beside(world, namespace, agent))
+        Scenario::new("the node's agent: a second DaemonSet of it", |world| {
+            with_agent(world, &[], |agent| beside(world, agent))
         })
         .alone(),
     ]
@@ -107,19 +103,20 @@ pub(crate) fn with_agent(
     outcome
 }
 
-fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
     agent.install()?;
     // Meshed, unmeshed, and with annotations of the pod's own.
-    let meshed = start(world, namespace, &injected("meshed"))?;
+    let meshed = start(world, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
-    unmeshed(world, namespace, "unmeshed")?;
-    start(world, namespace, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    unmeshed(world, "unmeshed")?;
+    start(world, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
     // The plugin is never called for a pod with the node's network, and the agent leaves it alone: the two pods above are all
     // that it counts, a look at them after it has seen this one.
     let mut host = injected("host");
     host["spec"]["hostNetwork"] = json!(true);
-    let host = start(world, namespace, &host)?;
+    let host = start(world, &host)?;
     // Another program takes rules away, and adds one.
     meshed.look("nft flush chain ip nat PROXY_INIT_REDIRECT")?;
     meshed.has_event("LinkerdCNIRepaired")?;
@@ -141,11 +138,11 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
         return Err(format!("with hostNetwork: {meshed_pods:?} meshed pods; {events}; {log}; {rules}").into());
     }
     kubectl.run(&["delete", "pod", "--namespace", namespace, "host"])?;
-    restart_api_server(world, namespace)?;
+    restart_api_server(world)?;
     // The agent is replaced, as in an update, and rolled back: pods that start then get their rules.
     for (what, name) in [("restart", "during-update"), ("undo", "during-rollback")] {
         kubectl.run(&["rollout", what, "--namespace", AGENTS, "daemonset/linkerd-cni"])?;
-        start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true)?;
+        start(world, &injected(name))?.try_injected(&world.neighbour, true)?;
         agent.rolled("linkerd-cni")?;
     }
     // A pod that starts without the plugin fails its validator. The agent, once it is back, mends it where it is.
@@ -162,7 +159,7 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
     raced.has_event("LinkerdCNIRepaired")?;
     raced.try_injected(&world.neighbour, true)?;
     agent.uninstall()?;
-    unmeshed(world, namespace, "afterwards")?;
+    unmeshed(world, "afterwards")?;
     Ok(
         "meshed, unmeshed, annotated; rules put back, and drift reported; updated and rolled back; API server killed and back; repaired in place; \
          removed"
@@ -171,24 +168,25 @@ fn live(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String>
 }
 
 /// The API server is killed, and comes back. The agent's watches may be back only half a minute later.
-fn restart_api_server(world: &World<'_>, namespace: &str) -> Result<()> {
+fn restart_api_server(world: &World<'_>) -> Result<()> {
     world.cluster.kill_service("kube-apiserver")?;
     world.cluster.start_service("kube-apiserver")?;
     world.cluster.wait_for_api()?;
-    start(world, namespace, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)
+    start(world, &injected("after-the-api-server"))?.try_injected(&world.neighbour, true)
 }
 
 /// What the runtime doesn't tell, and the API server does.
-fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+fn ask(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
     agent.install()?;
-    start(world, namespace, &injected("meshed"))?.try_injected(&world.neighbour, true)?;
-    restart_api_server(world, namespace)?;
-    unmeshed(world, namespace, "unmeshed")?;
-    start(world, namespace, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    start(world, &injected("meshed"))?.try_injected(&world.neighbour, true)?;
+    restart_api_server(world)?;
+    unmeshed(world, "unmeshed")?;
+    start(world, &annotated("skipping"))?.try_injected_but(&world.neighbour, skips_8080)?;
     // With the same annotation of its namespace's, which the injector would have copied.
     kubectl.run(&["annotate", "namespace", namespace, &format!("{SKIPS}=8080")])?;
-    start(world, namespace, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
+    start(world, &injected("of-namespace"))?.try_injected_but(&world.neighbour, skips_8080)?;
     wait_for("a look at each pod", || {
         metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(4)
     })?;
@@ -196,7 +194,7 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
     // The control plane's pods have to reach the API server without a proxy.
     let mut destination = injected("destination");
     destination["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!("destination");
-    let destination = start(world, namespace, &destination)?;
+    let destination = start(world, &destination)?;
     destination.try_injected(&world.neighbour, true)?;
     let rules = destination.look("nft list chain ip nat PROXY_INIT_OUTPUT")?;
     if !rules.contains("443") {
@@ -208,9 +206,9 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
     world.cluster.kill_service("kubelet")?;
     world.cluster.start_service("kubelet")?;
     wait_for("a new token", || fs::read(&kubeconfig).is_ok_and(|new| new != old))?;
-    start(world, namespace, &injected("new-token"))?.try_injected(&world.neighbour, true)?;
+    start(world, &injected("new-token"))?.try_injected(&world.neighbour, true)?;
     agent.uninstall()?;
-    unmeshed(world, namespace, "afterwards")?;
+    unmeshed(world, "afterwards")?;
     Ok(
         "meshed, unmeshed, annotated, annotated by its namespace, control plane; API server killed and back; a new token; \
          removed"
@@ -219,9 +217,10 @@ fn ask(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> 
 }
 
 /// The agent ends, and none follows: whether the plugin goes is up to what is certain.
-fn leave(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+fn leave(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
-    let pod_starts = |name: &str| start(world, namespace, &injected(name))?.try_injected(&world.neighbour, true);
+    let pod_starts = |name: &str| start(world, &injected(name))?.try_injected(&world.neighbour, true);
     let in_namespace = |arguments: &[&str]| kubectl.run(&[arguments, &["--namespace", AGENTS]].concat());
     let end_agent = || in_namespace(&["delete", "pod", "--selector=k8s-app=linkerd-cni"]);
     agent.install()?;
@@ -279,13 +278,13 @@ fn leave(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String
 
 /// A second DaemonSet, such as a canary or what an installation under another name has left: it has the node's network too, so its
 /// pod waits for another port. Then the newer agent owns the files, and whichever leaves, pods get their rules from the other one.
-fn beside(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+fn beside(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
     const CANARY: &str = "canary";
     let kubectl = agent.kubectl;
     let mut started = 0;
     let mut pod_starts = || {
         started += 1;
-        start(world, namespace, &injected(&format!("meshed-{started}")))?.try_injected(&world.neighbour, true)
+        start(world, &injected(&format!("meshed-{started}")))?.try_injected(&world.neighbour, true)
     };
     let delete = |name: &str| {
         let arguments = [
@@ -343,7 +342,8 @@ fn skips_8080(connection: &mut Connection) {
     }
 }
 
-fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<String> {
+fn outlive(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = agent.kubectl;
     // A node that is born with the taint.
     let taint = format!("{TAINT}=:NoSchedule");
@@ -376,7 +376,7 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
         return Err("of many pods that started at once, one had to be healed".into());
     }
     kubectl.run(&["delete", "deployment", "many", "--namespace", namespace])?;
-    let meshed = start(world, namespace, &injected("meshed"))?;
+    let meshed = start(world, &injected("meshed"))?;
     meshed.try_injected(&world.neighbour, true)?;
     // After a reboot, kubelet starts each pod in a new sandbox: meshed ones get their rules, by the plugin.
     world.cluster.reboot()?;
@@ -386,7 +386,7 @@ fn outlive(world: &World<'_>, namespace: &str, agent: &Agent<'_>) -> Result<Stri
     let agents = kubectl.json(&["get", "pods", "--namespace", AGENTS])?;
     let name = agents.pointer("/items/0/metadata/name").and_then(Value::as_str);
     Pod::new(kubectl, AGENTS, name.ok_or("the node has no agent")?).ready_again()?;
-    start(world, namespace, &injected("after-reboot"))?.try_injected(&world.neighbour, true)?;
+    start(world, &injected("after-reboot"))?.try_injected(&world.neighbour, true)?;
     if metric("linkerd_cni_agent_repair_seconds_count") != Some(0) {
         return Err("after a reboot, a pod had to be healed".into());
     }
@@ -530,17 +530,17 @@ impl Agent<'_> {
     }
 }
 
-fn start<'a>(world: &World<'a>, namespace: &str, object: &Value) -> Result<Pod<'a>> {
-    let pod = Pod::create(&world.cluster.kubectl, namespace, object)?;
+fn start<'a>(world: &World<'a>, object: &Value) -> Result<Pod<'a>> {
+    let pod = Pod::create(&world.cluster.kubectl, &world.namespace, object)?;
     pod.ready()?;
     Ok(pod)
 }
 
 /// Starts a pod that the injector has left alone: the plugin tells by the proxy's container.
-fn unmeshed(world: &World<'_>, namespace: &str, name: &str) -> Result<()> {
+fn unmeshed(world: &World<'_>, name: &str) -> Result<()> {
     let mut object = pod::plain(name);
     object["spec"]["containers"][0]["name"] = json!("other");
-    let pod = start(world, namespace, &object)?;
+    let pod = start(world, &object)?;
     pod.try_connections(
         &world.neighbour,
         &pod.connections(&world.neighbour, false)?,

@@ -18,7 +18,7 @@ use crate::services::wait_for;
 use crate::world::{Scenario, World};
 
 /// A page whose commands that begin so are run here, and what makes its pods.
-type PodsPage = (&'static str, &'static str, fn(&World<'_>, &str) -> Result<()>);
+type PodsPage = (&'static str, &'static str, fn(&World<'_>) -> Result<()>);
 const PAGES: [PodsPage; 2] = [
     ("docs/debugging.md", "", debugged),
     // proxy-init's own are run by tests/integration/pages.rs, and no others are there.
@@ -28,11 +28,11 @@ const PAGES: [PodsPage; 2] = [
 /// A page about the node, of which every command is run here, there; what happens before them, and what does after each.
 type NodesPage = (
     &'static str,
-    fn(&Agent<'_>, &World<'_>, &str) -> Result<()>,
-    fn(&str, &World<'_>, &str) -> Result<()>,
+    fn(&Agent<'_>, &World<'_>) -> Result<()>,
+    fn(&str, &World<'_>) -> Result<()>,
 );
 const NODES_PAGES: [NodesPage; 2] = [
-    ("docs/cni.md", set_up, |_, _, _| Ok(())),
+    ("docs/cni.md", set_up, |_, _| Ok(())),
     ("docs/node.md", started_early, start_when_rolled),
 ];
 
@@ -84,20 +84,18 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     let mut scenarios: Vec<_> = PAGES
         .map(|(page, begin, make_pods)| {
             let folder = folder.to_owned();
-            Scenario::new(name(page), move |world, namespace| {
-                make_pods(world, namespace)?;
-                check(world, namespace, page, &folder, begin, |_| Ok(()))
+            Scenario::new(name(page), move |world| {
+                make_pods(world)?;
+                check(world, page, &folder, begin, |_| Ok(()))
             })
         })
         .into();
     scenarios.extend(NODES_PAGES.map(|(page, before, after)| {
         let folder = folder.to_owned();
-        let try_it = move |world: &World<'_>, namespace: &str| {
+        let try_it = move |world: &World<'_>| {
             cni::with_agent(world, &[], |agent| {
-                before(agent, world, namespace)?;
-                check(world, namespace, page, &folder, "", |command| {
-                    after(command, world, namespace)
-                })
+                before(agent, world)?;
+                check(world, page, &folder, "", |command| after(command, world))
             })
         };
         Scenario::new(name(page), try_it).alone()
@@ -108,7 +106,6 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
 /// Runs a page's commands that begin so, and this after each, and compares what they print with the page.
 fn check(
     world: &World<'_>,
-    namespace: &str,
     path: &str,
     folder: &Path,
     begin: &str,
@@ -121,7 +118,7 @@ fn check(
         at_least: 1,
         is_same: |printed, said| matches(&words(printed), &words(said)),
     };
-    let names = Names::of(world, namespace)?;
+    let names = Names::of(world)?;
     page.check(folder, |command| {
         let printed = names.to_page(&names.run(world, &names.to_cluster(command))?);
         after(command)?;
@@ -148,7 +145,8 @@ fn all_are_run(page: &str, begin: &str) -> Result<()> {
 }
 
 /// The pods of docs/debugging.md, after the same connections as in `cargo xtask pods`.
-fn debugged(world: &World<'_>, namespace: &str) -> Result<()> {
+fn debugged(world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     for (name, _, meshed) in PODS {
         let mut object = pod::meshed(name, &pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]));
@@ -167,12 +165,13 @@ fn debugged(world: &World<'_>, namespace: &str) -> Result<()> {
 
 /// Those of docs/rollout.md: a pod and a Deployment that linkerd-init has set up, one that proxy-init has, and one that doesn't
 /// start; and what Linkerd's CLI keeps of the values that it was given.
-fn rolled_out(world: &World<'_>, namespace: &str) -> Result<()> {
+fn rolled_out(world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let linkerd = rollout::linkerd_init();
     Pod::create(kubectl, namespace, &pod::meshed("emoji", &linkerd))?.ready()?;
     kubectl.create(namespace, &rollout::workload("Deployment", 1, &linkerd))?;
-    rollout::wait_until_rolled(world, namespace, "deployment/web")?;
+    rollout::wait_until_rolled(world, "deployment/web")?;
     let values = format!(
         "identity:\n  issuer: {{}}\nproxyInit:\n  image:\n    name: {LINKERDS}\n    version: {LINKERDS_VERSION}\n  iptablesMode: nft\n"
     );
@@ -190,7 +189,8 @@ fn rolled_out(world: &World<'_>, namespace: &str) -> Result<()> {
 }
 
 /// Those of docs/cni.md: one that works, one with an annotation of its own, and one whose annotation is wrong.
-fn set_up(agent: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
+fn set_up(agent: &Agent<'_>, world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     agent.install()?;
     let annotated = |name: &str, ports: &str| {
@@ -204,7 +204,8 @@ fn set_up(agent: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
 }
 
 /// The pod of docs/node.md that starts before the plugin is there, which the page installs.
-fn started_early(_: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()> {
+fn started_early(_: &Agent<'_>, world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let mut early = cni::injected("early");
     early["spec"]["initContainers"] = json!([cni::validator()]);
     Pod::create(&world.cluster.kubectl, namespace, &early)?.ended("linkerd-network-validator")?;
@@ -212,7 +213,8 @@ fn started_early(_: &Agent<'_>, world: &World<'_>, namespace: &str) -> Result<()
 }
 
 /// Once the page's agent is there: the early pod is healed, another one starts, and somebody adds a rule to a third one's.
-fn start_when_rolled(command: &str, world: &World<'_>, namespace: &str) -> Result<()> {
+fn start_when_rolled(command: &str, world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     if !command.starts_with("kubectl rollout status ") {
         return Ok(());
     }
@@ -243,7 +245,8 @@ struct Names {
 }
 
 impl Names {
-    fn of(world: &World<'_>, namespace: &str) -> Result<Self> {
+    fn of(world: &World<'_>) -> Result<Self> {
+        let namespace = world.namespace.as_str();
         let kubectl = &world.cluster.kubectl;
         let mut pairs = vec![
             (NAMESPACE.to_owned(), namespace.to_owned()),

@@ -82,14 +82,13 @@ const REFUSED: [Refused; 5] = [
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let mut scenarios = vec![Scenario::new("deploy/pod.yaml", as_deployed)];
     for (name, image, mode, comes_to) in COMBINATIONS {
-        scenarios.push(Scenario::new(
-            format!("{name} image, {mode} mode"),
-            move |world, namespace| in_mode(world, namespace, image, mode, comes_to),
-        ));
+        scenarios.push(Scenario::new(format!("{name} image, {mode} mode"), move |world| {
+            in_mode(world, image, mode, comes_to)
+        }));
     }
     for case in &REFUSED {
-        scenarios.push(Scenario::new(format!("refused: {}", case.name), |world, namespace| {
-            refused(world, namespace, case)
+        scenarios.push(Scenario::new(format!("refused: {}", case.name), |world| {
+            refused(world, case)
         }));
     }
     scenarios.push(Scenario::new("--timeout-close-wait-secs, privileged", close_wait));
@@ -100,7 +99,8 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 }
 
 /// `kubectl apply -f deploy/pod.yaml`, whose images the cluster has.
-fn as_deployed(world: &World<'_>, namespace: &str) -> Result<String> {
+fn as_deployed(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let file = root().join("deploy/pod.yaml");
     let applied = kubectl.run(&["apply", "--namespace", namespace, "--filename", &file.to_string_lossy()])?;
@@ -120,7 +120,8 @@ fn as_deployed(world: &World<'_>, namespace: &str) -> Result<String> {
 }
 
 /// The chart's pod: its init container succeeds, all connections arrive where they must, and kubelet has nothing to warn of.
-fn in_mode(world: &World<'_>, namespace: &str, image: &str, mode: &str, comes_to: &str) -> Result<String> {
+fn in_mode(world: &World<'_>, image: &str, mode: &str, comes_to: &str) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let pod = Pod::create(
         &world.cluster.kubectl,
         namespace,
@@ -136,7 +137,8 @@ fn in_mode(world: &World<'_>, namespace: &str, image: &str, mode: &str, comes_to
 }
 
 /// The pod does not start; kubectl shows why, and nothing is left in its network namespace.
-fn refused(world: &World<'_>, namespace: &str, case: &Refused) -> Result<String> {
+fn refused(world: &World<'_>, case: &Refused) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let mut object = pod::meshed("web", &in_chart(case.image, case.mode));
     (case.change)(&mut object["spec"]);
     let pod = Pod::create(&world.cluster.kubectl, namespace, &object)?;
@@ -170,7 +172,8 @@ fn refused(world: &World<'_>, namespace: &str, case: &Refused) -> Result<String>
 }
 
 /// As the chart runs it where `proxyInit.closeWaitTimeoutSecs` is set.
-fn close_wait(world: &World<'_>, namespace: &str) -> Result<String> {
+fn close_wait(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let mut init = in_chart(images::PROXY_INIT, "nft");
     init["securityContext"] = json!({"privileged": true, "runAsUser": 0, "runAsNonRoot": false});
     let mut object = pod::meshed("web", &init);
@@ -188,7 +191,8 @@ fn close_wait(world: &World<'_>, namespace: &str) -> Result<String> {
 }
 
 /// The limits that the chart gives to proxy-init reach the kernel: those of a container that runs on with the same ones.
-fn limited(world: &World<'_>, namespace: &str) -> Result<String> {
+fn limited(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let mut object = pod::meshed("web", &in_chart(images::PROXY_INIT, "nft"));
     object["spec"]["containers"][1]["resources"] = object["spec"]["initContainers"][0]["resources"].clone();
     let pod = Pod::create(&world.cluster.kubectl, namespace, &object)?;
@@ -208,7 +212,8 @@ fn limited(world: &World<'_>, namespace: &str) -> Result<String> {
 
 /// kubelet runs init containers again where the runtime no longer knows that they have run, such as after somebody has removed
 /// ended containers: in a network namespace that has the rules, beside containers that use them.
-fn again(world: &World<'_>, namespace: &str) -> Result<String> {
+fn again(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let pod = Pod::create(
         &world.cluster.kubectl,
         namespace,
@@ -241,7 +246,8 @@ fn again(world: &World<'_>, namespace: &str) -> Result<String> {
 
 /// A pod with the node's network. This node is in a network namespace like any pod's, as kind's nodes are, and proxy-init takes it
 /// for one: the node is redirected, and stays so without the pod, until its rules are removed as docs/faq.md says.
-fn on_the_node(world: &World<'_>, namespace: &str) -> Result<String> {
+fn on_the_node(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     // Nothing listens there, and the API server here.
     let [nowhere, api] = [9999, 443].map(|port| format!("{ADDRESS}:{port}"));
     // Where a connection from a pod to the node ends.

@@ -4,7 +4,7 @@
 //! it.
 //!
 //! A new scenario is an entry in a list such as `init::scenarios`: a name, and a function that gets the cluster and a
-//! namespace of Kubernetes' for its pods.
+//! namespace of Kubernetes for its pods.
 
 mod cni;
 mod documentation;
@@ -28,7 +28,7 @@ use lab::confined::{self, Inside};
 use lab::shell::Result;
 
 use services::Cluster;
-use world::World;
+use world::{make_neighbour, try_scenario};
 
 fn main() -> ExitCode {
     confined::main(run)
@@ -38,7 +38,8 @@ fn run(inside: &Inside) -> Result<()> {
     let (folder, cgroup) = (inside.folder.as_path(), inside.cgroup.as_str());
     let begun = Instant::now();
     machine::prepare(cgroup)?;
-    let cluster = Cluster::start(folder, cgroup)?;
+    // It lasts as long as this process.
+    let cluster: &Cluster = Box::leak(Box::new(Cluster::start(folder, cgroup)?));
     println!("Ready after {:.0} s", begun.elapsed().as_secs_f64());
     if inside.holds() {
         confined::hold();
@@ -50,7 +51,7 @@ fn run(inside: &Inside) -> Result<()> {
             park();
         }
     }
-    let world = World::new(&cluster)?;
+    let neighbour = make_neighbour(cluster)?;
     let mut scenarios = init::scenarios();
     scenarios.extend(documentation::scenarios(folder));
     scenarios.extend(cni::scenarios());
@@ -59,13 +60,9 @@ fn run(inside: &Inside) -> Result<()> {
     if words.iter().any(|word| word == scale::WORD) {
         scenarios.extend(scale::scenarios());
     }
-    let outcome = lab::scenario::run_all(
-        "the cluster's",
-        &scenarios,
-        words,
-        |scenario| &scenario.name,
-        |scenario| world.try_scenario(scenario),
-    );
+    let outcome = lab::scenario::run_all("the cluster's", &scenarios, words, |scenario| {
+        try_scenario(cluster, &neighbour, scenario)
+    });
     if outcome.is_err() {
         cluster.keep_logs(&folder.join("logs"))?;
     }

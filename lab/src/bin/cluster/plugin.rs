@@ -15,13 +15,14 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 }
 
 /// What show, verify and explain answer of a running pod, each with its exit code and without a line of kubectl's own.
-fn asked(world: &World<'_>, namespace: &str) -> Result<String> {
+fn asked(world: &World<'_>) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let init = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
     let kubectl = &world.cluster.kubectl;
     kubectl.create(namespace, &rollout::workload("Deployment", 1, &init))?;
     let pod = Pod::create(kubectl, namespace, &pod::meshed("web", &init))?;
     pod.ready()?;
-    rollout::wait_until_rolled(world, namespace, "deployment/web")?;
+    rollout::wait_until_rolled(world, "deployment/web")?;
     let ask = |code: i32, line: &str| -> Result<String> {
         let arguments: Vec<_> = ["proxy-init"].into_iter().chain(line.split_whitespace()).collect();
         let output = kubectl.output("", &[&arguments[..], &["--namespace", namespace]].concat())?;

@@ -21,7 +21,7 @@ const PROXY: &str = "linkerd-proxy";
 const APP: &str = "app";
 
 /// A pod that was made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pod<'a> {
     kubectl: &'a Kubectl,
     pub(crate) namespace: String,
@@ -246,19 +246,11 @@ impl<'a> Pod<'a> {
         connections: &[Connection],
         [app, proxy]: [&str; 2],
     ) -> Result<()> {
-        for client in Client::ALL {
-            let (command, expected) = client.command(connections);
-            let command: Vec<_> = command.iter().map(String::as_str).collect();
-            let seen = match client {
-                Client::Neighbour => neighbour.exec("client", &command)?,
-                Client::App => self.exec(app, &command)?,
-                Client::Proxy => self.exec(proxy, &command)?,
-            };
-            if seen != expected {
-                return Err(format!("{client:?} reached\n{seen}in place of\n{expected}").into());
-            }
-        }
-        Ok(())
+        connections::really_make(connections, |client, command| match client {
+            Client::Neighbour => neighbour.exec("client", command),
+            Client::App => self.exec(app, command),
+            Client::Proxy => self.exec(proxy, command),
+        })
     }
 
     /// Really makes those of a pod that has, or hasn't, rules with the chart's flags, and the injector's names of

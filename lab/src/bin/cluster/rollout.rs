@@ -15,7 +15,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         .map(|kind| {
             Scenario::new(
                 format!("rollout of a {kind} under load, to proxy-init and back"),
-                move |world, namespace| rolled(world, namespace, kind),
+                move |world| rolled(world, kind),
             )
         })
         .into()
@@ -23,15 +23,16 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// linkerd-init in legacy mode, proxy-init in nft mode, and linkerd-init again. A client makes connections to the service; every
 /// one has to be answered, and by a proxy.
-fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
+fn rolled(world: &World<'_>, kind: &str) -> Result<String> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let linkerd = linkerd_init();
     let ours = pod::init(images::PROXY_INIT, &["--iptables-mode", "nft"]);
     kubectl.create(namespace, &service())?;
     kubectl.create(namespace, &workload(kind, REPLICAS, &linkerd))?;
     let workload_name = format!("{kind}/web");
-    wait_until_rolled(world, namespace, &workload_name)?;
-    check(world, namespace, images::LINKERD_INIT)?;
+    wait_until_rolled(world, &workload_name)?;
+    check(world, images::LINKERD_INIT)?;
     let found = kubectl.json(&["get", "service", "--namespace", namespace, "web"])?;
     let address = found["spec"]["clusterIP"]
         .as_str()
@@ -44,8 +45,8 @@ fn rolled(world: &World<'_>, namespace: &str, kind: &str) -> Result<String> {
             &workload(kind, REPLICAS, init).to_string(),
             &["replace", "--namespace", namespace, "--filename=-"],
         )?;
-        wait_until_rolled(world, namespace, &workload_name)?;
-        check(world, namespace, image)?;
+        wait_until_rolled(world, &workload_name)?;
+        check(world, image)?;
     }
     let said = load.end()?;
     let total = said.trim().strip_suffix(" answered by port 4143");
@@ -66,7 +67,8 @@ pub(crate) fn linkerd_init() -> Value {
 }
 
 /// Waits until all pods are new ones and ready.
-pub(crate) fn wait_until_rolled(world: &World<'_>, namespace: &str, workload: &str) -> Result<()> {
+pub(crate) fn wait_until_rolled(world: &World<'_>, workload: &str) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let arguments = [
         "rollout",
         "status",
@@ -80,7 +82,8 @@ pub(crate) fn wait_until_rolled(world: &World<'_>, namespace: &str, workload: &s
 }
 
 /// All pods that stay have this init image, and the chart's rules.
-fn check(world: &World<'_>, namespace: &str, image: &str) -> Result<()> {
+fn check(world: &World<'_>, image: &str) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let pods = kubectl.json(&["get", "pods", "--namespace", namespace])?;
     let pods = pods["items"].as_array().cloned().unwrap_or_default();

@@ -36,7 +36,7 @@ const QUIET: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// One of the two, in the scenario's namespace.
-type Part = fn(&World<'_>, &str) -> Result<()>;
+type Part = fn(&World<'_>) -> Result<()>;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let parts: [(String, Part); 2] = [
@@ -45,10 +45,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     ];
     parts
         .map(|(name, part)| {
-            let measure = move |world: &World<'_>, namespace: &str| {
+            let measure = move |world: &World<'_>| {
                 cni::with_agent(world, &["api"], |agent| {
                     agent.install()?;
-                    part(world, namespace)?;
+                    part(world)?;
                     Ok("measured".to_owned())
                 })
             };
@@ -58,7 +58,8 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 }
 
 /// The node, as full as kubelet lets it be.
-fn one_node(world: &World<'_>, namespace: &str) -> Result<()> {
+fn one_node(world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let kubectl = &world.cluster.kubectl;
     let others = kubectl.json(&["get", "pods", "--all-namespaces"])?;
     let pods = FULL - others["items"].as_array().map_or(0, Vec::len);
@@ -111,15 +112,16 @@ fn one_node(world: &World<'_>, namespace: &str) -> Result<()> {
 }
 
 /// Many agents.
-fn fleet(world: &World<'_>, namespace: &str) -> Result<()> {
+fn fleet(world: &World<'_>) -> Result<()> {
     // It would delete the pods of nodes that are not there.
     world.cluster.kill_service("kube-controller-manager")?;
-    let outcome = watch(world, namespace);
+    let outcome = watch(world);
     world.cluster.start_service("kube-controller-manager")?;
     outcome
 }
 
-fn watch(world: &World<'_>, namespace: &str) -> Result<()> {
+fn watch(world: &World<'_>) -> Result<()> {
+    let namespace = world.namespace.as_str();
     let cluster = world.cluster;
     let kubectl = &cluster.kubectl;
     let begun = Instant::now();

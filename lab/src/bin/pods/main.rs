@@ -73,13 +73,14 @@ fn run(inside: &Inside) -> Result<()> {
         mount_on("overlay", "/usr", Some("lowerdir=/run/newer:/usr"))?;
     }
     Command::new("ip").args(["link", "set", "lo", "up"]).run()?;
-    let images = Images::new()?;
+    // The node lasts as long as this process.
+    let images: &Images = Box::leak(Box::new(Images::new()?));
     let servers = Arc::new(Servers::start(Path::new(NODE))?);
     let mut networks = vec![init::network()];
     networks.extend(documentation::networks());
     networks.extend(cni::networks(&servers));
     networks.extend(own_users::networks());
-    let node = Node::start(&Setup {
+    let node: &Node = Box::leak(Box::new(Node::start(&Setup {
         folder: NODE.into(),
         cgroup: &inside.cgroup,
         bridge: &BRIDGE,
@@ -87,12 +88,12 @@ fn run(inside: &Inside) -> Result<()> {
         plugins: &[folder.join(cni::PLUGIN)],
         images: images.all(),
         image_folder: folder,
-    })?;
+    })?));
     if inside.holds() {
-        let _pod = Pod::start(&node, init::NETWORK, &Meta::default())?;
+        let _pod = Pod::start(node, init::NETWORK, &Meta::default())?;
         confined::hold();
     }
-    let world = World::new(&node, &images, init::NETWORK)?;
+    let world = World::new(node, images, init::NETWORK)?;
     let mut scenarios = init::scenarios();
     scenarios.push(documentation::scenario(folder));
     scenarios.extend(cni::scenarios(&servers));
@@ -102,11 +103,7 @@ fn run(inside: &Inside) -> Result<()> {
     } else {
         println!("not tried: pods with users of their own, which take a newer containerd: cargo xtask pods --newer");
     }
-    lab::scenario::run_all(
-        "pods'",
-        &scenarios,
-        &inside.words,
-        |scenario| &scenario.name,
-        |scenario| scenario::with_living_shims(&scenario.name, || (scenario.try_it)(&world)),
-    )
+    lab::scenario::run_all("pods'", &scenarios, &inside.words, |scenario| {
+        scenario::with_living_shims(&scenario.name, || scenario.try_in(&world))
+    })
 }

@@ -8,23 +8,8 @@ use lab::shell::Result;
 use crate::node::Node;
 use crate::pod::{Container, Meta, Pod, Running};
 
-/// One thing that is tried, in pods of its own.
-pub(crate) struct Scenario {
-    pub(crate) name: String,
-    /// Makes its pods, on whichever network; an error says what went otherwise than expected, success what was seen.
-    pub(crate) try_it: Box<TryIt>,
-}
-
-type TryIt = dyn Fn(&World<'_>) -> Result<String> + Send + Sync;
-
-impl Scenario {
-    pub(crate) fn new(name: String, try_it: impl Fn(&World<'_>) -> Result<String> + Send + Sync + 'static) -> Self {
-        Self {
-            name,
-            try_it: Box::new(try_it),
-        }
-    }
-}
+/// One thing that is tried: it makes its pods, on whichever network.
+pub(crate) type Scenario = lab::scenario::Scenario<World<'static>>;
 
 /// What all scenarios have.
 pub(crate) struct World<'a> {
