@@ -18,9 +18,9 @@ use ureq::unversioned::transport::DefaultConnector;
 use crate::annotations::Given;
 use crate::error::{Error, one_line, shortened, wrong_in_json};
 use crate::kubeconfig::{Kubeconfig, Trust};
+use crate::names::Names;
 use crate::object::{Map, Metadata, NamespaceSpec, Object, Pod, PodSpec, ServiceSpec};
 use crate::pod::PodName;
-use crate::resolve::Names;
 
 /// What all requests of one command may take together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,6 @@ const LONGEST_FAILURE: u64 = 64 << 10;
 /// A connection to the API server, made when it is first needed.
 pub struct Client {
     agent: Agent,
-    names: Names,
     server: String,
     authorization: String,
     end: Instant,
@@ -70,11 +69,9 @@ impl Client {
             .accept("application/json")
             .timeout_connect(Some(CONNECTING))
             .build();
-        let names = Names::default();
-        let agent = Agent::with_parts(agent, DefaultConnector::new(), names.clone());
+        let agent = Agent::with_parts(agent, DefaultConnector::new(), Names::default());
         Self {
             agent,
-            names,
             server: kubeconfig.server,
             authorization: format!("Bearer {}", kubeconfig.token),
             end: Instant::now() + PATIENCE,
@@ -169,10 +166,7 @@ impl Client {
                 }
                 Ok((status, _, body)) => return Err(refusal(request, status, &body)),
                 Err(error) if is_final(&error) => return Err(self.failure(request, &error)),
-                Err(error) => {
-                    self.names.forget();
-                    (format!("{}: {error}", self.server), Duration::ZERO)
-                }
+                Err(error) => (format!("{}: {error}", self.server), Duration::ZERO),
             };
             let wait = pause.max(asked);
             let left = self.left();

@@ -17,9 +17,6 @@ use crate::kubeconfig::Kubeconfig;
 use crate::object::{Map, NamespaceSpec, Object, PodSpec, ServiceSpec};
 use crate::plugin;
 use crate::pod::PodName;
-use crate::resolve;
-use crate::resolve::files::addresses_in_hosts;
-use crate::resolve::message::{Answer, Kind, Question};
 use crate::version::{Version, result};
 
 /// Feeds one input to every reader.
@@ -46,7 +43,6 @@ pub fn read_all(input: &[u8]) {
             "{error}"
         ),
     }
-    read_names(input);
     read_objects(input);
     let _ = usable(vec![Certificate::from_der(input).to_owned()], Duration::ZERO);
     let Ok(text) = std::str::from_utf8(input) else {
@@ -90,40 +86,6 @@ pub fn read_all(input: &[u8]) {
         let printed = serde_json::from_str::<serde_json::Value>(&outcome.stdout);
         let is_error = printed.is_ok_and(|object| object.get("code").is_some() && object.get("msg").is_some());
         assert!(outcome.code == 0 || is_error, "{}", outcome.stdout);
-    }
-}
-
-/// What name servers and the files about them say.
-fn read_names(input: &[u8]) {
-    let configuration = resolve::files::Configuration::parse(input, |_| Some(1));
-    assert!((1..=3).contains(&configuration.servers.len()), "{configuration:?}");
-    assert!(
-        configuration
-            .candidates("api.example")
-            .contains(&"api.example".to_owned())
-    );
-    let _ = addresses_in_hosts(input, "api.example");
-    for kind in [Kind::V4, Kind::V6] {
-        let Some(question) = Question::new(0, "api.example", kind) else {
-            continue;
-        };
-        let _ = question.answer(input);
-        // The same after a header and a question that fit.
-        let mut answer = question.bytes().to_vec();
-        if let Some(flags) = answer.get_mut(2..8) {
-            flags.copy_from_slice(&[0x81, 0x80, 0, 1, 0, 9]);
-        }
-        answer.extend(input);
-        let read = question.answer(&answer);
-        assert!(
-            matches!(read, Some(Answer::Addresses(_) | Answer::Failed(None))),
-            "{read:?}"
-        );
-    }
-    if let Ok(name) = std::str::from_utf8(input)
-        && let Some(question) = Question::new(7, name, Kind::V4)
-    {
-        assert!(question.bytes().len() <= 12 + 255 + 4, "{name}");
     }
 }
 

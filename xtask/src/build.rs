@@ -66,7 +66,7 @@ pub(crate) fn program(name: &str, architecture: Architecture) -> Result<PathBuf>
         .envs(carried.transpose()?.map(|path| ("PROXY_INIT", path)))
         .run()?;
     // SECURITY.md promises it.
-    if is_position_independent(name) && !has_no_address(&fs::read(&built)?) {
+    if is_of_a_node(name) && !has_no_address(&fs::read(&built)?) {
         return Err(format!("{} is linked to a fixed address", built.display()).into());
     }
     stripped(&built, architecture)
@@ -110,6 +110,10 @@ pub(crate) fn of_lab(program: &str, architecture: Architecture) -> Result<PathBu
 
 /// The command that compiles a package's program in release mode, and where it will be.
 fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, PathBuf)> {
+    if is_of_a_node(package) && !matches!(target.libc, Libc::Musl(..)) {
+        let reason = "a static glibc loads the node's own modules to look a name up, which may be of another version";
+        return Err(format!("{package} is linked with musl alone, which can't be had (see above): {reason}").into());
+    }
     let mut build = cargo(&["build", "--release", "--locked"]);
     build.args(["--package", package, "--bin", program]);
     let folder = folder(package, target.architecture);
@@ -167,20 +171,20 @@ fn compile(package: &str, program: &str, target: &Target) -> Result<(Command, Pa
 /// (`static_position_independent_executables` in rustc_target/src/spec): the later of the linker's flags wins.
 fn placed(package: &str, target: &Target) -> &'static str {
     match (&target.libc, target.architecture) {
-        (Libc::Musl(..), Architecture::Amd64) if is_position_independent(package) => {
+        (Libc::Musl(..), Architecture::Amd64) if is_of_a_node(package) => {
             "-C relocation-model=pic -Z relax-elf-relocations=yes -C link-arg=-Wl,-z,pack-relative-relocs \
              -C link-arg=-Wl,-T,xtask/src/constants-first.ld"
         }
-        (Libc::Musl(..), Architecture::Arm64) if is_position_independent(package) => {
+        (Libc::Musl(..), Architecture::Arm64) if is_of_a_node(package) => {
             "-C relocation-model=pic -C link-arg=-static-pie"
         }
-        _ if is_position_independent(package) => "-C relocation-model=pic",
         (Libc::Musl(..), _) => "-C relocation-model=static -C relro-level=off -C link-arg=-Wl,-z,noseparate-code",
         (Libc::Glibc(_) | Libc::Dynamic, _) => "-C relocation-model=static",
     }
 }
 
-fn is_position_independent(package: &str) -> bool {
+/// Whether it runs on nodes and not in pods: it reads what comes over the network.
+fn is_of_a_node(package: &str) -> bool {
     ["linkerd-cni", "linkerd-cni-agent"].contains(&package)
 }
 
@@ -204,7 +208,7 @@ fn folder(package: &str, architecture: Architecture) -> PathBuf {
     } else {
         architecture.name()
     });
-    if is_position_independent(package) {
+    if is_of_a_node(package) {
         folder.join("position-independent")
     } else {
         folder

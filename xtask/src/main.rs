@@ -37,11 +37,11 @@ To try it:
                it when something of theirs is missing
 
 To build:
-  build        Build target/dist/proxy-init, target/dist/linkerd-cni and
-               target/dist/proxy-init-bench. They are static: linked with musl,
-               or with glibc where musl can't be had, and why is said.
-                 --arch ARCH  proxy-init, linkerd-cni and linkerd-cni-agent, for
-                              amd64 or arm64
+  build        Build proxy-init, proxy-init-bench, linkerd-cni and
+               linkerd-cni-agent in target/dist. They are static: linked with
+               musl. Where musl can't be had, why is said; the first two are
+               linked with glibc then, and the other two aren't built.
+                 --arch ARCH  without proxy-init-bench, for amd64 or arm64
   image        Build the Dockerfile's scratch image from the binary here, and
                run it with runc as Kubernetes would (needs root).
                  --layout FOLDER  only put there what the Dockerfile copies
@@ -153,9 +153,9 @@ fn main() -> ExitCode {
 }
 
 fn build_all() -> Result<()> {
-    let binary = build::run()?;
-    let (bench, cni) = (build::bench()?, build::cni()?);
-    println!("{}\n{}\n{}", binary.display(), cni.display(), bench.display());
+    for build in [build::run, build::bench, build::cni, build::agent] {
+        println!("{}", build()?.display());
+    }
     Ok(())
 }
 
@@ -189,8 +189,10 @@ fn test() -> Result<()> {
             "the programs that ship, which are linked with musl, and these are not: {reason}"
         ));
     }
+    // Those of what ships alone, too.
+    tests.args(["--", "--include-ignored"]);
     if let Err(reason) = lab::apt::mirror() {
-        tests.args(["--", "--skip", "versions::"]);
+        tests.args(["--skip", "versions::"]);
         skipped.push(format!(
             "other versions of iptables and nft: they are Debian's packages, and {reason}"
         ));

@@ -463,31 +463,23 @@ fn the_nodes_agent_hears_how_each_command_ended() {
 #[test]
 fn an_answer_that_cannot_be_written_is_an_error_that_says_so() {
     let (node, pod) = (Namespace::new(), Namespace::new());
-    for (redirection, words) in [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")] {
-        let run = |verb: &str| {
-            let script = format!("exec \"$@\" {redirection}");
-            let run = Run::new(verb, &meshed(), pod.path()).under(&["sh", "-c", &script, "sh"]);
-            run.output(&node)
-        };
-        for verb in ["ADD", "VERSION"] {
-            let finished = run(verb);
-            let stderr = finished.stderr();
-            assert_eq!(finished.0.status.code(), Some(1), "{verb} {redirection}: {stderr}");
-            let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("level=error ")).collect();
-            assert!(
-                matches!(errors[..], [error] if error.contains("stdout") && error.contains(words)),
-                "{verb} {redirection}: {stderr}"
-            );
-        }
-        // What has nothing to say.
-        for verb in ["CHECK", "DEL", "GC"] {
-            let finished = run(verb);
-            assert!(
-                finished.0.status.success(),
-                "{verb} {redirection}: {}",
-                finished.stderr()
-            );
-        }
+    let run = |verb: &str| {
+        let full = ["sh", "-c", "exec \"$@\" >/dev/full", "sh"];
+        Run::new(verb, &meshed(), pod.path()).under(&full).output(&node)
+    };
+    for verb in ["ADD", "VERSION"] {
+        let finished = run(verb);
+        let stderr = finished.stderr();
+        assert_eq!(finished.0.status.code(), Some(1), "{verb}: {stderr}");
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("level=error ")).collect();
+        assert!(
+            matches!(errors[..], [error] if error.contains("stdout") && error.contains("No space left")),
+            "{verb}: {stderr}"
+        );
+    }
+    // What has nothing to say.
+    for verb in ["CHECK", "DEL", "GC"] {
+        run(verb).success();
     }
     // Whoever doesn't want to know.
     for redirection in [">/dev/null", "| cat >/dev/null"] {
