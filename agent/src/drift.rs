@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use proxy_init::{Config, Finding, FindingKind, Recognized, Verification};
 
 use crate::events::shortened;
+use crate::settings::OnDrift;
 
 /// After how long a drift that lasts is told again: the API server forgets events after an hour (--event-ttl).
 const AGAIN: Duration = Duration::from_secs(30 * 60);
@@ -50,15 +51,6 @@ pub struct Drift {
     pub config: Option<Config>,
     /// Whether rules are gone, and nothing is there that shouldn't be: putting them back undoes nothing that anybody made.
     is_loss: bool,
-}
-
-/// What is done about a running pod whose rules aren't as they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDrift {
-    /// What is gone is put back, and what somebody made or changed is told.
-    Report,
-    /// What somebody made or changed is undone, too.
-    Repair,
 }
 
 impl Drift {

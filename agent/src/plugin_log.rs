@@ -21,9 +21,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::admin::Health;
 use crate::metrics::Metrics;
-
-/// The socket's name in its folder.
-pub const SOCKET: &str = "log.sock";
+use crate::settings::LOG_SOCKET;
 
 /// The longest datagram that is taken: the plugin sends 4,096 characters and little else, of each of which JSON makes
 /// twelve bytes at most.
@@ -73,7 +71,7 @@ impl PluginLog {
     /// Nobody listens yet.
     pub fn new(folder: &Path, health: &Arc<Health>) -> Self {
         Self {
-            path: folder.join(SOCKET),
+            path: folder.join(LOG_SOCKET),
             health: Arc::clone(health),
             open: None,
             trouble: String::new(),

@@ -10,9 +10,10 @@ use clap::{Arg, ArgMatches, Command};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::conflist::Entry;
-use crate::drift::OnDrift;
 use crate::plan::Place;
-use crate::plugin_log;
+
+/// The socket's name in its folder.
+pub const LOG_SOCKET: &str = "log.sock";
 
 /// As which of the programs in Linkerd's image it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,7 +258,7 @@ impl Installation {
         // Without a namespace it isn't in a pod.
         let namespace = std::fs::read_to_string(path).unwrap_or_default();
         let entry = match &self.paths.log {
-            Some(folder) => entry.logging_to(&format!("{}/{}", folder.on_node, plugin_log::SOCKET)),
+            Some(folder) => entry.logging_to(&format!("{}/{}", folder.on_node, LOG_SOCKET)),
             None => entry,
         };
         match (namespace.trim(), self.pod.rsplit_once('-')) {
@@ -280,6 +281,15 @@ impl Installation {
             }
         }
     }
+}
+
+/// What is done about a running pod whose rules aren't as they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDrift {
+    /// What is gone is put back, and what somebody made or changed is told.
+    Report,
+    /// What somebody made or changed is undone, too.
+    Repair,
 }
 
 /// All settings.

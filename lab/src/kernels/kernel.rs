@@ -6,12 +6,20 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::Programs;
 use super::variant::{HOOK_LISTS, PARAMETER, RESULT, Variant};
 use crate::apt;
 use crate::architecture::Architecture;
 use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, target};
+
+/// What is built for an architecture's guests, statically.
+#[derive(Debug)]
+pub struct Programs {
+    /// proxy-init.
+    pub proxy_init: PathBuf,
+    /// `guest`.
+    pub guest: PathBuf,
+}
 
 /// Modules that the modes may ask for; those that they depend on come with them.
 const MODULES: [&str; 18] = [

@@ -9,7 +9,6 @@ pub mod variant;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
 use std::thread;
 
 use crate::architecture::Architecture;
@@ -17,6 +16,7 @@ use crate::rootfs::Origin;
 use crate::scenario::each;
 use crate::shell::{Result, root};
 use crate::{Outcome, apt, install};
+pub use kernel::Programs;
 use kernel::{Guest, Kernel};
 use variant::Expected::{Fails, FallsBack};
 use variant::{MODES, VARIANTS, Variant};
@@ -26,15 +26,6 @@ const RELEASES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 
 /// What the kernels of every architecture did.
 const PAGE: &str = "docs/kernels.md";
-
-/// What is built for an architecture's guests, statically.
-#[derive(Debug)]
-pub struct Programs {
-    /// proxy-init.
-    pub proxy_init: PathBuf,
-    /// `guest`.
-    pub guest: PathBuf,
-}
 
 /// Builds them.
 pub type Build = fn(Architecture) -> Result<Programs>;
