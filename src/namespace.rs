@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use netfilter::netlink::signals::hold;
-use netfilter::netlink::user_namespace::opened;
+use netfilter::netlink::user_namespace::{depth, opened};
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
@@ -77,6 +77,15 @@ impl Namespace {
                 "no thread can be started there: raise the limit on processes (ulimit -u, or the cgroup's pids.max)",
             )
         })?
+    }
+
+    /// How far below the process's own user namespace the one is to which it belongs: 0 if it belongs to that one. A pod with
+    /// `hostUsers: false` has 1; what a process made without any capability, one more than the process itself.
+    ///
+    /// # Errors
+    /// As of ioctl_ns(2): `EPERM` if it belongs to a user namespace that isn't within the process's own.
+    pub fn user_namespace_depth(&self) -> io::Result<usize> {
+        depth(self).map_err(io::Error::from)
     }
 
     /// Moves the calling thread.

@@ -1,94 +1,243 @@
-//! A pod's network namespace, found by the processes of its cgroup.
+//! A pod's network namespace, found by the processes in the pod's cgroup.
 //!
-//! What a pod's processes are called and which namespaces they made is the pod's own choice. Its cgroup isn't: kubelet
-//! and the runtime put each process there. And the first process of a pod is the runtime's (the pause container), or at
-//! least one that the runtime started in the sandbox' network namespace; whoever unshares another one is younger.
+//! A pod's processes choose what they are called and which namespaces they make. So a network namespace is taken for the
+//! pod's only if all of this is so of what was opened:
+//!
+//! 1. A process in the pod's cgroup is in it: kubelet and the runtime put each process there.
+//! 2. It is neither the agent's own nor the node's, which process 1 is in. A runtime may put a helper of its own into a
+//!    pod's cgroup, such as CRI-O's conmon.
+//! 3. It belongs to the user namespace in which the runtime makes the pod's network: the agent's own or, for a pod with
+//!    `hostUsers: false`, one right below it. What a process made without CAP_SYS_ADMIN belongs to a user namespace that
+//!    the process made as well, further below.
+//! 4. It has one of the addresses that kubelet tells of the pod.
+//! 5. No other namespace of the pod's processes has all of this.
+//!
+//! Otherwise it isn't known. Which process came first says nothing: without a pause container, each is the pod's own.
+//!
+//! A pod with CAP_SYS_ADMIN and CAP_NET_ADMIN in the runtime's user namespace can make a namespace that has all of this,
+//! and be seen in no other. It deceives the agent about itself alone, as any pod can that runs as the proxy's user.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fstat};
 use proxy_init::Namespace;
 
-use crate::pod::Uid;
+use crate::pod::{Meshed, Uid};
 
-/// The first process of each pod of the node.
-#[derive(Debug, Default)]
-pub struct Processes(BTreeMap<Uid, Process>);
-
+/// A namespace is a file, known by its device and inode (namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
-    /// When it started, in ticks since the node did (proc_pid_stat(5)).
-    start: u64,
-    pid: u32,
+struct Identity(u64, u64);
+
+impl Identity {
+    fn at(path: &Path) -> io::Result<Self> {
+        let file = fs::metadata(path)?;
+        Ok(Self(file.dev(), file.ino()))
+    }
+
+    fn of(namespace: &Namespace) -> Result<Self, Errno> {
+        let file = fstat(namespace)?;
+        Ok(Self(file.st_dev, file.st_ino))
+    }
+}
+
+/// What tells a pod's network namespace from others.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    uid: Uid,
+    addresses: Vec<IpAddr>,
+    has_own_users: bool,
+}
+
+impl Facts {
+    /// What the API server tells of the pod with this UID.
+    pub fn new(uid: &Uid, pod: &Meshed) -> Self {
+        Self {
+            uid: uid.clone(),
+            addresses: pod.addresses().to_vec(),
+            has_own_users: pod.has_own_users(),
+        }
+    }
+}
+
+/// Why a process' network namespace isn't the pod's; the later one says more.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Otherwise {
+    Unseen,
+    Own,
+    Node,
+    Users,
+    NoAddress,
+    Failed(String),
+}
+
+impl Display for Otherwise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unseen => "no process of the pod can be seen",
+            Self::Own => "its network namespace is the agent's own",
+            Self::Node => "its network namespace is the node's",
+            Self::Users => {
+                "its processes are in a network namespace that the runtime didn't make: it belongs to another user namespace \
+                 than the pod's network"
+            }
+            Self::NoAddress => {
+                "its processes are in a network namespace that the runtime didn't make: it has none of the pod's addresses"
+            }
+            Self::Failed(reason) => reason,
+        })
+    }
+}
+
+/// The processes of each pod of the node.
+#[derive(Debug)]
+pub struct Processes {
+    proc: PathBuf,
+    /// Their numbers, in their order.
+    pods: BTreeMap<Uid, BTreeSet<u32>>,
+    own: Identity,
+    /// None where a security module hides process 1. No pod's address is the node's either.
+    node: Option<Identity>,
 }
 
 impl Processes {
     /// Looks at every process that this one can see: all of the node's in a pod with hostPID.
     ///
     /// # Errors
-    /// As of readdir(3).
-    pub fn read(proc: &Path) -> io::Result<Self> {
-        let mut found = Self::default();
-        for entry in proc.read_dir()? {
-            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+    /// Why they can't be seen.
+    pub fn read(proc: &Path) -> Result<Self, String> {
+        let words = |error: io::Error| format!("{}: {error}", proc.display());
+        let mut found = Self {
+            proc: proc.to_owned(),
+            pods: BTreeMap::new(),
+            own: Identity::at(&proc.join("self/ns/net")).map_err(words)?,
+            node: Identity::at(&proc.join("1/ns/net")).ok(),
+        };
+        for entry in proc.read_dir().map_err(words)? {
+            let name = entry.map_err(words)?.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
             // Those that end meanwhile are nobody's.
-            let Some((uid, start)) = identity(proc, pid) else {
-                continue;
-            };
-            let process = Process { start, pid };
-            let first = found.0.entry(uid).or_insert(process);
-            *first = process.min(*first);
+            let cgroup = fs::read_to_string(proc.join(name).join("cgroup")).unwrap_or_default();
+            if let Some(uid) = Uid::in_cgroup(&cgroup) {
+                found.pods.entry(uid).or_default().insert(number);
+            }
+        }
+        if found.pods.is_empty() {
+            return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
         }
         Ok(found)
-    }
-
-    /// Whether there is a process of any pod.
-    pub fn are_none(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Opens a pod's network namespace.
     ///
     /// # Errors
     /// Why it can't be told which it is.
-    pub fn namespace(&self, proc: &Path, uid: &Uid) -> Result<Namespace, String> {
-        let process = self.0.get(uid).ok_or("no process of the pod can be seen")?;
-        let path = proc.join(process.pid.to_string()).join("ns/net");
-        let namespace = Namespace::open(&path).map_err(|error| error.to_string())?;
-        // The number may be another process' by now, of another pod. What was opened stays what it is.
-        if identity(proc, process.pid) != Some((uid.clone(), process.start)) {
-            return Err("its process ended meanwhile".to_owned());
+    pub fn network(&self, pod: &Facts) -> Result<Namespace, String> {
+        if pod.addresses.is_empty() {
+            return Err("the API server doesn't say which addresses the pod has".to_owned());
         }
-        let opened = inode(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let own = inode(Path::new("/proc/self/ns/net"));
-        let own = own.map_err(|error| format!("the agent's own network namespace isn't known: {error}"))?;
-        if own == opened {
-            return Err("its network namespace is the agent's own".to_owned());
+        let mut networks = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut otherwise = Otherwise::Unseen;
+        for &number in self.pods.get(&pod.uid).into_iter().flatten() {
+            match self.look(number, pod, &mut seen) {
+                Ok(found) => networks.extend(found),
+                Err(reason) => otherwise = otherwise.max(reason),
+            }
         }
-        Ok(namespace)
+        let number = networks.len();
+        match (networks.pop(), number) {
+            (Some(network), 1) => Ok(network),
+            (None, _) => Err(otherwise.to_string()),
+            (Some(_), _) => Err(format!(
+                "its processes are in {number} network namespaces that have its address, and which of them the runtime made \
+                 can't be told"
+            )),
+        }
+    }
+
+    /// Opens the network namespace of a process if it is the pod's; none if it was seen before.
+    fn look(&self, number: u32, pod: &Facts, seen: &mut BTreeSet<Identity>) -> Result<Option<Namespace>, Otherwise> {
+        let folder = self.proc.join(number.to_string());
+        // As long as this file is open, what it has is about this process, whoever gets its number.
+        let Ok(process) = File::open(&folder) else {
+            return Err(Otherwise::Unseen);
+        };
+        let path = folder.join("ns/net");
+        // Most processes of a pod share one: only the first of them is opened.
+        match Identity::at(&path) {
+            Ok(identity) if identity == self.own => return Err(Otherwise::Own),
+            Ok(identity) if Some(identity) == self.node => return Err(Otherwise::Node),
+            Ok(identity) if seen.contains(&identity) => return Ok(None),
+            Ok(_) => {}
+            Err(error) if has_ended(&error) => return Err(Otherwise::Unseen),
+            Err(error) => return Err(Otherwise::Failed(format!("{}: {error}", path.display()))),
+        }
+        let network = Namespace::open(&path).map_err(|error| Otherwise::Failed(error.to_string()))?;
+        // It is still there, so its number hasn't become another's before the namespace was opened.
+        if uid(&process).as_ref() != Some(&pod.uid) {
+            return Err(Otherwise::Unseen);
+        }
+        // From here on, only what was opened counts: the process may be elsewhere by now.
+        let failed = |error: &dyn Display| Otherwise::Failed(format!("{}: {error}", path.display()));
+        let identity = Identity::of(&network).map_err(|error| failed(&error))?;
+        if identity == self.own {
+            return Err(Otherwise::Own);
+        }
+        if Some(identity) == self.node {
+            return Err(Otherwise::Node);
+        }
+        if !seen.insert(identity) {
+            return Ok(None);
+        }
+        let depth = network.user_namespace_depth().map_err(|error| failed(&error))?;
+        if depth != usize::from(pod.has_own_users) {
+            return Err(Otherwise::Users);
+        }
+        let has_address = network.run(|| has_any(&pod.addresses));
+        let has_address = has_address.map_err(|error| Otherwise::Failed(error.to_string()))?;
+        if has_address.map_err(|error| failed(&error))? {
+            Ok(Some(network))
+        } else {
+            Err(Otherwise::NoAddress)
+        }
     }
 }
 
-/// A namespace is a file, known by its device and inode (namespaces(7)).
-fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    let file = fs::metadata(path)?;
-    Ok((file.dev(), file.ino()))
+/// What reading a process' files comes to once it has ended, or is about to.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// A process' pod, and when it started.
-fn identity(proc: &Path, pid: u32) -> Option<(Uid, u64)> {
-    let folder = proc.join(pid.to_string());
-    let uid = Uid::in_cgroup(&fs::read_to_string(folder.join("cgroup")).ok()?)?;
-    // A process' name may have parentheses and any bytes in it; the last one ends it.
-    let stat = fs::read(folder.join("stat")).ok()?;
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    // The 22nd field, where the first of the rest is the third.
-    let start = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
-    Some((uid, start))
+/// The pod of a process whose folder is open; none, too, if it has ended.
+fn uid(process: &File) -> Option<Uid> {
+    let cgroup = openat(process, "cgroup", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let mut text = String::new();
+    File::from(cgroup).read_to_string(&mut text).ok()?;
+    Uid::in_cgroup(&text)
+}
+
+/// Whether the network namespace that the thread is in has one of these addresses. A socket can be bound to no other, and
+/// unlike a list of all addresses, that is short whatever a pod has.
+fn has_any(addresses: &[IpAddr]) -> io::Result<bool> {
+    for address in addresses {
+        match UdpSocket::bind((*address, 0)) {
+            Ok(_) => return Ok(true),
+            // All of its ports.
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
+            Err(error) if error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

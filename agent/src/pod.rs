@@ -59,6 +59,7 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     host_network: bool,
+    host_users: Option<bool>,
     containers: Option<Containers>,
     init_containers: Option<Containers>,
 }
@@ -129,6 +130,11 @@ impl Meshed {
     /// Its UID.
     pub fn uid(&self) -> Option<Uid> {
         Uid::new(&self.metadata.uid)
+    }
+
+    /// Whether its users are others than the node's: it has a user namespace of its own.
+    pub fn has_own_users(&self) -> bool {
+        self.spec.host_users == Some(false)
     }
 
     /// The addresses that its runtime gave it, as kubelet says.
@@ -281,8 +287,11 @@ impl<'de> Deserialize<'de> for Addresses {
             fn visit_seq<A: SeqAccess<'de>>(self, mut addresses: A) -> Result<Addresses, A::Error> {
                 let mut read = Vec::new();
                 while let Some(Address { ip }) = addresses.next_element()? {
+                    // What is in every network says nothing.
+                    let ip = ip.parse::<IpAddr>().ok();
+                    let ip = ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast());
                     if read.len() < MOST_ADDRESSES {
-                        read.extend(ip.parse::<IpAddr>().ok());
+                        read.extend(ip);
                     }
                 }
                 Ok(Addresses(read))
@@ -494,7 +503,9 @@ mod tests {
     #[test]
     fn a_pods_addresses_are_those_that_make_sense() {
         let addressed = |addresses: Value| pod(|pod| pod["status"]["podIPs"] = addresses);
-        let some = addressed(json!([{"ip": "10.0.0.1"}, {"ip": "nonsense"}, {}, {"ip": "fd00::1"}]));
+        let some = addressed(
+            json!([{"ip": "10.0.0.1"}, {"ip": "nonsense"}, {}, {"ip": "127.0.0.1"}, {"ip": "::"}, {"ip": "fd00::1"}]),
+        );
         assert_eq!(
             some.addresses(),
             ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]

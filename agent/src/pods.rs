@@ -9,7 +9,7 @@ use kube::Error;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::events::EventType;
-use proxy_init::Install;
+use proxy_init::{Install, Namespace};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
@@ -20,7 +20,7 @@ use crate::drift::{Drift, Reason, Told};
 use crate::events::Events;
 use crate::follow::{News, Which, follow};
 use crate::metrics::Metrics;
-use crate::netns::Processes;
+use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules::{self, Wanted};
 use crate::schedule::Schedule;
@@ -90,15 +90,9 @@ impl Start {
 }
 
 /// How a pod's rules differ from these.
-async fn differs(uid: &Uid, processes: &Arc<Processes>, wanted: &Wanted) -> Result<Option<Drift>, String> {
-    if let Wanted::Any = wanted {
-        return Ok(None);
-    }
-    let (uid, processes, wanted) = (uid.clone(), Arc::clone(processes), wanted.clone());
-    let work = move || {
-        let namespace = processes.namespace(Path::new(PROC), &uid)?;
-        rules::verify(&namespace, &wanted)
-    };
+async fn differs(network: &Arc<Namespace>, wanted: &Wanted) -> Result<Option<Drift>, String> {
+    let (network, wanted) = (Arc::clone(network), wanted.clone());
+    let work = move || rules::verify(&network, &wanted);
     spawn_blocking(work).await.map_err(|error| error.to_string())?
 }
 
@@ -208,7 +202,7 @@ impl Watcher<'_> {
         match self.pods.get_mut(&uid) {
             Some(tracked) => {
                 // A pod that can't be healed changes its status again and again; its pause goes on.
-                if pod::case(&pod) != pod::case(&tracked.pod) {
+                if pod::case(&pod) != pod::case(&tracked.pod) || pod.addresses() != tracked.pod.addresses() {
                     tracked.due = now;
                 }
                 tracked.pod = pod;
@@ -249,11 +243,10 @@ impl Watcher<'_> {
         // One look at all processes for all pods, if rules are looked at in one of these.
         let processes = if due.iter().any(|uid| self.looks_at_rules(uid)) {
             let processes = spawn_blocking(|| Processes::read(Path::new(PROC))).await;
-            processes.ok().and_then(Result::ok).unwrap_or_default()
+            processes.map_err(|error| error.to_string()).flatten().map(Arc::new)
         } else {
-            Processes::default()
+            Err("nobody looked at processes".to_owned())
         };
-        let processes = Arc::new(processes);
         for uid in &due {
             let Some(mut tracked) = self.pods.remove(uid) else {
                 continue;
@@ -274,7 +267,7 @@ impl Watcher<'_> {
         }
     }
 
-    async fn look(&self, uid: &Uid, tracked: &mut Tracked, processes: &Arc<Processes>) {
+    async fn look(&self, uid: &Uid, tracked: &mut Tracked, processes: &Result<Arc<Processes>, String>) {
         let (now, case) = (Instant::now(), pod::case(&tracked.pod));
         tracked.due = self.schedule.map_or(now + NEVER, |schedule| schedule.next(uid, now));
         let failed = match case {
@@ -314,7 +307,7 @@ impl Watcher<'_> {
         &self,
         uid: &Uid,
         tracked: &mut Tracked,
-        processes: &Arc<Processes>,
+        processes: &Result<Arc<Processes>, String>,
         failed: bool,
     ) -> Result<Standing, String> {
         let mode = self.settings.mode;
@@ -331,7 +324,7 @@ impl Watcher<'_> {
             }
             Err(reason) => return Err(reason),
         };
-        let Some(drift) = drift else {
+        let Some((drift, network)) = drift else {
             tracked.told.forget();
             return Ok(match wanted {
                 Wanted::Plugins(_) => tracked.start.standing(),
@@ -358,11 +351,7 @@ impl Watcher<'_> {
             }
         };
         let start = Instant::now();
-        let (uid, processes) = (uid.clone(), Arc::clone(processes));
-        let work = move || {
-            let namespace = processes.namespace(Path::new(PROC), &uid)?;
-            rules::repair(&namespace, install)
-        };
+        let work = move || rules::repair(&network, install);
         let repaired = spawn_blocking(work).await.map_err(|error| error.to_string())?;
         let metrics = &self.health.metrics;
         match repaired {
@@ -403,22 +392,26 @@ impl Watcher<'_> {
         }
     }
 
-    /// Which rules a pod should have, and how those that it has differ.
+    /// Which rules a pod should have, and how those that it has differ, and where.
     async fn verify(
         &self,
         uid: &Uid,
         tracked: &mut Tracked,
-        processes: &Arc<Processes>,
+        processes: &Result<Arc<Processes>, String>,
         failed: bool,
-    ) -> Result<(Wanted, Option<Drift>), String> {
-        if processes.are_none() {
-            return Err("no pod's processes can be seen: the agent needs hostPID".to_owned());
-        }
+    ) -> Result<(Wanted, Option<(Drift, Arc<Namespace>)>), String> {
+        let processes = Arc::clone(processes.as_ref().map_err(Clone::clone)?);
         let wanted = match &tracked.wanted {
             Some(wanted) => wanted.clone(),
             None => tracked.wanted.insert(self.wanted(&tracked.pod).await?).clone(),
         };
-        let Some(drift) = differs(uid, processes, &wanted).await? else {
+        if let Wanted::Any = wanted {
+            return Ok((wanted, None));
+        }
+        let facts = Facts::new(uid, &tracked.pod);
+        let network = spawn_blocking(move || processes.network(&facts)).await;
+        let network = Arc::new(network.map_err(|error| error.to_string())??);
+        let Some(drift) = differs(&network, &wanted).await? else {
             if tracked.start == Start::NotKnown {
                 tracked.start = Start::Today;
             }
@@ -442,12 +435,12 @@ impl Watcher<'_> {
         } else if !matches!(tracked.standing, Standing::Drifted(reason) if reason != Reason::Configuration) {
             // It may have a new sandbox since, and the plugin goes by today's configuration and annotations.
             let today = self.wanted(&tracked.pod).await?;
-            if differs(uid, processes, &today).await?.is_none() {
+            if differs(&network, &today).await?.is_none() {
                 tracked.start = Start::Today;
                 return Ok((tracked.wanted.insert(today).clone(), None));
             }
         }
-        Ok((wanted, Some(drift)))
+        Ok((wanted, Some((drift, network))))
     }
 
     /// Which rules a pod that starts now should have.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
-use std::path::Path;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use lab::api_double::{ApiServer, Asked, Plan};
+use lab::network::Namespace;
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -142,6 +144,7 @@ impl Cluster {
             "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "x"}, {"name": "linkerd-proxy", "image": "x"}]},
             "status": status,
         });
+        pod["status"]["podIPs"] = json!([{"ip": address(uid)}]);
         change(&mut pod);
         let namespace = pod["metadata"]["namespace"].as_str().unwrap().to_owned();
         self.server.add(&format!("namespaces/{namespace}/pods/{name}"), pod);
@@ -201,8 +204,15 @@ impl Cluster {
 
 /// A pod's processes: in a network of their own and a cgroup of kubelet's form, until the end of the test.
 pub(crate) struct Sandbox {
-    cgroup: std::path::PathBuf,
-    processes: Vec<std::process::Child>,
+    cgroup: PathBuf,
+    address: Ipv4Addr,
+    processes: Vec<Child>,
+}
+
+/// The address of the pod with this UID, which begins with a number.
+fn address(uid: &str) -> Ipv4Addr {
+    let number = uid.get(..8).and_then(|number| u32::from_str_radix(number, 16).ok());
+    Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number.unwrap_or_default())
 }
 
 impl Sandbox {
@@ -221,17 +231,29 @@ impl Sandbox {
         fs::create_dir_all(&cgroup).unwrap();
         Self {
             cgroup,
+            address: address(uid),
             processes: Vec::new(),
         }
     }
 
-    /// Adds a process, which runs in this network.
-    pub(crate) fn add(&mut self, network: &lab::network::Namespace) -> u32 {
-        let mut command = std::process::Command::new("sleep");
-        let child = network.run_here(|| command.arg("600").spawn()).unwrap();
+    /// Adds a process, which runs in this network: the one that the runtime made, with the pod's address.
+    pub(crate) fn add(&mut self, network: &Namespace) {
+        network.sh(&format!("ip address replace {} dev lo", self.address));
+        self.add_elsewhere(network);
+    }
+
+    /// Adds a process that runs in this network, which the runtime knows nothing of.
+    pub(crate) fn add_elsewhere(&mut self, network: &Namespace) {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        self.start(network, &mut command);
+    }
+
+    /// Starts a command as a process of the pod, in this network.
+    pub(crate) fn start(&mut self, network: &Namespace, command: &mut Command) {
+        let child = network.run_here(|| command.spawn()).unwrap();
         fs::write(self.cgroup.join("cgroup.procs"), child.id().to_string()).unwrap();
         self.processes.push(child);
-        self.processes.last().unwrap().id()
     }
 }
 

@@ -8,6 +8,7 @@ mod cluster;
 mod deploy;
 mod leave;
 mod log;
+mod netns;
 mod node;
 mod plugin_log;
 mod refused;

@@ -174,13 +174,18 @@ impl Node {
 
     pub(crate) fn command_of(&self, cluster: &Cluster, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
+        command.arg0(name);
+        ask(cluster, &mut command);
         command
-            .arg0(name)
-            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-            .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
-            .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
-            .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent");
-        command
+    }
+
+    /// One of which each system call of this name takes some milliseconds.
+    pub(crate) fn slow_agent_of(&self, cluster: &Cluster, call: &str, arguments: &[&str]) -> Agent {
+        let mut command = traced(call, "delay_enter=3000");
+        command.args(arguments);
+        self.prepare(&mut command);
+        ask(cluster, &mut command);
+        self.start(command)
     }
 
     /// The repair controller as Linkerd's chart starts it: it sees no processes but its own, has no capabilities, and
@@ -207,12 +212,7 @@ impl Node {
 
     /// One of which a system call fails each time.
     pub(crate) fn agent_failing(&self, call: &str, error: &str) -> Agent {
-        let mut command = Command::new("strace");
-        // The process is the agent; strace is its grandchild.
-        command
-            .args(["-D", "-f", "-qq", "--output=/dev/null"])
-            .args([format!("--trace={call}"), format!("--inject={call}:error={error}")])
-            .arg(program());
+        let mut command = traced(call, &format!("error={error}"));
         self.prepare(&mut command);
         self.start(command)
     }
@@ -270,6 +270,26 @@ pub(crate) const AGENT: &str = match option_env!("LINKERD_CNI_AGENT_TO_TEST") {
     Some(program) => program,
     None => env!("CARGO_BIN_EXE_linkerd-cni-agent"),
 };
+
+/// Has an agent ask this API server.
+fn ask(cluster: &Cluster, command: &mut Command) {
+    command
+        .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string())
+        .env("LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME", "node-1")
+        .env("LINKERD_CNI_REPAIR_CONTROLLER_POD_NAME", "agent");
+}
+
+/// The agent under strace, which does this to a system call.
+fn traced(call: &str, injection: &str) -> Command {
+    let mut command = Command::new("strace");
+    // The process is the agent; strace is its grandchild.
+    command
+        .args(["-D", "-f", "-qq", "--output=/dev/null"])
+        .args([format!("--trace={call}"), format!("--inject={call}:{injection}")])
+        .arg(program());
+    command
+}
 
 fn program() -> OsString {
     let program = std::env::var_os("LINKERD_CNI_AGENT");

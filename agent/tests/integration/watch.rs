@@ -40,7 +40,12 @@ pub(crate) fn failed() -> Value {
 pub(crate) struct Watched {
     pub(crate) agent: Agent,
     pub(crate) cluster: Cluster,
-    node: Node,
+    pub(crate) node: Node,
+}
+
+/// With an admin server.
+fn with_admin<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["--admin-addr", "127.0.0.1:9990"], arguments].concat()
 }
 
 impl Watched {
@@ -50,17 +55,33 @@ impl Watched {
 
     /// With what is in the cluster before the agent starts.
     pub(crate) fn start_with(arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
-        Self::start_by(ENTRY, arguments, prepare)
+        Self::start_by(prepare, |node, cluster| {
+            node.agent_of(cluster, "linkerd-cni-agent", &with_admin(arguments))
+        })
+    }
+
+    /// Whose system calls of this name take some milliseconds.
+    pub(crate) fn start_slow(call: &str) -> Self {
+        Self::start_by(
+            |_| (),
+            |node, cluster| node.slow_agent_of(cluster, call, &with_admin(&[])),
+        )
     }
 
     /// With another entry of the plugin's.
-    fn start_by(entry: &str, arguments: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
+    fn start_with_entry(entry: &str, arguments: &[&str]) -> Self {
+        Self::start_by(
+            |_| (),
+            |node, cluster| node.agent_with_entry(cluster, "linkerd-cni-agent", &with_admin(arguments), entry),
+        )
+    }
+
+    fn start_by(prepare: impl FnOnce(&Cluster), start: impl FnOnce(&Node, &Cluster) -> Agent) -> Self {
         let node = Node::new();
         node.write("10-calico.conflist", CALICO);
         let cluster = Cluster::start(&node);
         prepare(&cluster);
-        let arguments = [&["--admin-addr", "127.0.0.1:9990"], arguments].concat();
-        let agent = node.agent_with_entry(&cluster, "linkerd-cni-agent", &arguments, entry);
+        let agent = start(&node, &cluster);
         Self { agent, cluster, node }
     }
 
@@ -79,7 +100,7 @@ impl Watched {
     }
 
     /// How many pods stand in this way.
-    fn pods(&self, standing: &str) -> Option<String> {
+    pub(crate) fn pods(&self, standing: &str) -> Option<String> {
         self.metric(&format!(r#"linkerd_cni_agent_pods{{standing="{standing}"}}"#))
     }
 
@@ -342,7 +363,7 @@ fn rules_of_an_earlier_configuration_are_counted_and_nobodys_trouble_until_they_
 #[test]
 fn a_pod_that_its_own_linkerd_init_sets_up_is_told_of_only_if_the_plugin_did_as_well() {
     let entry = ENTRY.replace(r#""iptables-mode""#, r#""pod-info": "annotations", "iptables-mode""#);
-    let watched = Watched::start_by(&entry, &["--verify-every", "1", "--on-drift", "repair"], |_| ());
+    let watched = Watched::start_with_entry(&entry, &["--verify-every", "1", "--on-drift", "repair"]);
     let mut pods = Vec::new();
     for (name, is_plugins, mode) in [
         ("legacy", false, Some("legacy")),
@@ -541,21 +562,6 @@ fn each_pod_is_counted_once() {
         until(standing, || watched.pods(standing).as_deref() == Some(number));
     }
     assert_eq!(watched.pods("meshed"), None);
-    watched.agent.terminate();
-}
-
-#[test]
-fn a_process_that_made_itself_a_network_of_its_own_is_not_taken_for_the_pod() {
-    let watched = Watched::start(&[]);
-    let (network, elsewhere, uid) = (Namespace::new(), Namespace::new(), uid());
-    let mut sandbox = Sandbox::new(&uid);
-    sandbox.add(&network);
-    // Start times are in hundredths of a second.
-    std::thread::sleep(Duration::from_millis(50));
-    sandbox.add(&elsewhere);
-    watched.cluster.pod("web-0", &uid, failed());
-    until("the rules are there", || rules(&network).contains("--to-ports 4143"));
-    assert!(!rules(&elsewhere).contains("PROXY_INIT"));
     watched.agent.terminate();
 }
 

@@ -3,7 +3,6 @@
 //! capabilities in there could then look into the process, and take what it has open.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,11 +17,22 @@ fn related(namespace: impl AsFd, how: libc::Ioctl) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(it) })
 }
 
-/// The user namespace that the thread's network namespace belongs to.
-fn owner() -> Result<OwnedFd, Errno> {
-    let of_io = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or_default());
-    let network = File::open("/proc/thread-self/ns/net").map_err(of_io)?;
-    related(network, libc::NS_GET_USERNS)
+/// How far below the process's own user namespace the one is that a network namespace belongs to: 0 if it is that one, 1
+/// if it is right below. `EPERM`: it is neither that one nor within it.
+///
+/// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
+pub fn depth(network: impl AsFd) -> Result<usize, Errno> {
+    let mut users = related(network, libc::NS_GET_USERNS)?;
+    let mut depth = 0;
+    loop {
+        users = match related(&users, libc::NS_GET_PARENT) {
+            Ok(parent) => parent,
+            // The parent of the process's own is out of its sight.
+            Err(Errno::EPERM) => return Ok(depth),
+            Err(errno) => return Err(errno),
+        };
+        depth += 1;
+    }
 }
 
 /// Whether this process has opened a network namespace that belongs to another user namespace.
@@ -30,26 +40,16 @@ static HAS_OPENED_OTHER: AtomicBool = AtomicBool::new(false);
 
 /// Says that this process has opened a network namespace, to enter it.
 pub fn opened(network: impl AsFd) {
-    if related(network, libc::NS_GET_USERNS).is_ok_and(|owner| is_own(owner) == Ok(false)) {
+    if depth(network).is_ok_and(|depth| depth > 0) {
         HAS_OPENED_OTHER.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Whether the process is in this user namespace, and not outside of it: then its parent is out of the process's sight.
-/// Looking at /proc would take four times as long, for the kernel makes each folder as it is looked up.
-fn is_own(namespace: impl AsFd) -> Result<bool, Errno> {
-    match related(namespace, libc::NS_GET_PARENT) {
-        Ok(_) => Ok(false),
-        Err(Errno::EPERM) => Ok(true),
-        Err(errno) => Err(errno),
     }
 }
 
 /// Whether the thread's network namespace belongs to the user namespace that the process is in; none if that can't be
 /// told.
 pub fn owns_network() -> Option<bool> {
-    match owner() {
-        Ok(owner) => is_own(&owner).ok(),
+    match depth(File::open("/proc/thread-self/ns/net").ok()?) {
+        Ok(depth) => Some(depth == 0),
         Err(Errno::EPERM) => Some(false),
         Err(_) => None,
     }

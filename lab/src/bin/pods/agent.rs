@@ -123,8 +123,9 @@ impl Host<'_> {
     }
 
     /// What kubelet says of a pod.
-    fn tell(&self, pod: &Pod<'_>, status: Value) {
+    fn tell(&self, pod: &Pod<'_>, mut status: Value) {
         let name = &pod.name;
+        status["podIPs"] = pod.addresses.iter().map(|address| json!({"ip": address})).collect();
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": NAMESPACE, "uid": pod.uid, "labels": {"linkerd.io/control-plane-ns": "linkerd"}},
