@@ -1,11 +1,14 @@
 //! Parse, run, exit code.
 
+#![no_main] // see crates/start-up
+#![allow(unsafe_code)] // for C's main to be found by its name
+
 use std::env;
+use std::ffi::{c_char, c_int};
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::process::ExitCode;
 
 use nix::fcntl::OFlag;
 use proxy_init::cli::{self, Command, Exit, Output, UsageError};
@@ -14,13 +17,16 @@ use proxy_init::log::{self, Format, Level, Log};
 use proxy_init::{Explained, Shown, detect, explain, recognize, report, show};
 use serde_json::json;
 
-fn main() -> ExitCode {
-    start_up::prepare();
-    let exit = match cli::parse(env::args_os(), |name| env::var_os(name)) {
+// SAFETY: no other function of the program has this name.
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
+    // SAFETY: these are what C's start-up passes to main.
+    let arguments = unsafe { start_up::start(count, arguments) };
+    let exit = match cli::parse(arguments, |name| env::var_os(name)) {
         Ok(command) => run(command),
         Err(error) => refuse(&error),
     };
-    exit.into()
+    exit.code().into()
 }
 
 fn run(command: Command) -> Exit {

@@ -1,7 +1,5 @@
 //! The program's exit codes.
 
-use std::process::ExitCode;
-
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -23,11 +21,5 @@ impl Exit {
     /// The number that the shell sees.
     pub fn code(self) -> u8 {
         self as u8
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        exit.code().into()
     }
 }
