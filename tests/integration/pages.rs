@@ -54,7 +54,7 @@ fn meshed() -> Lab {
 fn rollout() {
     let lab = Lab::new();
     Flags::default().add_with_iptables(&lab.pod, "legacy");
-    each_command_prints_it("rollout.md", &lab.pod, 9);
+    each_command_prints_it("rollout.md", &lab.pod, 7);
 }
 
 #[test]
