@@ -87,6 +87,8 @@ pub struct Answer<'a> {
     pub verdict: Verdict,
     /// The rule or the policy that says so; none if no rule does.
     pub at: Option<Place<'a>>,
+    /// What that does, if it changes where the connection goes.
+    pub action: Option<&'a Action>,
     /// Everything that it was compared with, in the kernel's order.
     pub steps: Vec<Step<'a>>,
 }
@@ -253,6 +255,7 @@ fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'
         Verdict::Bypass => bypassed_at(found, &walk.steps),
         _ => decisive.and_then(|(end, _)| end.at),
     };
+    let action = decisive.and_then(|(end, _)| end.action);
     // Most rules are the same to the ACK as to the first packet: it is told of only where something depends on it.
     let mut steps = walk.steps;
     if !matches!(verdict, Verdict::NotKnown(_))
@@ -262,7 +265,12 @@ fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'
     {
         steps.retain(|step| step.packet != Packet::Ack);
     }
-    Answer { verdict, at, steps }
+    Answer {
+        verdict,
+        at,
+        action,
+        steps,
+    }
 }
 
 /// What one end means; none if it isn't known.

@@ -115,6 +115,7 @@ pub(super) fn action(action: &Action) -> String {
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
         Action::Map(_, map) => format!("as @{map} says"),
+        Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
         Action::Unknown(text) => format!("not understood: {text}"),
     }
 }

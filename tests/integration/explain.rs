@@ -291,6 +291,51 @@ fn a_redirection_to_nowhere_is_a_loss() {
     );
 }
 
+/// What a map says is followed as what a rule says: to a port of this host, which a socket that is bound to a device
+/// doesn't reach, and which may be the proxy's.
+#[test]
+fn a_port_of_a_map_is_a_port_of_this_host() {
+    let lab = pod_with_chart("nft");
+    feed(
+        &lab.pod,
+        "nft -f -",
+        "table inet x { chain c { type nat hook output priority -150; meta l4proto tcp redirect to :tcp dport map { 80 : 9999, 443 : 4140 }; }; }",
+    )
+    .success();
+    let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[9999, 4140, 80, 443, 81]);
+    for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
+        for (from_port, (port, device, answer)) in (20_000..).zip([
+            (80, None, "goes elsewhere: redirected to port 9999 of this host"),
+            (443, None, "to the proxy, port 4140"),
+            (81, None, "to the proxy, port 4140"),
+            (
+                80,
+                Some("eth0"),
+                "dropped: it is redirected to this host, and its socket is bound to eth0",
+            ),
+        ]) {
+            let (from, to) = (SocketAddr::new(pod, from_port), SocketAddr::new(neighbour, port));
+            let out = device.map_or(String::new(), |device| format!(" --out {device}"));
+            let said = first_line(
+                &lab,
+                &format!("outbound --to {to} --from {from} --uid 1000 --gid 1000{out}"),
+            );
+            assert_eq!(said, answer, "{to}{out}");
+            let client = Client {
+                owner: Owner { uid: 1000, gid: 1000 },
+                from,
+                device: device.map(ToOwned::to_owned),
+            };
+            let arrived = match handshakes.connect(&lab.pod, &client, to) {
+                Outcome::Answered { by: 0, at } => Some(at.port()),
+                _ => None,
+            };
+            let port = answer.split(' ').find_map(|word| word.parse().ok());
+            assert_eq!(arrived, port.filter(|_| !said.starts_with("dropped")), "{to}{out}");
+        }
+    }
+}
+
 /// Another program's rule sends a connection to an address that routing refuses: of everybody, or of a socket that is bound to
 /// another device, which IPv6 keeps to.
 #[test]

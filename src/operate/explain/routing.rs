@@ -267,10 +267,9 @@ fn errno(error: &ReadError) -> Errno {
 /// What routing does with a connection that the rules let through.
 pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
     let is_redirection = |action: &Action| matches!(action, Action::Redirect(_));
-    let rule = answer.at.and_then(|at| at.rule());
     let is_redirected = match answer.verdict {
         Verdict::Proxy(_) => true,
-        Verdict::Elsewhere(_) => rule.is_some_and(|rule| is_redirection(&rule.action)),
+        Verdict::Elsewhere(_) => answer.action.is_some_and(is_redirection),
         _ => false,
     };
     if is_redirected {

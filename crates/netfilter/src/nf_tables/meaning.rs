@@ -575,7 +575,11 @@ impl<'a> Reader<'a> {
         }
         self.rule.conditions.push(condition);
         if let Some(to) = to {
-            self.load(to, Loaded::Other("[map]".to_owned()));
+            let mapped = field.map(|field| Loaded::Mapped {
+                field,
+                map: Name::from(name),
+            });
+            self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
         }
     }
 
@@ -641,9 +645,13 @@ impl<'a> Reader<'a> {
         let Some((first, last)) = first.zip(last.or(first)) else {
             return Action::Redirect(None);
         };
+        if let Some(Loaded::Mapped { field, map }) = self.registers.get(first).filter(|_| first == last) {
+            return Action::RedirectByMap(*field, map.clone());
+        }
         match self.port(first).zip(self.port(last)) {
             Some(ports) => Action::Redirect(Some(ports)),
-            None => Action::Nat(Nat::somewhere("redirect to a mapped port")),
+            // What several fields or a changing map say isn't followed.
+            None => Action::Redirect(Some((0, u16::MAX))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The registers that a rule's expressions hand values to each other in.
 
-use packets::rules::{Bits, Field};
+use packets::rules::{Bits, Field, Name};
 
 /// What is in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(super) enum Loaded {
     EtherType,
     /// The number of a device, whose name is this field.
     Index(Field),
+    /// What a map has for a field.
+    Mapped { field: Field, map: Name },
     /// A constant of the rule.
     Value(Vec<u8>),
     /// Something that isn't understood; the text says how it was loaded.
@@ -39,7 +41,7 @@ impl Loaded {
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
             Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
-            Self::Other(_) => 16,
+            Self::Mapped { .. } | Self::Other(_) => 16,
         };
         bytes.div_ceil(4) as u32
     }
@@ -89,6 +91,7 @@ impl Registers {
     pub(super) fn describe(&self, register: u32) -> String {
         match self.get(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
+            Some(Loaded::Mapped { .. }) => "[map] ".to_owned(),
             Some(Loaded::State(_) | Loaded::Status(_) | Loaded::Direction) => "[ct] ".to_owned(),
             Some(Loaded::Index(_)) => "[meta] ".to_owned(),
             Some(Loaded::Field { field, .. } | Loaded::Bits(Bits { field, .. })) => match field {

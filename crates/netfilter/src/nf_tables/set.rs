@@ -96,12 +96,24 @@ pub fn elements(set: &Set) -> Vec<Element> {
     elements
 }
 
+/// What a map has for an element: a verdict, or a port, to which the rules that ask it redirect.
+fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
+    if let Some(verdict) = Verdict::of_element(element)? {
+        return Ok(Some(action(verdict)));
+    }
+    let data = Attributes(element.find(NFTA_SET_ELEM_DATA)?.unwrap_or_default());
+    let port = data.find(NFTA_DATA_VALUE)?.and_then(|value| value.try_into().ok());
+    Ok(port
+        .map(u16::from_be_bytes)
+        .map(|port| Action::Redirect(Some((port, port)))))
+}
+
 /// What a set's dump is read into.
 #[derive(Debug, Default)]
 pub struct Elements {
-    /// Each element's number, whether it ends an interval, and its verdict if the set is a verdict map.
+    /// Each element's number, whether it ends an interval, and what a map has for it.
     list: Vec<(u128, bool, Option<Action>)>,
-    /// The catch-all element, if there is one, and its verdict.
+    /// The catch-all element, if there is one, and what a map has for it.
     everything_else: Option<Option<Action>>,
     /// Something isn't understood.
     unknown: bool,
@@ -118,7 +130,7 @@ impl Elements {
         for element in Attributes(list) {
             let element = Attributes(element?.1);
             let flags = element.find(NFTA_SET_ELEM_FLAGS)?.map_or(Ok(0), be32)?;
-            let verdict = Verdict::of_element(element)?.map(action);
+            let verdict = mapped(element)?;
             if flags & NFT_SET_ELEM_CATCHALL != 0 {
                 self.everything_else = Some(verdict);
                 continue;
@@ -147,7 +159,7 @@ impl Elements {
         Ok(())
     }
 
-    /// The set's numbers and, for a verdict map, which of them get which verdict. `intervals` tells whether it is a set
+    /// The set's numbers and, for a map, what it has for which of them. `intervals` tells whether it is a set
     /// of intervals; numbers go up to `max`.
     pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
         if self.unknown {

@@ -201,6 +201,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "redirect to :{first}-{last}"),
             Action::Untrack => f.write_str("notrack"),
             Action::Map(field, map) => write!(f, "{} vmap @{map}", field_name(*field)),
+            Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field_name(*field)),
             Action::Nat(Nat { text, .. }) | Action::Unknown(text) => f.write_str(text),
         }
     }

@@ -375,6 +375,8 @@ pub enum Action {
     Untrack,
     /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),
+    /// The connection goes to the port of this host that the map has for the field's number.
+    RedirectByMap(Field, Name),
     /// Something that isn't understood: it may do anything.
     Unknown(String),
 }

@@ -6,7 +6,7 @@ use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 use crate::rules::rule::{Action, Field};
 
-/// A set, or a map whose values are verdicts.
+/// A set, or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     /// Its name.
@@ -15,7 +15,7 @@ pub struct Set {
     pub bits: u32,
     /// The numbers in it; none if they are not understood, as in a set whose elements have several fields.
     pub elements: Option<Intervals>,
-    /// For a verdict map: which numbers get which verdict.
+    /// For a verdict map: which numbers get which verdict. For a map of ports: to which it redirects which numbers.
     pub verdicts: Vec<(Intervals, Action)>,
     /// Whether elements go after some time.
     pub expires: bool,
@@ -27,7 +27,7 @@ impl Set {
         self.elements.as_ref().and_then(|numbers| as_field(field, numbers))
     }
 
-    /// A verdict map's verdicts for a field's numbers; none if they aren't understood.
+    /// A map's verdicts for a field's numbers; none if they aren't understood.
     pub fn verdicts_of(&self, field: Field) -> Option<Vec<(Intervals, &Action)>> {
         let verdicts = self.verdicts.iter();
         verdicts

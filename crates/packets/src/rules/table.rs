@@ -143,10 +143,10 @@ impl Table {
     /// What a rule of this table with this action may do: what it says, or what its verdict map does.
     pub fn outcomes<'a>(&'a self, action: &'a Action) -> impl Iterator<Item = &'a Action> {
         let map = match action {
-            Action::Map(_, map) => self.set(map),
+            Action::Map(_, map) | Action::RedirectByMap(_, map) => self.set(map),
             _ => None,
         };
-        let itself = Some(action).filter(|action| !matches!(action, Action::Map(..)));
+        let itself = Some(action).filter(|action| !matches!(action, Action::Map(..) | Action::RedirectByMap(..)));
         let verdicts = map.into_iter().flat_map(|map| &map.verdicts);
         itself.into_iter().chain(verdicts.map(|(_, action)| action))
     }

@@ -48,6 +48,7 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
             Action::Untrack => f.write_str("-j CT --notrack"),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
+            Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
             Action::Nat(Nat { text, .. }) | Action::Unknown(text) => write!(f, "-j {text}"),
         }
     }

@@ -60,7 +60,7 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
         Effect::Untrack => false,
     };
     let action = match &rule.action {
-        Action::Redirect(_) => true,
+        Action::Redirect(_) | Action::RedirectByMap(..) => true,
         // It asks for that of its addresses' family.
         Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
         Action::Map(field, _) => is_of_connection(*field),

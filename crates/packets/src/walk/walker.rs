@@ -537,7 +537,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                     visit.returned.extend(returned.map(|state| State { left, ..state }));
                 }
             }
-            Action::Map(field, name) => {
+            Action::Map(field, name) | Action::RedirectByMap(field, name) => {
                 let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
                     self.decide(&state, at, Fate::NotUnderstood);
                     return visit.next.push(state);
@@ -587,7 +587,7 @@ fn may_decide(slot: &Slot<'_>, packets: &Connections) -> bool {
 /// something about them.
 fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
     let action = &line.rule.action;
-    let Action::Map(field, name) = action else {
+    let (Action::Map(field, name) | Action::RedirectByMap(field, name)) = action else {
         return Matched::Yes(action);
     };
     let Some(verdicts) = line.table.set(name).and_then(|map| map.verdicts_of(*field)) else {
