@@ -2,7 +2,7 @@
 //! in.
 //!
 //! PROXY_INIT names the binary, and MUSL_SPECS the file that tells gcc of musl, as `cargo xtask build` does; without
-//! the one, the benchmark must be told where a binary is, and without the other, it has no floor with musl.
+//! the one, the benchmark must be told where a binary is, and without the other, the floors are linked with glibc.
 
 use std::env;
 use std::error::Error;
@@ -12,18 +12,16 @@ use std::process::Command;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    for program in ["empty", "replay", "run"] {
-        compile(program, None, &out.join(program))?;
-    }
     println!("cargo::rerun-if-env-changed=MUSL_SPECS");
     let specs = env::var("MUSL_SPECS").ok();
+    if let Some(specs) = &specs {
+        println!("cargo::rerun-if-changed={specs}");
+    }
+    let libc = if specs.is_some() { "musl" } else { "glibc" };
+    println!("cargo::rustc-env=FLOORS_LIBC={libc}");
+    compile("run", None, &out.join("run"))?;
     for program in ["empty", "replay"] {
-        let name = format!("{program}-musl");
-        if let Some(specs) = &specs {
-            println!("cargo::rerun-if-changed={specs}");
-            compile(program, Some(specs), &out.join(&name))?;
-        }
-        include(&out, &name, specs.is_some())?;
+        compile(program, specs.as_deref(), &out.join(program))?;
     }
     println!("cargo::rerun-if-env-changed=PROXY_INIT");
     let binary = env::var("PROXY_INIT").ok();
@@ -31,17 +29,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={path}");
         fs::copy(path, out.join("proxy-init")).map_err(|error| format!("PROXY_INIT={path}: {error}"))?;
     }
-    include(&out, "proxy-init", binary.is_some())
-}
-
-/// Writes the Rust expression for a program that may be missing.
-fn include(out: &Path, name: &str, is_there: bool) -> Result<(), Box<dyn Error>> {
-    let bytes = if is_there {
-        format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
-    } else {
-        "None".to_owned()
+    // The Rust expression for it.
+    let bytes = match binary {
+        Some(_) => "Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/proxy-init\")))",
+        None => "None",
     };
-    Ok(fs::write(out.join(format!("{name}.rs")), bytes)?)
+    Ok(fs::write(out.join("proxy-init.rs"), bytes)?)
 }
 
 /// Static, as proxy-init is, with glibc or as a file tells gcc; by the compiler for the target, if that is another

@@ -117,10 +117,12 @@ fn main() {
     let (wall, busy) = (of_each(wall), of_each(busy));
     let init = wall.iter().find(|it| it.name.starts_with("proxy-init"));
     let reference = init.unwrap_or(&wall[0]).p50();
-    println!("{}", samples::table(wall.iter().map(|it| (it, reference))));
-    for (busy, kib) in busy.iter().zip(memory) {
-        let time = samples::time(busy.p50());
-        println!("{}: {time} of processor time, at most {kib} KiB of memory", busy.name);
+    let table = samples::table(wall.iter().map(|it| (it, reference)));
+    let mut rows = table.lines();
+    println!("{} processor | memory |", rows.next().unwrap_or_default());
+    println!("{}--:|--:|", rows.next().unwrap_or_default());
+    for (row, (busy, kib)) in rows.zip(busy.iter().zip(memory)) {
+        println!("{row} {} | {kib} KiB |", samples::time(busy.p50()));
     }
     println!("{plugin}: {} bytes", fs::metadata(&plugin).unwrap().len());
 }

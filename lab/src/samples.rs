@@ -35,15 +35,14 @@ impl Samples {
 
 /// A row each, with the median, in microseconds, that it is compared with.
 pub fn table<'a>(rows: impl IntoIterator<Item = (&'a Samples, f64)>) -> String {
-    let mut text = String::from("| | p50 | p10 – p90 | p99 | × |\n|---|--:|--:|--:|--:|\n");
+    let mut text = String::from("| | p50 | p10–p90 | p99 | × |\n|---|--:|--:|--:|--:|\n");
     for (samples, reference) in rows {
         let _ = writeln!(
             text,
-            "| {} | {} | {} – {} | {} | {:.2} |",
+            "| {} | {} | {} | {} | {:.2} |",
             samples.name,
             time(samples.p50()),
-            time(samples.percentile(10)),
-            time(samples.percentile(90)),
+            span(samples.percentile(10), samples.percentile(90)),
             time(samples.percentile(99)),
             samples.p50() / reference
         );
@@ -80,6 +79,15 @@ pub fn by_ports(samples: &[Samples]) -> String {
         }
     }
     text + "\n"
+}
+
+/// From the one to the other, with one unit where both have the same.
+fn span(from: f64, to: f64) -> String {
+    let (from, to) = (time(from), time(to));
+    match (from.split_once(' '), to.split_once(' ')) {
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number}–{to}"),
+        _ => format!("{from}–{to}"),
+    }
 }
 
 /// Microseconds, for people.

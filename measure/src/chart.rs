@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Each bar's length, in microseconds, and what is written after the time.
-    pub(crate) bars: Vec<(f64, String)>,
+    /// The bar's length.
+    pub(crate) microseconds: f64,
+    /// What is written after the time.
+    pub(crate) after: String,
 }
 
 const WIDTH: f64 = 860.0;
@@ -24,47 +26,35 @@ const STYLE: &str = "\
 text{fill:#1f2328;font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;\
 stroke:#fff;stroke-width:4px;stroke-linejoin:round;paint-order:stroke}\
 .title{font-size:16px;font-weight:600}.quiet,.axis text{fill:#59636e}.back{fill:#fff}\
-.axis line{stroke:#d1d9e0}.ours{fill:#0969da}.others{fill:#bf8700}.floor{fill:#818b98}\
+.axis line{stroke:#d1d9e0}.ours{fill:#0969da}.others{fill:#bf8700}\
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc;stroke:#0d1117}.quiet,.axis text{fill:#9198a1}.back{fill:#0d1117}\
-.axis line{stroke:#3d444d}.ours{fill:#4493f8}.others{fill:#d29922}.floor{fill:#9198a1}}";
+.axis line{stroke:#3d444d}.ours{fill:#4493f8}.others{fill:#d29922}}";
 
 /// The whole picture.
 pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
-    let most = rows
-        .iter()
-        .flat_map(|row| &row.bars)
-        .map(|(time, _)| *time)
-        .fold(0.0, f64::max);
+    let most = rows.iter().map(|row| row.microseconds).fold(0.0, f64::max);
     let (step, unit) = (step(most), Unit::of(most));
     let place = |microseconds: f64| LEFT + LONGEST * microseconds / most;
     let mut drawn = legend(rows);
     let mut y = TOP;
     for row in rows {
-        let height = BAR * row.bars.len() as f64;
+        let middle = y + BAR / 2.0 + 4.5;
         let _ = write!(
             drawn,
-            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            "<text x=\"{:.0}\" y=\"{middle:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"{}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"1.5\"/>\
+             <text x=\"{:.1}\" y=\"{middle:.1}\">{} <tspan class=\"quiet\">{}</tspan></text>",
             LEFT - 10.0,
-            y + height / 2.0 + 4.5,
-            escaped(&row.name)
+            escaped(&row.name),
+            Kind::of(row).class(),
+            y + 0.5,
+            (place(row.microseconds) - LEFT).max(1.5),
+            BAR - 1.0,
+            place(row.microseconds) + 7.0,
+            unit.number(row.microseconds),
+            escaped(&row.after)
         );
-        let class = Kind::of(row).class();
-        for (index, (microseconds, after)) in row.bars.iter().enumerate() {
-            let top = y + BAR * index as f64;
-            let _ = write!(
-                drawn,
-                "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"1.5\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{} <tspan class=\"quiet\">{}</tspan></text>",
-                top + 0.5,
-                (place(*microseconds) - LEFT).max(1.5),
-                BAR - 1.0,
-                place(*microseconds) + 7.0,
-                top + BAR / 2.0 + 4.5,
-                unit.number(*microseconds),
-                escaped(after)
-            );
-        }
-        y += height + GAP;
+        y += BAR + GAP;
     }
     let mut axis = String::new();
     for tick in (0..)
@@ -98,16 +88,14 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
 enum Kind {
     ProxyInit,
     Others,
-    Floor,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::ProxyInit, Self::Others, Self::Floor];
+    const ALL: [Self; 2] = [Self::ProxyInit, Self::Others];
 
     fn of(row: &Row) -> Self {
         match row.name.as_str() {
             name if name.starts_with("proxy-init") => Self::ProxyInit,
-            name if name.starts_with("an empty") => Self::Floor,
             _ => Self::Others,
         }
     }
@@ -116,7 +104,6 @@ impl Kind {
         match self {
             Self::ProxyInit => "ours",
             Self::Others => "others",
-            Self::Floor => "floor",
         }
     }
 
@@ -124,7 +111,6 @@ impl Kind {
         match self {
             Self::ProxyInit => "proxy-init",
             Self::Others => "iptables and nft",
-            Self::Floor => "an empty program: the lower bound",
         }
     }
 }
@@ -215,26 +201,23 @@ mod tests {
         }
     }
 
+    fn row(name: &str, microseconds: f64) -> Row {
+        Row {
+            name: name.to_owned(),
+            microseconds,
+            after: String::new(),
+        }
+    }
+
     #[test]
     fn a_legend_names_the_colours_that_are_there() {
-        let row = |name: &str| Row {
-            name: name.to_owned(),
-            bars: vec![(1.0, String::new())],
-        };
-        let chart = bars("", "", &[row("proxy-init, nft mode"), row("2 × iptables-nft-restore")]);
-        assert!(
-            chart.contains(">proxy-init</text>") && chart.contains(">iptables and nft</text>"),
-            "{chart}"
-        );
-        assert!(!chart.contains("an empty program"), "{chart}");
+        let chart = bars("", "", &[row("proxy-init, nft mode", 1.0)]);
+        assert!(chart.contains(">proxy-init</text>"), "{chart}");
+        assert!(!chart.contains("iptables and nft"), "{chart}");
     }
 
     #[test]
     fn lengths_are_linear() {
-        let row = |name: &str, time| Row {
-            name: name.to_owned(),
-            bars: vec![(time, String::new())],
-        };
         let chart = bars("a < b", "", &[row("x", 1_000.0), row("y", 4_000.0)]);
         assert!(chart.contains("width=\"97.5\""), "{chart}");
         assert!(chart.contains("width=\"390.0\""), "{chart}");

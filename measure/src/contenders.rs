@@ -6,7 +6,7 @@ use proxy_init::{Config, OwnerId, Port, PortRange};
 
 use crate::group::Contender;
 use crate::result::Result;
-use crate::tools::{Libc, Step, Tools};
+use crate::tools::{Step, Tools};
 
 /// One set of flags, that everybody installs.
 #[derive(Debug, Clone)]
@@ -131,15 +131,15 @@ impl Rules {
     /// The floor: a program that sends the mode's batch and does nothing else. `mode` is `nft` or `native`.
     ///
     /// # Errors
-    /// The batch doesn't fit, or there is none with this libc.
-    pub(crate) fn replay(&self, tools: &Tools, libc: Libc, mode: &str) -> Result<Step> {
+    /// The batch doesn't fit.
+    pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
         let rulesets = self.rulesets()?;
         let batch = if mode == "native" {
             native::batch(&rulesets)?
         } else {
             nft::batch(&rulesets)?
         };
-        tools.replay(libc, &format!("replay-{mode}-{}", self.label), &batch)
+        tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
     }
 }
 

@@ -10,9 +10,9 @@ use crate::cgroup::Controller;
 use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init, restore, restores};
 use crate::group::{Contender, Group, Rounds};
 use crate::result::Result;
-use crate::tools::{Libc, Step, Tools};
+use crate::tools::{LIBC, Step, Tools};
 
-const MODES: [&str; 4] = ["nft", "native", "auto", "legacy"];
+const MODES: [&str; 2] = ["nft", "legacy"];
 
 /// The group that the first chart shows.
 pub(crate) const INSTALL: &str = "Whole process, from spawn to exit";
@@ -30,8 +30,6 @@ pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
         limited(tools),
         again(tools),
         change(tools),
-        choose(tools)?,
-        legacy(tools),
         read(tools)?,
         read_beside(tools)?,
     ])
@@ -39,22 +37,19 @@ pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
 
 fn install(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 30, full: 300 };
-    let says = "How long a pod waits for its rules, by whoever installs them; floors are lower bounds for any program.";
+    let says = "How long a pod waits for its rules. Floors are lower bounds for any program.";
     let mut group = Group::new(INSTALL, says, rounds);
     let rules = Rules::chart();
     let mut add = |name: &str, contender: Result<Contender>| {
         group.add(name, contender.map(|contender| contender.against(ours("nft"))));
     };
-    for libc in Libc::ALL {
-        let name = format!("floor: an empty static C program, {}", libc.name());
-        let empty = tools.empty(libc);
-        add(&name, empty.map(|step| Contender::new(&name, [step])));
-        for mode in ["nft", "native"] {
-            let name = format!("floor: static C, replays {mode} mode's batch, {}", libc.name());
-            let replay = rules.replay(tools, libc, mode);
-            let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
-            add(&name, contender);
-        }
+    let name = format!("floor: an empty static C program, {LIBC}");
+    add(&name, tools.empty().map(|step| Contender::new(&name, [step])));
+    for mode in ["nft", "native"] {
+        let name = format!("floor: static C, replays {mode} mode's batch, {LIBC}");
+        let replay = rules.replay(tools, mode);
+        let contender = replay.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
+        add(&name, contender);
     }
     for mode in ["nft", "native", "auto"] {
         add(&ours(mode), proxy_init(tools, mode));
@@ -75,9 +70,8 @@ fn install(tools: &Tools) -> Group {
 
 fn limited(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 5, full: 30 };
-    let says = "The same under the CPU limit of 100m that Linkerd's chart set for the init container until edge-24.6.4 \
-                (Linkerd 2.15 and earlier; later charts give it the proxy's limit): 10 ms of processor time in each 100 ms, \
-                and whoever needs more waits for the next 100 ms.";
+    let says = "Linkerd's charts give the init container the proxy's limits. 100m is 10 ms of processor time in each 100 ms; \
+                whoever needs more waits for the next 100 ms.";
     let mut group = Group::new("Under a CPU limit of 100m", says, rounds);
     let controller = match Controller::find() {
         Ok(controller) => controller,
@@ -88,9 +82,6 @@ fn limited(tools: &Tools) -> Group {
     };
     for mode in MODES {
         group.add(&ours(mode), proxy_init(tools, mode));
-    }
-    for mode in ["nft", "legacy"] {
-        group.add(&restores(mode), restore(tools, mode));
         group.add(&linkerds(mode), linkerd_init(tools, mode));
     }
     group.limit(controller)
@@ -98,8 +89,7 @@ fn limited(tools: &Tools) -> Group {
 
 fn again(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 20, full: 100 };
-    let says = "The same flags a second time, as when a container restarts, compared with the same mode's first \
-                installation.";
+    let says = "As when a container restarts, compared with the same mode's first installation.";
     let mut group = Group::new("The same flags again", says, rounds);
     for mode in MODES {
         let (first, again) = (format!("{mode}: first"), format!("{mode}: again"));
@@ -116,12 +106,10 @@ fn again(tools: &Tools) -> Group {
 
 fn change(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 15, full: 75 };
-    let says = "One more port to ignore, where the chart's rules are installed already, compared with the restore \
-                commands that replace just the rule that differs, one for each family (native mode: with those for \
-                nf_tables).";
+    let says = "One more port to ignore, compared with restore commands that replace just the rule that differs.";
     let mut group = Group::new("Other flags", says, rounds);
     let (old, new) = (Rules::chart(), Rules::other());
-    for mode in ["nft", "legacy"] {
+    for mode in MODES {
         let name = restores(mode);
         let contender = || {
             let contender = Contender::new(&name, old.change(&new, tools, mode)?);
@@ -134,41 +122,11 @@ fn change(tools: &Tools) -> Group {
         let contender = || {
             let contender = Contender::new(ours(mode), [new.install(tools, mode)?])
                 .before([old.install(tools, mode)?])
-                .against(restores(if mode == "legacy" { "legacy" } else { "nft" }));
+                .against(restores(mode));
             Ok(contender.check(new.verify(tools, mode)))
         };
         group.add(&ours(mode), contender());
     }
-    group
-}
-
-fn choose(tools: &Tools) -> Result<Group> {
-    let rounds = Rounds { quick: 10, full: 50 };
-    let says = "What it takes to find out what the kernel supports: detect, and auto mode where another program's filter \
-                table leaves the choice open, beside nft mode in the same namespace.";
-    let mut group = Group::new("Detect, and choose a mode", says, rounds);
-    group.add(&ours("nft"), proxy_init(tools, "nft"));
-    let detect = "proxy-init detect";
-    group.add(detect, Ok(Contender::new(detect, [tools.proxy_init(["detect"])])));
-    let filter = tools.file("filter", foreign(1))?;
-    for mode in ["nft", "auto"] {
-        let name = format!("{}, beside a filter table", ours(mode));
-        let contender = || {
-            let nft = tools.host("nft")?;
-            let contender = proxy_init(tools, mode)?.named(&name);
-            Ok(contender.before([nft_file(&nft, &filter)]))
-        };
-        group.add(&name, contender());
-    }
-    Ok(group)
-}
-
-fn legacy(tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 30, full: 200 };
-    let says = "Legacy mode, compared with the two commands that install the same rules, one after the other.";
-    let mut group = Group::new("Legacy mode", says, rounds);
-    group.add(&restores("legacy"), restore(tools, "legacy"));
-    group.add(&ours("legacy"), proxy_init(tools, "legacy"));
     group
 }
 
@@ -194,10 +152,9 @@ fn add_reading(group: &mut Group, tools: &Tools, mode: &str, namespace: &Arc<Nam
 
 fn read(tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 20, full: 100 };
-    let says = "Looking at the rules that Linkerd's default arguments make, compared with installing them in the same \
-                mode.";
+    let says = "Looking at the rules, compared with installing them in the same mode.";
     let mut group = Group::new("Show, verify, explain", says, rounds);
-    for mode in ["nft", "native", "legacy"] {
+    for mode in MODES {
         let first = format!("{mode}: install");
         let install = match proxy_init(tools, mode) {
             Ok(install) => install.named(&first).against(&first),
@@ -221,14 +178,14 @@ fn read(tools: &Tools) -> Result<Group> {
 fn read_beside(tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 5, full: 30 };
     let says = format!(
-        "The same in nft mode, where another program's table has {CROWD} rules that every inbound connection passes first, \
-         compared with installing the rules in a fresh namespace; the floor is the kernel's time for listing them."
+        "The same in nft mode, beside another program's table with {CROWD} rules that inbound connections pass first, \
+         compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
     );
     let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
     group.add(&ours("nft"), proxy_init(tools, "nft"));
     let namespace = Arc::new(Namespace::untouched()?);
     let crowd = tools.host("nft").and_then(|nft| {
-        let file = tools.file("crowd", foreign(CROWD))?;
+        let file = tools.file("crowd", crowd_script())?;
         let steps = [nft_file(&nft, &file), Rules::chart().install(tools, "nft")?];
         namespace.run(|| tools.launch(None, 0, &steps))
     });
@@ -239,7 +196,7 @@ fn read_beside(tools: &Tools) -> Result<Group> {
     let floor = "floor: static C, reads the list of rules";
     let list = "nft list ruleset";
     for (name, step) in [
-        (floor, tools.replay(Libc::Glibc, "list", &list_of_rules())),
+        (floor, tools.replay("list", &list_of_rules())),
         (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
     ] {
         let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));
@@ -264,9 +221,9 @@ fn list_of_rules() -> Vec<u8> {
 }
 
 /// Another program's filter table, that all inbound connections pass and that lets all of them through.
-fn foreign(rules: usize) -> String {
+fn crowd_script() -> String {
     let mut script = "table inet foreign {\nchain early {\ntype filter hook prerouting priority -300;\n".to_owned();
-    for rule in 1..=rules {
+    for rule in 1..=CROWD {
         let _ = writeln!(
             script,
             "ip saddr 192.0.2.{} tcp dport {rule} counter accept",

@@ -33,7 +33,7 @@ Usage: proxy-init-bench [OPTIONS]
 Measures proxy-init against the iptables and nft of this host, in throwaway
 network namespaces. It needs root, changes nothing in the host's own namespace,
 and leaves nothing behind. It takes about a minute, prints its tables, and
-writes benchmarks.md, benchmarks.svg and benchmarks-storm.svg.
+writes benchmarks.md and benchmarks.svg.
 
 Options:
   --full             Many more runs, for narrower percentiles: about 6 minutes
@@ -165,14 +165,12 @@ fn run(options: &Options) -> Result<()> {
         let measured: Result<Vec<Measured>> = groups.map(|group| measure(group, &tools, options)).collect();
         report.by_ports(BY_PORTS, groups::BY_PORTS_SAYS, &measured?);
     }
-    let mut storms = None;
     if options.wants(STORM) {
         let rounds = options.rounds(STORM_ROUNDS);
         let measured = progress(&format!("{STORM}: {} pods, {rounds} x", storm::PODS), || {
             storm::measure(&tools, rounds)
         })?;
         report.storms(STORM, &measured);
-        storms = Some(measured);
     }
     if let Some(install) = &install {
         report.size(&tools, install)?;
@@ -184,9 +182,6 @@ fn run(options: &Options) -> Result<()> {
     write("benchmarks.md", report.text())?;
     if let Some(install) = &install {
         write("benchmarks.svg", &report::install_chart(install))?;
-    }
-    if let Some(storms) = &storms {
-        write("benchmarks-storm.svg", &report::storm_chart(storms))?;
     }
     eprintln!(
         "Took {:.0} s; written to {}",

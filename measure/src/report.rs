@@ -1,4 +1,4 @@
-//! The document and the charts that are made of what was measured.
+//! The document and the chart that are made of what was measured.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::chart::{self, Row};
 use crate::contenders::{linkerds, ours, restores};
 use crate::group::Measured;
 use crate::result::Result;
-use crate::storm::{PODS, Storms};
+use crate::storm::Storms;
 use crate::tools::{Step, Tools};
 
 /// benchmarks.md, as far as it has got.
@@ -23,11 +23,10 @@ impl Report {
     /// proxy-init can't be run.
     pub(crate) fn new(tools: &Tools) -> Result<Self> {
         Ok(Self(format!(
-            "# Benchmarks\n\n{}\n\nMade by `proxy-init-bench`, which `cargo xtask bench` runs too. Unless a table says \
-             otherwise, each run has a fresh network namespace, made outside the timed part, for IPv4 and IPv6 with \
-             Linkerd's default arguments. What a table compares took turns, one run each a round, in another order each \
-             round. × is the median divided by that of the row it is compared with; machines are noisy, the spread says how \
-             much.\n",
+            "# Benchmarks\n\n{}\n\n`proxy-init-bench` made this page; it is one static binary, which measures any node. Each run \
+             has a fresh network namespace, made outside the timed part, and the arguments of Linkerd's charts, but for IPv4 \
+             and IPv6. What a table compares took turns, in another order each round. × is the median divided by that of the \
+             row it is compared with. Machines are noisy; the spread says how much.\n",
             machine(tools)?
         )))
     }
@@ -78,8 +77,7 @@ impl Report {
     pub(crate) fn size(&mut self, tools: &Tools, install: &Measured) -> Result<()> {
         const MIB: f64 = 1024.0 * 1024.0;
         let bytes = fs::metadata(tools.binary())?.len();
-        self.heading("Size", "What proxy-init takes on disk and in memory.");
-        let _ = write!(self.0, "The binary has {:.2} MiB", bytes as f64 / MIB);
+        let _ = write!(self.0, "\n## Size\n\nThe binary has {:.2} MiB", bytes as f64 / MIB);
         if let Some(row) = install.row(&ours("nft")) {
             let _ = write!(
                 self.0,
@@ -139,32 +137,13 @@ pub(crate) fn install_chart(install: &Measured) -> String {
         .into_iter()
         .map(|samples| Row {
             name: short(&samples.name),
-            bars: vec![(samples.p50(), times(samples.p50(), reference))],
+            microseconds: samples.p50(),
+            after: times(samples.p50(), reference),
         })
         .collect();
     chart::bars(
         "How long a pod waits for its rules",
         "Median from the first process' start to the last one's end; IPv4 and IPv6; ×: times as long as nft mode",
-        &rows,
-    )
-}
-
-/// How long until all pods have their rules.
-pub(crate) fn storm_chart(storms: &Storms) -> String {
-    let mut rows: Vec<Row> = Vec::new();
-    for (name, at_once, total) in storms.totals() {
-        let name = short(name);
-        let bar = (total, format!("{at_once} at a time"));
-        match rows.iter_mut().find(|row| row.name == name) {
-            Some(row) => row.bars.push(bar),
-            None => rows.push(Row { name, bars: vec![bar] }),
-        }
-    }
-    let longest = |row: &Row| row.bars.iter().map(|(time, _)| *time).fold(0.0, f64::max);
-    rows.sort_by(|a, b| longest(a).total_cmp(&longest(b)));
-    chart::bars(
-        &format!("{PODS} pods on one node, until all have their rules"),
-        "From the first pod's start to the last one's end; IPv4 and IPv6, Linkerd's default rules; median",
         &rows,
     )
 }

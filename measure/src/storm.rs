@@ -11,13 +11,14 @@ use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
 use crate::group::Contender;
 use crate::interrupt;
 use crate::result::Result;
-use crate::tools::{Libc, Sample, Tools};
+use crate::tools::{LIBC, Sample, Tools};
 
 /// How many pods start in one storm, and how many at a time.
 pub(crate) const PODS: usize = 100;
 const AT_ONCE: [usize; 2] = [2, 16];
+const MODES: [&str; 2] = ["nft", "legacy"];
 
-/// The program that does nothing, which the others are compared with: with musl if the benchmark carries it.
+/// The program that does nothing, which the others are compared with.
 const EMPTY: &str = "an empty static C program";
 
 /// One contender's storms.
@@ -49,22 +50,13 @@ pub(crate) struct Storms {
 /// A run fails that succeeded before, or the user has interrupted.
 pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
     let mut left_out = Vec::new();
-    let (libc, empty) = match tools.empty(Libc::Musl) {
-        Ok(empty) => (Libc::Musl, empty),
-        Err(reason) => {
-            left_out.push(format!("{EMPTY}, {}: {reason}", Libc::Musl.name()));
-            (Libc::Glibc, tools.empty(Libc::Glibc)?)
-        }
-    };
-    let mut contenders = vec![Contender::new(format!("{EMPTY}, {}", libc.name()), [empty])];
+    let mut contenders = vec![Contender::new(format!("{EMPTY}, {LIBC}"), [tools.empty()?])];
     let mut add = |name: String, contender: Result<Contender>| match contender {
         Ok(contender) => contenders.push(contender),
         Err(reason) => left_out.push(format!("{name}: {reason}")),
     };
-    for mode in ["nft", "native", "auto", "legacy"] {
+    for mode in MODES {
         add(ours(mode), proxy_init(tools, mode));
-    }
-    for mode in ["nft", "legacy"] {
         add(linkerds(mode), linkerd_init(tools, mode));
     }
     contenders.retain(|contender| match contender.try_out(tools) {
@@ -136,11 +128,10 @@ impl Storms {
     /// A row each.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
-            "{PODS} namespaces, {} at a time: what each pod costs when many start together, {} each; \"over empty\" is what \
-             an empty static C program in its place does not take, p99 is the wait of a single pod, and \"16 / 2\" how much \
-             longer all take when more run at once.\n\n\
-             | | at once | wall a pod | over empty | 16 / 2 | processor a pod | over empty | p99 | memory |\n\
-             |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+            "{PODS} pods that start {} at a time ({} each): how long each takes of the whole, its processor time, how long \
+             one in a hundred waits, and its memory.\n\n\
+             | | at once | per pod | processor | p99 | memory |\n\
+             |---|--:|--:|--:|--:|--:|\n",
             AT_ONCE.map(|at_once| at_once.to_string()).join(" or "),
             match self.rounds {
                 1 => "one storm".to_owned(),
@@ -148,31 +139,16 @@ impl Storms {
             }
         );
         for storm in &self.storms {
-            let with = |at_once: usize| self.storms.iter().filter(move |storm| storm.at_once == at_once);
-            let empty = with(storm.at_once).find(|other| other.name.starts_with(EMPTY));
-            let empty = empty.filter(|empty| empty.name != storm.name);
-            let fewest = AT_ONCE.into_iter().min().filter(|fewest| *fewest != storm.at_once);
-            let slower = fewest.and_then(|fewest| with(fewest).find(|other| other.name == storm.name));
-            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
             text += &format!(
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {:.1} MiB |\n",
+                "| {} | {} | {} | {} | {} | {:.1} MiB |\n",
                 storm.name,
                 storm.at_once,
                 time(storm.wall.p50()),
-                or_dash(empty.map(|empty| time(storm.wall.p50() - empty.wall.p50()))),
-                or_dash(slower.map(|few| format!("{:.2}", storm.wall.p50() / few.wall.p50()))),
                 time(storm.processor),
-                or_dash(empty.map(|empty| time(storm.processor - empty.processor))),
                 time(storm.single.percentile(99)),
                 storm.memory as f64 / 1024.0
             );
         }
         text
-    }
-
-    /// Who, at how many at once, and how long all pods together took, in microseconds: what the chart shows.
-    pub(crate) fn totals(&self) -> impl Iterator<Item = (&str, usize, f64)> {
-        let storms = self.storms.iter().filter(|storm| storm.name != ours("auto"));
-        storms.map(|storm| (storm.name.as_str(), storm.at_once, storm.wall.p50() * PODS as f64))
     }
 }

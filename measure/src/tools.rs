@@ -10,9 +10,8 @@ use crate::result::Result;
 
 const EMPTY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/empty"));
 const REPLAY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/replay"));
-/// The same with musl; none where it was built without.
-const EMPTY_MUSL: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/empty-musl.rs"));
-const REPLAY_MUSL: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/replay-musl.rs"));
+/// What these two are linked with.
+pub(crate) const LIBC: &str = env!("FLOORS_LIBC");
 const RUN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/run"));
 /// None where it was built without.
 const PROXY_INIT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/proxy-init.rs"));
@@ -20,32 +19,6 @@ const PROXY_INIT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/proxy-init
 /// As in c/replay.c.
 const MARK: &[u8; 16] = b"batch goes here\0";
 const ROOM: usize = 16_384;
-
-/// What the programs of C are linked with that do next to nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Libc {
-    Glibc,
-    Musl,
-}
-
-impl Libc {
-    pub(crate) const ALL: [Self; 2] = [Self::Glibc, Self::Musl];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Glibc => "glibc",
-            Self::Musl => "musl",
-        }
-    }
-
-    /// One of two programs, if the benchmark carries it.
-    fn of(self, glibc: &'static [u8], musl: Option<&'static [u8]>) -> Result<&'static [u8]> {
-        match self {
-            Self::Glibc => Ok(glibc),
-            Self::Musl => musl.ok_or_else(|| "this proxy-init-bench was built without musl".into()),
-        }
-    }
-}
 
 /// One command.
 #[derive(Debug, Clone)]
@@ -113,7 +86,7 @@ impl Tools {
                 return Err("this proxy-init-bench carries no proxy-init: name one with --proxy-init".into());
             }
         }
-        tools.launch(None, 0, &[tools.empty(Libc::Glibc)?]).map_err(|error| {
+        tools.launch(None, 0, &[tools.empty()?]).map_err(|error| {
             format!(
                 "cannot run programs in {}: {error}; set TMPDIR to a folder where that is allowed",
                 tools.scratch.display()
@@ -146,10 +119,9 @@ impl Tools {
     /// The static program that does nothing.
     ///
     /// # Errors
-    /// There is none with this libc, or it can't be written.
-    pub(crate) fn empty(&self, libc: Libc) -> Result<Step> {
-        let name = format!("empty-{}", libc.name());
-        Ok(Step::new(self.program(&name, libc.of(EMPTY, EMPTY_MUSL)?)?, [""; 0]))
+    /// It can't be written.
+    pub(crate) fn empty(&self) -> Result<Step> {
+        Ok(Step::new(self.program("empty", EMPTY)?, [""; 0]))
     }
 
     /// proxy-init with these arguments.
@@ -165,9 +137,9 @@ impl Tools {
     /// A static C program that sends these bytes to nf_tables and reads the answers.
     ///
     /// # Errors
-    /// There is none with this libc, the batch is too large for it, or it can't be written.
-    pub(crate) fn replay(&self, libc: Libc, name: &str, batch: &[u8]) -> Result<Step> {
-        let mut program = libc.of(REPLAY, REPLAY_MUSL)?.to_vec();
+    /// The batch is too large for it, or it can't be written.
+    pub(crate) fn replay(&self, name: &str, batch: &[u8]) -> Result<Step> {
+        let mut program = REPLAY.to_vec();
         let mark = program.windows(MARK.len()).position(|window| window == MARK);
         let place = mark.and_then(|mark| program.get_mut(mark + MARK.len()..mark + MARK.len() + 4 + ROOM));
         let (Some(place), true) = (place, batch.len() <= ROOM) else {
@@ -180,10 +152,7 @@ impl Tools {
         let (length, bytes) = place.split_at_mut(4);
         length.copy_from_slice(&u32::try_from(batch.len())?.to_ne_bytes());
         bytes[..batch.len()].copy_from_slice(batch);
-        Ok(Step::new(
-            self.program(&format!("{name}-{}", libc.name()), program)?,
-            [""; 0],
-        ))
+        Ok(Step::new(self.program(name, program)?, [""; 0]))
     }
 
     /// The host's command of this name.

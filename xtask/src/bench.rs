@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: whole processes by proxy-init-bench, what happens inside them by criterion, and one document of
-//! both.
+//! what a user asks of both.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,45 +12,8 @@ use serde_json::Value;
 
 use crate::build;
 
-/// A table of what criterion measured.
-struct Inside {
-    /// Its name in benches/.
-    group: &'static str,
-    title: &'static str,
-    says: &'static str,
-    /// The row that the others are compared with; none where a row is a number of ports.
-    reference: Option<&'static str>,
-}
-
-const INSIDE: [Inside; 4] = [
-    Inside {
-        group: "apply",
-        title: "Apply, from socket to acknowledgement",
-        says: "What installing takes inside a process, compared with a loop that sends nft mode's bytes and reads the \
-               answer, which is the kernel's part.",
-        reference: Some("nft's bytes, bare loop, dual stack"),
-    },
-    Inside {
-        group: "plan and encode",
-        title: "Plan and encode",
-        says: "What it takes to make rules of flags, and bytes of rules, without the kernel.",
-        reference: Some("plan and encode"),
-    },
-    Inside {
-        group: "apply by ports",
-        title: "Apply, by single ignored inbound ports",
-        says: "Installing inside a process again, with that many more inbound ports to ignore, no two of which make a \
-               range: medians.",
-        reference: None,
-    },
-    Inside {
-        group: "connect by ports",
-        title: "One connection through the rules, by single ignored inbound ports",
-        says: "What a TCP connection to a pod takes where it passes that many ignored ports, none of which is its own: \
-               medians.",
-        reference: None,
-    },
-];
+/// What of criterion's goes into the document: its name in benches/.
+const CONNECTIONS: &str = "connect by ports";
 
 /// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
 /// criterion. Without any, everything is measured, and docs/ is made of it.
@@ -86,15 +49,13 @@ fn whole() -> Result<()> {
     let mut text = fs::read_to_string(&document)?;
     let _ = write!(
         text,
-        "\n## The CNI plugin's ADD\n\nHow long a container runtime waits for the CNI plugin that adds the same rules, told by \
-         the pod's annotations or by an API server on the same machine, and what runs in the pod instead.\n\n{}",
-        plugin()?
+        "\n## The CNI plugin's ADD\n\nHow long a container runtime waits for the CNI plugin, which learns of the pod by its \
+         annotations or from an API server on the same machine.\n\n{}\n\
+         \n## One connection through the rules, by single ignored inbound ports\n\nWhat a TCP connection to a pod takes where \
+         it passes that many ignored ports, none of which is its own: medians.\n\n{}",
+        plugin()?,
+        samples::by_ports(&read(CONNECTIONS)?)
     );
-    text += "\n# Inside the process\n\nBy criterion, from benches/.\n";
-    for table in &INSIDE {
-        let _ = writeln!(text, "\n## {}\n\n{}\n", table.title, table.says);
-        text += &table.text()?;
-    }
     fs::write(&document, text)?;
     println!("Written to {}", document.display());
     Ok(())
@@ -112,7 +73,7 @@ fn inside(arguments: &[&str]) -> Result<()> {
     command.args(["--no-default-features", "--"]).args(arguments).run()
 }
 
-/// The CNI plugin's table, and what its runs took of memory.
+/// The CNI plugin's table.
 fn plugin() -> Result<String> {
     // Not optimised: what it measures are programs, and it would take minutes to build.
     let mut command = cargo(&["test", "--locked", "--package", "linkerd-cni", "--bench", "add"]);
@@ -123,8 +84,7 @@ fn plugin() -> Result<String> {
         .stderr(Stdio::inherit());
     let printed = command.read()?;
     let table: Vec<&str> = printed.lines().filter(|line| line.starts_with('|')).collect();
-    let memory: Vec<&str> = printed.lines().filter(|line| line.ends_with("of memory")).collect();
-    Ok(format!("{}\n\n{}.\n", table.join("\n"), memory.join("; ")))
+    Ok(table.join("\n"))
 }
 
 /// Deletes what criterion measured last, but for the baselines that were saved.
@@ -138,18 +98,6 @@ fn forget(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-impl Inside {
-    fn text(&self) -> Result<String> {
-        let all = read(self.group)?;
-        let Some(name) = self.reference else {
-            return Ok(samples::by_ports(&all));
-        };
-        let reference = all.iter().find(|samples| samples.name == name).map(Samples::p50);
-        let reference = reference.ok_or_else(|| format!("criterion has measured no {name:?} in {:?}", self.group))?;
-        Ok(samples::table(all.iter().map(|samples| (samples, reference))))
-    }
 }
 
 /// A group's benchmarks, as criterion left them, the fastest first: one sample is one run or, where they are short,
