@@ -136,9 +136,9 @@ fn links_lead_somewhere() {
     assert!(unknown.is_empty(), "not in docs/README.md: {unknown:?}");
 }
 
-/// The documents: those beside the README, and docs/.
+/// The documents: those beside the README, docs/, and the page of a crate.
 fn pages() -> Vec<PathBuf> {
-    [root().to_owned(), root().join("docs")]
+    [root().to_owned(), root().join("docs"), root().join("crates/start-up")]
         .iter()
         .flat_map(|folder| fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())

@@ -1,4 +1,4 @@
-//! What a process of half a millisecond does at its start. docs/start-up.md says what each piece buys.
+//! What a process of half a millisecond does at its start. README.md says what each piece buys.
 //!
 //! A program that uses this crate, and is linked with musl, gets its allocator.
 
