@@ -78,13 +78,12 @@ fn write_page(architecture: Architecture, table: &str) -> Result<()> {
         "# Kernels\n\n\
          Which mode works on which kernel: Debian's cloud kernels under qemu, whole and with modules removed, by\n\
          `cargo xtask kernels` with {}. [modes.md](modes.md) says what to do where a mode doesn't work.\n\n\
-         - `ok`: the rules were installed and verified. An inbound and an outbound connection went to the proxy,\n  \
-         over IPv4 and IPv6. `uninstall` left nothing behind.\n\
-         - `native (xt_owner)`: native mode did all that instead, with a warning. With `--no-fallback` there was\n  \
-         an error that names what is in brackets.\n\
-         - `error: …`: there was an error that names this, and nothing was left behind.\n\
-         - In the column auto: the mode that was chosen, which then worked.\n\
-         - In the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
+         - `ok`: the rules were installed and verified, connections of both families and directions went to the proxy,\n  \
+         and `uninstall` left nothing behind.\n\
+         - `native (xt_owner)`: native mode did that instead, with a warning; `--no-fallback` fails, naming xt_owner.\n\
+         - `error: …`: an error named this, and nothing was left behind.\n\
+         - auto: the mode that was chosen, which then worked.\n\
+         - the last column: what user 65534 with NET_ADMIN is told of proxy-init's rules in legacy mode; `-`\n  \
          where there are none.\n\n{table}",
         tried.join(" and ")
     );
