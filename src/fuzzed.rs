@@ -14,7 +14,7 @@ use crate::wanted::{Config, Mode, Port, PortRange, Subnet, plan};
 
 /// Feeds one input to every reader.
 pub fn read_all(input: &[u8]) {
-    netfilter::fuzzed::read_all(input, exercise);
+    netfilter::tests::fuzzed::read_all(input, exercise);
     if let Ok(text) = std::str::from_utf8(input) {
         let _ = (text.parse::<Port>(), text.parse::<PortRange>(), text.parse::<Subnet>());
         #[cfg(feature = "cli")]
@@ -51,7 +51,7 @@ fn exercise(table: Table) {
 
 #[cfg(test)]
 mod tests {
-    use netfilter::nf_tables::edit::written_and_read;
+    use netfilter::tests::written_and_read;
     use packets::rules::TableFamily;
     use packets::rules::examples::random;
     use proptest::prelude::*;

@@ -95,6 +95,7 @@
 )]
 // In a room, `pub` is what other rooms may use. What other programs may use is what this file names, and
 // docs/library-api.txt lists it.
+#![warn(missing_docs)]
 #![allow(unreachable_pub)]
 
 #[cfg(test)]

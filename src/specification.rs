@@ -72,7 +72,7 @@ fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
 
 #[cfg(test)]
 mod tests {
-    use netfilter::nf_tables::replay::replayed;
+    use netfilter::tests::replay::replayed;
     use packets::found::Found;
     use packets::rules::Name;
     use packets::rules::examples::random;

@@ -13,7 +13,6 @@ use crate::xt;
 /// Where things are in `struct ipt_entry` and `struct ip6t_entry` (linux/netfilter_ipv4/ip_tables.h,
 /// linux/netfilter_ipv6/ip6_tables.h).
 struct Layout {
-    /// How many bytes an address has.
     address: usize,
     in_interface: usize,
     protocol: usize,
@@ -28,7 +27,6 @@ struct Layout {
     target: usize,
     next: usize,
     counters: usize,
-    /// Where matches begin.
     matches: usize,
 }
 
@@ -63,6 +61,13 @@ struct Entry<'a> {
     target: XtEntry<'a>,
 }
 
+impl Entry<'_> {
+    /// Whether a chain of a user's begins after it, or the table ends with it.
+    fn is_head(&self) -> bool {
+        self.target.name == b"ERROR"
+    }
+}
+
 /// A `struct xt_entry_match` or `struct xt_entry_target`.
 struct XtEntry<'a> {
     size: usize,
@@ -75,9 +80,6 @@ struct XtEntry<'a> {
 ///
 /// Beside rules, the entries are: a head (an ERROR target with the chain's name) and a tail (its final RETURN) for each
 /// chain of a user's, a policy for each base chain, and one ERROR at the end.
-///
-/// # Errors
-/// It is cut off or garbled.
 pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Malformed> {
     let layout = Layout::of(family);
     let all = split(&layout, &entries.bytes)?;
@@ -85,16 +87,16 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
     let heads: Vec<(usize, &[u8])> = all
         .iter()
         .zip(all.iter().skip(1))
-        .filter(|(entry, _)| entry.target.name == b"ERROR")
+        .filter(|(entry, _)| entry.is_head())
         .map(|(entry, first)| Ok((first.offset, string(entry.target.info)?)))
         .collect::<Result<_, Malformed>>()?;
     let rule = |entry: &Entry<'_>| rule(family, &layout, entry, &heads);
-    let from = |offset| all.partition_point(|entry| entry.offset < offset);
-    let between = |first, end| all.get(from(first)..from(end)).unwrap_or_default();
+    let place = |offset| all.partition_point(|entry| entry.offset < offset);
+    let between = |first, end| all.get(place(first)..place(end)).unwrap_or_default();
     let mut chains = Vec::new();
     for &(hook, first, policy) in &entries.base_chains {
         let hook = *Hook::INET.get(hook).ok_or(Malformed)?;
-        let end = all.get(from(policy)).ok_or(Malformed)?;
+        let end = all.get(place(policy)).ok_or(Malformed)?;
         let base = Base {
             kind: if name == NAT { Kind::Nat } else { Kind::Filter },
             hook,
@@ -112,12 +114,9 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
     for (index, &(first, chain)) in heads.iter().enumerate() {
         // Up to the next chain's head, without it and the tail before it; the last head is the end of the table.
         let end = heads.get(index + 1).map_or(usize::MAX, |&(next, _)| next);
-        let mut rules: Vec<_> = between(first, end)
-            .iter()
-            .filter(|entry| entry.target.name != b"ERROR")
-            .collect();
-        rules.pop();
-        let rules = rules.into_iter().map(rule).collect::<Result<_, _>>()?;
+        let mut entries: Vec<_> = between(first, end).iter().filter(|entry| !entry.is_head()).collect();
+        entries.pop();
+        let rules = entries.into_iter().map(rule).collect::<Result<_, _>>()?;
         chains.push(Chain::new(Name::from(chain), None, rules));
     }
     Ok(Table {
@@ -127,9 +126,6 @@ pub fn table(family: Family, name: &str, entries: &Entries) -> Result<Table, Mal
 }
 
 /// A table's entries without their counters, and the counters.
-///
-/// # Errors
-/// They are cut off or garbled.
 pub fn uncounted(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8; 16]>), Malformed> {
     let layout = Layout::of(family);
     let mut bytes = entries.bytes.clone();
@@ -146,9 +142,6 @@ pub fn uncounted(family: Family, entries: &Entries) -> Result<(Vec<u8>, Vec<[u8;
 }
 
 /// The same table with nothing but the policies of its base chains, and the entry that ends every table.
-///
-/// # Errors
-/// It is cut off or garbled.
 pub fn emptied(family: Family, entries: &Entries) -> Result<Entries, Malformed> {
     let all = split(&Layout::of(family), &entries.bytes)?;
     let mut base_chains = entries.base_chains.clone();
@@ -346,7 +339,7 @@ mod tests {
     use packets::rules::xtables::IptablesRule;
 
     use super::*;
-    use crate::netlink::message::recorded;
+    use crate::tests::recorded;
 
     /// The recorded table of a family.
     fn entries_of(family: Family) -> Entries {

@@ -10,9 +10,9 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
-pub mod fuzzed;
 pub mod ip_tables;
 pub mod netlink;
 pub mod nf_tables;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub mod tests;
 pub mod xt;

@@ -4,8 +4,6 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use std::net::IpAddr;
-
 use packets::rules::flags::{CtState, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
 use packets::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
@@ -64,7 +62,6 @@ impl Extension {
         }
     }
 
-    /// What the kernel calls it.
     pub fn name(self) -> &'static str {
         self.facts().0
     }
@@ -87,7 +84,6 @@ impl Extension {
     }
 }
 
-/// What reading a match comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// Conditions; several where one match compares several things.
@@ -113,12 +109,9 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malfo
     })))
 }
 
-/// What reading a target comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// It does something and decides nothing.
     Effect(Effect),
-    /// It decides.
     Action(Action),
 }
 
@@ -141,12 +134,11 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
             | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"HL" | b"TEE",
             _,
         ) => return Ok(Target::Effect(Effect::Other(text(name)))),
-        (b"REDIRECT", 0) => Action::Redirect(Range::read(info, family, &Layout::of(family))?.ports),
-        (b"DNAT", 0) if family == Family::V4 => {
-            Action::Nat(Range::read(info, family, &Layout::of(family))?.destination())
-        }
+        (b"REDIRECT", 0) if family == Family::V4 => Action::Redirect(read_ports(info, &LAYOUT_V4)?),
+        (b"REDIRECT", 0) => Action::Redirect(read_ports(info, &LAYOUT_V6)?),
+        (b"DNAT", 0) if family == Family::V4 => Action::Nat(read_destination(info, family, &LAYOUT_V4)?),
         // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
-        (b"DNAT", 1 | 2) => Action::Nat(Range::read(info, family, &Layout::of(Family::V6))?.destination()),
+        (b"DNAT", 1 | 2) => Action::Nat(read_destination(info, family, &LAYOUT_V6)?),
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(Nat::somewhere(text(name))),
         (b"REJECT", _) => Action::Drop,
         _ => Action::Unknown(text(name)),
@@ -154,7 +146,6 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
     Ok(Target::Action(action))
 }
 
-/// A number that is made of a field's; see [`Bits`].
 fn bits(field: Field, mask: u32, xor: u32) -> Bits {
     let (mask, xor) = (mask.into(), xor.into());
     Bits { field, mask, xor }
@@ -227,25 +218,26 @@ fn multiport(field: Field, list: &[(u128, u128)], negated: bool) -> Option<[u8; 
         Field::DestinationPort => XT_MULTIPORT_DESTINATION,
         _ => return None,
     };
-    let mut info = [0; 48];
-    let mut slot = 0;
-    let mut reference = |port: u128, begins_range: bool| {
-        let port = u16::try_from(port).ok()?.to_ne_bytes();
-        put(&mut info, MULTIPORT_PORTS + 2 * slot, &port);
-        put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
-        slot += 1;
-        (slot <= MULTIPORT_REFERENCES).then_some(())
-    };
+    let mut references = Vec::with_capacity(MULTIPORT_REFERENCES);
     for &(first, last) in list {
-        reference(first, first != last)?;
+        references.push((first, first != last));
         if first != last {
-            reference(last, false)?;
+            references.push((last, false));
         }
     }
-    put(&mut info, 0, &[side, u8::try_from(slot).ok()?]);
-    put(&mut info, MULTIPORT_INVERT, &[negated.into()]);
     // No port at all is no match of multiport's.
-    (slot > 0).then_some(info)
+    if !(1..=MULTIPORT_REFERENCES).contains(&references.len()) {
+        return None;
+    }
+    let mut info = [0; 48];
+    put(&mut info, 0, &[side, references.len() as u8]);
+    put(&mut info, MULTIPORT_INVERT, &[negated.into()]);
+    for (slot, (port, begins_range)) in references.into_iter().enumerate() {
+        let port = u16::try_from(port).ok()?;
+        put(&mut info, MULTIPORT_PORTS + 2 * slot, &port.to_ne_bytes());
+        put(&mut info, MULTIPORT_RANGE_FLAGS + slot, &[begins_range.into()]);
+    }
+    Some(info)
 }
 
 fn read_multiport(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
@@ -410,17 +402,22 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
             (DNAT, "DNAT"),
             (UNTRACKED, "UNTRACKED"),
         ];
-        let named = names.iter().filter(|(bit, _)| states & bit != 0);
-        let named: Vec<_> = named.map(|(_, name)| *name).collect();
+        let named: Vec<_> = names
+            .iter()
+            .filter(|(bit, _)| states & bit != 0)
+            .map(|(_, name)| *name)
+            .collect();
         let text = format!("-m conntrack{} --ctstate {}", not(negated), named.join(","));
         conditions.push(tracked(text, |tracked| {
-            let bit = match tracked.state {
+            let mut bits = match tracked.state {
                 CtState::Untracked => UNTRACKED,
                 state => state.bit() as u16,
             };
-            let nat = |is_set, bit| if is_set && tracked.has_entry() { bit } else { 0 };
-            let all = bit | nat(tracked.has_snat, SNAT) | nat(tracked.has_dnat, DNAT);
-            (states & all != 0) != negated
+            if tracked.has_entry() {
+                bits |= if tracked.has_snat { SNAT } else { 0 };
+                bits |= if tracked.has_dnat { DNAT } else { 0 };
+            }
+            (states & bits != 0) != negated
         }));
     }
     if kinds & DIRECTION != 0 {
@@ -429,52 +426,48 @@ fn read_conntrack(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         let text = format!("-m conntrack --ctdir {}", if is_reply { "REPLY" } else { "ORIGINAL" });
         // What has no entry is compared by its state alone (`conntrack_mt` in net/netfilter/xt_conntrack.c).
         let passes = kinds & STATE != 0;
-        conditions.push(tracked(text, |tracked| match tracked.has_entry() {
-            true => tracked.is_reply == is_reply,
-            false => passes,
+        conditions.push(tracked(text, |tracked| {
+            if tracked.has_entry() {
+                tracked.is_reply == is_reply
+            } else {
+                passes
+            }
         }));
     }
     Ok(Some(conditions))
 }
 
-/// Addresses are given (linux/netfilter/nf_nat.h).
+/// Addresses are given, or ports (linux/netfilter/nf_nat.h).
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
-/// Ports are given.
 pub(crate) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
 
-/// Where the fields of a family's NAT range are.
-///
-/// IPv4 (`struct nf_nat_ipv4_multi_range_compat`): how many ranges (1), then flags, two addresses, two ports in network
-/// byte order. IPv6 (`struct nf_nat_range`): flags, two addresses, two ports in network byte order.
+/// Where the fields of a family's NAT range are. IPv4 (`struct nf_nat_ipv4_multi_range_compat`): how many ranges (1), then
+/// flags, two addresses, two ports in network byte order. IPv6 (`struct nf_nat_range`): flags, two addresses, two ports in
+/// network byte order.
 struct Layout {
     size: usize,
     flags: usize,
-    address: usize,
+    addresses: [usize; 2],
     ports: usize,
 }
 
-impl Layout {
-    fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self {
-                size: 24,
-                flags: 4,
-                address: 8,
-                ports: 16,
-            },
-            Family::V6 => Self {
-                size: 40,
-                flags: 0,
-                address: 4,
-                ports: 36,
-            },
-        }
-    }
-}
+const LAYOUT_V4: Layout = Layout {
+    size: 24,
+    flags: 4,
+    addresses: [8, 12],
+    ports: 16,
+};
+
+const LAYOUT_V6: Layout = Layout {
+    size: 40,
+    flags: 0,
+    addresses: [4, 20],
+    ports: 36,
+};
 
 /// A redirection to these ports.
 pub fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
-    let layout = Layout::of(family);
+    let layout = if family == Family::V4 { LAYOUT_V4 } else { LAYOUT_V6 };
     let mut info = vec![0; layout.size];
     if family == Family::V4 {
         put(&mut info, 0, &1u32.to_ne_bytes());
@@ -487,32 +480,25 @@ pub fn redirect(family: Family, ports: Option<(u16, u16)>) -> Vec<u8> {
     info
 }
 
-/// Where a NAT target sends connections.
-struct Range {
-    addresses: Option<(IpAddr, IpAddr)>,
-    ports: Option<(u16, u16)>,
+/// The ports of a NAT target, if it says any.
+fn read_ports(info: &[u8], layout: &Layout) -> Result<Option<(u16, u16)>, Malformed> {
+    let first = u16::from_be(u16_at(info, layout.ports)?);
+    let last = u16::from_be(u16_at(info, layout.ports + 2)?);
+    let is_specified = u32_at(info, layout.flags)? & NF_NAT_RANGE_PROTO_SPECIFIED != 0;
+    Ok(is_specified.then_some((first, last)))
 }
 
-impl Range {
-    fn read(info: &[u8], family: Family, layout: &Layout) -> Result<Self, Malformed> {
-        let flags = u32_at(info, layout.flags)?;
-        let length = (Field::Destination(family).bits() / 8) as usize;
-        let address = |offset: usize| address(info.get(offset..offset + length).ok_or(Malformed)?);
-        let last = layout.address + (layout.ports - layout.address) / 2;
-        let addresses = (address(layout.address)?, address(last)?);
-        let port = |offset| u16_at(info, offset).map(u16::from_be);
-        let ports = (port(layout.ports)?, port(layout.ports + 2)?);
-        Ok(Self {
-            addresses: (flags & NF_NAT_RANGE_MAP_IPS != 0).then_some(addresses),
-            ports: (flags & NF_NAT_RANGE_PROTO_SPECIFIED != 0).then_some(ports),
-        })
+fn read_destination(info: &[u8], family: Family, layout: &Layout) -> Result<Nat, Malformed> {
+    let ports = read_ports(info, layout)?;
+    let [first, last] = layout.addresses;
+    let length = Field::Destination(family).bytes();
+    let first = address(info.get(first..first + length).ok_or(Malformed)?)?;
+    let last = address(info.get(last..last + length).ok_or(Malformed)?)?;
+    if u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS == 0 {
+        return Ok(Nat::to("DNAT --to-destination", None, ports));
     }
-
-    fn destination(self) -> Nat {
-        let (first, last) = self.addresses.unzip();
-        Nat {
-            address: first.filter(|_| first == last),
-            ..Nat::to("DNAT --to-destination", first, self.ports)
-        }
-    }
+    Ok(Nat {
+        address: Some(first).filter(|_| first == last),
+        ..Nat::to("DNAT --to-destination", Some(first), ports)
+    })
 }

@@ -17,7 +17,6 @@ use dlmalloc::Dlmalloc;
 /// Blocks of the first piece begin at a multiple of this, in bytes.
 const STEP: usize = 16;
 
-/// The first piece's size, in bytes.
 const SIZE: usize = 64 * 1024;
 
 /// The first piece: a part of the program's own memory.
@@ -28,7 +27,6 @@ pub(crate) struct First(UnsafeCell<[u8; SIZE]>);
 unsafe impl Sync for First {}
 
 impl First {
-    /// One that no allocator has yet.
     pub(crate) const fn new() -> Self {
         Self(UnsafeCell::new([0; SIZE]))
     }

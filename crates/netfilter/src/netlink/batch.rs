@@ -31,29 +31,7 @@ impl Generation {
 pub struct Batch {
     writer: Writer,
     sequence: u32,
-    /// Where the last message begins.
     last: Option<usize>,
-}
-
-/// What a message of a batch asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Make it, unless it exists.
-    Add,
-    /// Make a rule, after the existing ones.
-    Append,
-    /// Delete it.
-    Delete,
-}
-
-impl Change {
-    fn flags(self) -> i32 {
-        match self {
-            Change::Add => libc::NLM_F_CREATE,
-            Change::Append => libc::NLM_F_CREATE | libc::NLM_F_APPEND,
-            Change::Delete => 0,
-        }
-    }
 }
 
 impl Batch {
@@ -76,14 +54,15 @@ impl Batch {
         batch
     }
 
-    /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, and `write` adds its attributes. The kernel always
-    /// answers a bad message; of good ones, only the last asks for an acknowledgement.
-    pub(crate) fn add(&mut self, message: i32, change: Change, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
+    /// Adds a message to nf_tables: `message` is one of `NFT_MSG_*`, `flags` are those of netlink(7) that say how, and
+    /// `write` adds its attributes. The kernel always answers a bad message; of good ones, only the last asks for an
+    /// acknowledgement.
+    pub(crate) fn add(&mut self, message: i32, flags: i32, family: ProtoFamily, write: impl FnOnce(&mut Writer)) {
         self.sequence += 1;
         let header = Header {
             subsystem: libc::NFNL_SUBSYS_NFTABLES,
             message,
-            flags: change.flags(),
+            flags,
             sequence: self.sequence,
             family,
         };
@@ -96,9 +75,6 @@ impl Batch {
     }
 
     /// Ends the batch.
-    ///
-    /// # Errors
-    /// What couldn't be written.
     pub(crate) fn end(mut self) -> Result<FinishedBatch, Unwritable> {
         let sequence = self.sequence + 1;
         self.delimiter(|buffer| {
@@ -110,9 +86,6 @@ impl Batch {
 
     /// Leaves out the message that ends a batch: the kernel checks the messages, answers as usual, and discards them
     /// (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
-    ///
-    /// # Errors
-    /// What couldn't be written.
     pub(crate) fn without_end(mut self) -> Result<FinishedBatch, Unwritable> {
         if let Some(last) = self.last {
             self.writer.acknowledge(last);

@@ -41,14 +41,13 @@ pub fn listeners() -> Result<Vec<Listener>, ReadError> {
     // Users of a namespace that belongs to another user namespace have other numbers there, which the rules compare
     // with.
     if owns_network() == Some(false) {
-        listeners
-            .iter_mut()
-            .for_each(|listener| listener.uid = Listener::UNMAPPED);
+        for listener in &mut listeners {
+            listener.uid = Listener::UNMAPPED;
+        }
     }
     Ok(listeners)
 }
 
-/// What a `struct inet_diag_msg` says.
 pub(crate) fn listener(message: &Message<'_>) -> Result<Listener, Malformed> {
     let bytes = message.payload;
     let family = i32::from(*bytes.first().ok_or(Malformed)?);

@@ -10,7 +10,6 @@ use thiserror::Error;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEADER: usize = 16;
-/// Where its flags are.
 const FLAGS: usize = 6;
 /// Length of `struct nfgenmsg`, which follows it in every nfnetlink message: family, version, resource.
 const SUBHEADER: usize = 4;
@@ -27,7 +26,6 @@ pub struct Malformed;
 #[error("{0}")]
 pub struct Unwritable(pub(crate) String);
 
-/// One message of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
     /// `nlmsg_type`: a control message such as `NLMSG_ERROR`, or subsystem and message.
@@ -36,23 +34,19 @@ pub(crate) struct Message<'a> {
     pub(crate) flags: u16,
     /// `nlmsg_seq`: which request it answers.
     pub(crate) sequence: u32,
-    /// What follows the header.
     pub(crate) payload: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// The family in nfnetlink's own header: `NFPROTO_*`.
     pub(crate) fn family(&self) -> Result<u8, Malformed> {
         self.payload.first().copied().ok_or(Malformed)
     }
 
-    /// The attributes after nfnetlink's own header.
     pub(crate) fn attributes(&self) -> Result<Attributes<'a>, Malformed> {
         self.payload.get(SUBHEADER..).map(Attributes).ok_or(Malformed)
     }
 }
 
-/// The messages of one datagram.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
@@ -62,12 +56,11 @@ impl<'a> Iterator for Messages<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let message = first_message(self.0);
-        self.0 = match message {
-            Ok((_, rest)) => rest,
-            Err(Malformed) => &[],
-        };
-        Some(message.map(|(message, _)| message))
+        let bytes = std::mem::take(&mut self.0);
+        Some(first_message(bytes).map(|(message, rest)| {
+            self.0 = rest;
+            message
+        }))
     }
 }
 
@@ -95,13 +88,11 @@ impl<'a> Attributes<'a> {
 
     /// The value of the first attribute of this type, if there is one.
     pub(crate) fn find(self, kind: u16) -> Result<Option<&'a [u8]>, Malformed> {
-        let mut bytes = self.0;
-        while !bytes.is_empty() {
-            let (found, value, rest) = first_attribute(bytes)?;
+        for attribute in self {
+            let (found, value) = attribute?;
             if found == kind {
                 return Ok(Some(value));
             }
-            bytes = rest;
         }
         Ok(None)
     }
@@ -114,12 +105,11 @@ impl<'a> Iterator for Attributes<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let attribute = first_attribute(self.0);
-        self.0 = match attribute {
-            Ok((_, _, rest)) => rest,
-            Err(Malformed) => &[],
-        };
-        Some(attribute.map(|(kind, value, _)| (kind, value)))
+        let bytes = std::mem::take(&mut self.0);
+        Some(first_attribute(bytes).map(|(kind, value, rest)| {
+            self.0 = rest;
+            (kind, value)
+        }))
     }
 }
 
@@ -137,7 +127,6 @@ pub(crate) fn be32(value: &[u8]) -> Result<u32, Malformed> {
     value.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
 }
 
-/// The same with 64 bits.
 pub(crate) fn be64(value: &[u8]) -> Result<u64, Malformed> {
     value.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
 }
@@ -149,12 +138,10 @@ pub(crate) fn string(value: &[u8]) -> Result<&[u8], Malformed> {
         .map_err(|_| Malformed)
 }
 
-/// The byte at an offset.
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Result<u8, Malformed> {
     bytes.get(offset).copied().ok_or(Malformed)
 }
 
-/// The bytes at an offset.
 fn at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed> {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk());
     field.copied().ok_or(Malformed)
@@ -165,12 +152,10 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     at(bytes, offset).map(u16::from_ne_bytes)
 }
 
-/// The same with 32 bits.
 pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     at(bytes, offset).map(u32::from_ne_bytes)
 }
 
-/// The same with 64 bits.
 pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
     at(bytes, offset).map(u64::from_ne_bytes)
 }
@@ -205,7 +190,6 @@ pub(crate) fn put(structure: &mut [u8], offset: usize, bytes: &[u8]) {
 pub(crate) struct Writer {
     /// What was written, and zeros.
     bytes: Vec<u8>,
-    /// Where the zeros begin.
     end: usize,
     unwritable: Option<Unwritable>,
 }
@@ -296,34 +280,18 @@ impl Writer {
         }
     }
 
-    /// The same with 64 bits.
     pub(crate) fn be64(&mut self, kind: u16, value: u64) {
         if let Some(place) = self.attribute(kind, 8).and_then(|place| place.first_chunk_mut()) {
             *place = value.to_be_bytes();
         }
     }
 
-    /// Adds an attribute of any other kind.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
         if let Some(place) = self.attribute(kind, value.len()) {
             place.copy_from_slice(value);
         }
     }
 
-    /// Adds an attribute that consists of these parts.
-    pub(crate) fn joined(&mut self, kind: u16, parts: &[&[u8]]) {
-        let length = parts.iter().map(|part| part.len()).sum();
-        let mut rest = self.attribute(kind, length).unwrap_or_default();
-        for part in parts {
-            let Some((place, after)) = rest.split_at_mut_checked(part.len()) else {
-                return; // it is too long, which is refused
-            };
-            place.copy_from_slice(part);
-            rest = after;
-        }
-    }
-
-    /// Adds an attribute that holds attributes.
     pub(crate) fn nest(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
         let start = self.end;
         self.number([0; 4]); // what it begins with, set below
@@ -335,9 +303,6 @@ impl Writer {
     }
 
     /// The bytes that were written.
-    ///
-    /// # Errors
-    /// What couldn't be.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Unwritable> {
         self.bytes.truncate(self.end);
         self.unwritable.map_or(Ok(self.bytes), Err)
@@ -362,14 +327,12 @@ impl Writer {
         Some([a, b, c, d])
     }
 
-    /// Adds a number's bytes.
     fn number<const N: usize>(&mut self, bytes: [u8; N]) {
         let start = self.end;
         self.room(N);
         self.set(start, bytes);
     }
 
-    /// Overwrites a number's bytes.
     fn set<const N: usize>(&mut self, start: usize, bytes: [u8; N]) {
         if let Some(field) = self.bytes.get_mut(start..).and_then(|rest| rest.first_chunk_mut()) {
             *field = bytes;
@@ -392,23 +355,12 @@ impl Writer {
 pub(crate) struct Header {
     /// `NFNL_SUBSYS_*`
     pub(crate) subsystem: i32,
-    /// Which of the subsystem's messages.
     pub(crate) message: i32,
     /// Flags of netlink(7); `NLM_F_REQUEST` is added.
     pub(crate) flags: i32,
-    /// The message's number, which the answer carries.
     pub(crate) sequence: u32,
     /// The family of the tables that it is about.
     pub(crate) family: ProtoFamily,
-}
-
-/// Bytes that were recorded as hexadecimal digits.
-#[cfg(any(test, feature = "testing"))]
-pub fn recorded(hex: &str) -> Vec<u8> {
-    let digits = hex.as_bytes().chunks(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
 }
 
 #[cfg(test)]

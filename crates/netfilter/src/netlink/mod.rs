@@ -17,7 +17,7 @@ pub mod sockopt;
 pub mod uapi;
 pub mod user_namespace;
 
-pub(crate) use batch::{Batch, Change};
+pub(crate) use batch::Batch;
 pub use batch::{FinishedBatch, Generation};
 pub(crate) use socket::Ask;
 pub use socket::{CommitError, Failure, ReadError, Socket};

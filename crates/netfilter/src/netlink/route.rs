@@ -17,10 +17,8 @@ const RTMSG: usize = 12;
 const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 
-/// How a packet would go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// To whom.
     pub kind: Kind,
     /// The device by which it leaves; the loopback device for what stays in this namespace.
     pub device: Device,
@@ -33,7 +31,6 @@ pub struct Route {
 pub enum Kind {
     /// To this namespace: the destination is one of its own addresses.
     Local,
-    /// To another host.
     Unicast,
     /// To no single host: the destination is a broadcast, multicast or anycast address, to which TCP does not connect.
     NotUnicast,
@@ -42,13 +39,9 @@ pub enum Kind {
 /// A packet of a TCP connection, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet {
-    /// Where it goes.
     pub to: SocketAddr,
-    /// Where it comes from.
     pub from: Option<IpAddr>,
-    /// The port from which it comes.
     pub from_port: Option<u16>,
-    /// Whose it is.
     pub uid: Option<u32>,
     /// The number of the device to which its socket is bound.
     pub device: Option<u32>,
@@ -61,47 +54,32 @@ pub struct Packet {
 /// # Errors
 /// There is no route, or one that refuses such packets; or reading fails.
 pub fn route(packet: Packet) -> Result<Route, ReadError> {
-    let Packet {
-        to,
-        from,
-        from_port,
-        uid,
-        device,
-    } = packet;
-    let (to, to_port) = (to.ip(), to.port());
     let socket = Socket::open_bus(Bus::Route)?;
-    let bytes = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let bits = |address: IpAddr| (bytes(address).len() * 8) as u8;
+    let to = octets(packet.to.ip());
+    let from = packet.from.map(octets).unwrap_or_default();
     let mut subheader = [0; RTMSG];
     // How many bits of either address count.
-    put(&mut subheader, 0, &[family(to), bits(to), from.map_or(0, bits)]);
+    let [to_bits, from_bits] = [&to, &from].map(|address| 8 * address.len() as u8);
+    put(&mut subheader, 0, &[family(packet.to.ip()), to_bits, from_bits]);
     let mut request = Writer::with_capacity(128);
-    request.any_message(
-        libc::RTM_GETROUTE.into(),
-        libc::NLM_F_ACK,
-        0,
-        &subheader,
-        |attributes| {
-            attributes.bytes(libc::RTA_DST, &bytes(to));
-            if let Some(from) = from {
-                attributes.bytes(libc::RTA_SRC, &bytes(from));
-            }
-            if let Some(uid) = uid {
-                attributes.bytes(RTA_UID, &uid.to_ne_bytes());
-            }
-            if let Some(device) = device {
-                attributes.bytes(libc::RTA_OIF, &device.to_ne_bytes());
-            }
-            attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
-            attributes.bytes(RTA_DPORT, &to_port.to_be_bytes());
-            if let Some(port) = from_port {
-                attributes.bytes(RTA_SPORT, &port.to_be_bytes());
-            }
-        },
-    );
+    let (kind, flags) = (libc::RTM_GETROUTE.into(), libc::NLM_F_ACK);
+    request.any_message(kind, flags, 0, &subheader, |attributes| {
+        attributes.bytes(libc::RTA_DST, &to);
+        if packet.from.is_some() {
+            attributes.bytes(libc::RTA_SRC, &from);
+        }
+        if let Some(uid) = packet.uid {
+            attributes.bytes(RTA_UID, &uid.to_ne_bytes());
+        }
+        if let Some(device) = packet.device {
+            attributes.bytes(libc::RTA_OIF, &device.to_ne_bytes());
+        }
+        attributes.bytes(RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
+        attributes.bytes(RTA_DPORT, &packet.to.port().to_be_bytes());
+        if let Some(port) = packet.from_port {
+            attributes.bytes(RTA_SPORT, &port.to_be_bytes());
+        }
+    });
     let mut answer = None;
     socket.request(request, &mut |message| {
         answer = Some(read_route(message)?);
@@ -116,8 +94,15 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
     Ok(Route {
         kind,
         device: device?,
-        source: source.or(from),
+        source: source.or(packet.from),
     })
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 /// An address's family, with which every message about routes, devices and addresses begins.
@@ -142,30 +127,18 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpA
 }
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
-///
-/// # Errors
-/// There is none (ENODEV), or reading fails.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
     ask_device(&Socket::open_bus(Bus::Route)?, Which::Named(name))
 }
 
-/// The device with this number.
-///
-/// # Errors
-/// There is none (ENODEV), or reading fails.
 pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
     ask_device(&Socket::open_bus(Bus::Route)?, Which::Numbered(index))
 }
 
-/// Each device of the thread's network namespace.
-///
-/// # Errors
-/// Reading fails.
 pub fn devices() -> Result<Vec<Device>, ReadError> {
     ask_devices(&Socket::open_bus(Bus::Route)?, Which::All)
 }
 
-/// Which devices are meant.
 #[derive(Clone, Copy)]
 enum Which<'a> {
     All,
@@ -201,7 +174,6 @@ fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadErr
     Ok(devices)
 }
 
-/// What a message about a device says.
 pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
     let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
@@ -216,9 +188,6 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
 }
 
 /// The numbers of the devices that have an address of this one's family, in the thread's network namespace.
-///
-/// # Errors
-/// Reading fails.
 pub fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, ReadError> {
     let socket = Socket::open_bus(Bus::Route)?;
     let mut subheader = [0; IFADDRMSG];

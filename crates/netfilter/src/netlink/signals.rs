@@ -11,7 +11,6 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 #[derive(Debug)]
 pub struct Held(Option<SigSet>);
 
-/// Holds signals back.
 pub fn hold() -> Held {
     Held(SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).ok())
 }

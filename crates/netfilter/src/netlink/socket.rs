@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::{mem, thread};
 
 use mnl::{Bus, mnl_sys};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
 use thiserror::Error;
 
 use super::batch::FinishedBatch;
@@ -43,10 +43,12 @@ impl MnlSocket {
     }
 }
 
-impl AsRawFd for MnlSocket {
-    fn as_raw_fd(&self) -> RawFd {
+impl AsFd for MnlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open until it is dropped.
-        unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) }
+        let descriptor = unsafe { mnl_sys::mnl_socket_get_fd(self.0.as_ptr()) };
+        // SAFETY: the same.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 }
 
@@ -58,7 +60,6 @@ impl Drop for MnlSocket {
     }
 }
 
-/// Why a batch was not committed, or may not have been.
 #[derive(Debug, Clone)]
 pub enum CommitError {
     /// The batch could not be sent: nothing has changed.
@@ -81,22 +82,16 @@ impl CommitError {
         let Self::Messages(failures) = self else {
             return Some(self.clone());
         };
-        let is_among = |failure: &&Failure| {
-            let number = usize::try_from(failure.sequence).ok();
-            number.is_some_and(|number| messages.contains(&number.wrapping_sub(1)))
-        };
-        let failures: Vec<_> = failures.iter().filter(is_among).cloned().collect();
+        let mut failures = failures.clone();
+        failures.retain(|failure| messages.contains(&(failure.sequence as usize).wrapping_sub(1)));
         (!failures.is_empty()).then_some(Self::Messages(failures))
     }
 }
 
-/// Why something could not be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The kernel refused, or didn't answer.
     #[error("{0}")]
     Socket(#[from] Errno),
-    /// The kernel's answer makes no sense.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// Another program changed the rules during a dump, which may lack some and have others twice (`NLM_F_DUMP_INTR`).
@@ -104,12 +99,10 @@ pub enum ReadError {
     Interrupted,
 }
 
-/// One bad message of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The message's number, from 1.
     pub sequence: u32,
-    /// What is wrong with it.
     pub errno: Errno,
     /// The kernel's explanation (its extended acknowledgement); often empty.
     pub text: String,
@@ -153,7 +146,7 @@ impl Socket {
         let mut failures = Vec::new();
         let mut buffer = [0; 4096];
         loop {
-            let answer = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            let answer = match recv(self.socket.as_fd().as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => buffer.get(..length).unwrap_or_default(),
                 // There were more errors than the socket's buffer can hold; those that fit follow.
                 Err(Errno::ENOBUFS) => continue,
@@ -179,7 +172,7 @@ impl Socket {
     /// Sends all bytes in one datagram. If it doesn't fit into the send buffer (`EMSGSIZE`), the buffer is enlarged as
     /// far as the process's privileges allow, and the datagram is sent again.
     fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        let send = || send(self.socket.as_raw_fd(), bytes, MsgFlags::empty());
+        let send = || send(self.socket.as_fd().as_raw_fd(), bytes, MsgFlags::empty());
         match send() {
             Err(Errno::EMSGSIZE) => {
                 // The kernel keeps 32 bytes of the buffer for itself (netlink_sendmsg) and doubles what it is given.
@@ -192,23 +185,10 @@ impl Socket {
     }
 
     fn grow_send_buffer(&self, bytes: usize) {
-        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         // SO_SNDBUFFORCE may go beyond net.core.wmem_max, but is refused in a user namespace. If neither option makes
         // the buffer large enough, sendmsg fails.
-        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
-            // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
-            let result = unsafe {
-                libc::setsockopt(
-                    self.socket.as_raw_fd(),
-                    libc::SOL_SOCKET,
-                    option,
-                    (&raw const bytes).cast(),
-                    size_of_val(&bytes) as u32,
-                )
-            };
-            if result == 0 {
-                return;
-            }
+        if setsockopt(&self.socket, sockopt::SndBufForce, &bytes).is_err() {
+            let _ = setsockopt(&self.socket, sockopt::SndBuf, &bytes);
         }
     }
 
@@ -239,7 +219,7 @@ impl Socket {
             }
             Ok(false)
         };
-        let socket = self.socket.as_raw_fd();
+        let socket = self.socket.as_fd().as_raw_fd();
         let mut answer = self.answer.borrow_mut();
         if answer.is_empty() {
             // Memory that is new is zero: unlike `resize`, this touches none of it, and answers are mostly short.
@@ -358,7 +338,7 @@ mod tests {
     use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
     use super::*;
-    use crate::netlink::message::recorded;
+    use crate::tests::recorded;
 
     /// What Linux 6.18 answered to batches, recorded in `unshare -n` from a socket with NETLINK_CAP_ACK and
     /// NETLINK_EXT_ACK.
@@ -394,9 +374,7 @@ mod tests {
     #[test]
     fn no_program_that_is_started_inherits_it() {
         let socket = Socket::open().unwrap();
-        // SAFETY: the descriptor is open as long as the socket is.
-        let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket.socket.as_raw_fd()) };
-        let flags = FdFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFD).unwrap());
+        let flags = FdFlag::from_bits_retain(fcntl(&socket.socket, FcntlArg::F_GETFD).unwrap());
         assert!(flags.contains(FdFlag::FD_CLOEXEC));
     }
 }

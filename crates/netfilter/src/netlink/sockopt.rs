@@ -38,7 +38,6 @@ const COUNTERS: usize = 16;
 pub struct Entries {
     /// For each base chain: the number of its hook, and the offsets of its first rule and its policy in the entries.
     pub base_chains: Vec<(usize, usize, usize)>,
-    /// How many entries there are.
     pub count: u32,
     /// The `struct ipt_entry`s, or `ip6t_entry`s, one after another.
     pub bytes: Vec<u8>,
@@ -46,11 +45,13 @@ pub struct Entries {
 
 /// Tries again for as long as the table was changed between the two calls that a try makes (EAGAIN), but not for ever.
 fn try_again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    const TRIES: usize = 100;
-    let mut results = (0..TRIES).map(|_| call());
-    results
-        .find(|result| !matches!(result, Err(Errno::EAGAIN)))
-        .unwrap_or(Err(Errno::EAGAIN))
+    for _ in 1..100 {
+        match call() {
+            Err(Errno::EAGAIN) => {}
+            result => return result,
+        }
+    }
+    call()
 }
 
 /// Reads a table. The kernel makes the table if it doesn't exist, so check that it does first.
@@ -168,11 +169,8 @@ fn open(family: Family) -> Result<(OwnedFd, libc::c_int), Errno> {
 /// Writes a table's name to the front of a structure.
 fn name(structure: &mut [u8], table: &str) {
     // The kernel's names are shorter than NAME, with their NUL.
-    put(
-        structure,
-        0,
-        table.as_bytes().get(..NAME - 1).unwrap_or(table.as_bytes()),
-    );
+    let name = table.as_bytes();
+    put(structure, 0, name.get(..NAME - 1).unwrap_or(name));
 }
 
 fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, structure: &[u8]) -> Result<(), Errno> {

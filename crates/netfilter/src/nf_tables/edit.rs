@@ -2,44 +2,36 @@
 
 use std::fmt;
 
-use packets::rules::{Family, Name, Set, TableFamily};
-#[cfg(any(test, fuzzing, feature = "testing"))]
-use packets::rules::{Hook, Rule};
+use packets::rules::{Family, NAT_PRIORITY, Name, Set, TableFamily};
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
-use super::meaning;
-use super::rule::{self, NewRule};
+use super::rule::NewRule;
 use super::set::{self, Element};
-use super::{ChainId, TableId};
+use super::table::MARK;
+use super::uapi::*;
+use super::{ChainId, TableId, header, user_data};
 use crate::netlink::message::Unwritable;
 use crate::netlink::{Batch, FinishedBatch, Generation};
 
-/// One change.
 pub enum Edit<'a> {
-    /// Make the table, unless it exists.
+    /// Make the table, with the mark, unless it exists.
     AddTable(TableId),
-    /// Delete the table and everything in it.
     DeleteTable(TableId),
-    /// Make a chain, unless it exists. An existing base chain keeps its policy.
+    /// Make a chain, with the mark, unless it exists. With a hook, it is a nat chain at the priority of iptables' own. An
+    /// existing base chain keeps its policy; a new one accepts.
     AddChain(TableId, ChainId),
-    /// Delete all of a chain's rules.
     FlushChain(TableId, ChainId),
     /// Delete an empty chain to which no rule jumps.
     DeleteChain(TableId, ChainId),
-    /// Add a rule to a chain.
     AddRule(NewRule<'a>),
     /// Delete the rule that has this handle from a chain, whichever program made it.
     DeleteRule(TableId, Name, u64),
     /// Make a set, which has this number in the batch.
     AddSet(TableId, &'a Set, u32),
-    /// Add some elements to a set.
     AddElements(TableId, &'a Set, Vec<Element>),
-    /// Delete a set that no rule uses.
     DeleteSet(TableId, Name),
 }
 
 impl Edit<'_> {
-    /// The table that it is about.
     pub fn table(&self) -> TableId {
         match self {
             Edit::AddTable(table)
@@ -57,26 +49,48 @@ impl Edit<'_> {
 
     fn write(&self, batch: &mut Batch) {
         match self {
-            Edit::AddTable(table) => table.add(batch),
-            Edit::DeleteTable(table) => table.delete(batch),
-            Edit::AddChain(table, chain) => table.add_chain(batch, chain.name, chain.hook),
-            Edit::FlushChain(table, chain) => rule::delete(batch, *table, chain.name.as_bytes(), None),
-            Edit::DeleteChain(table, chain) => table.delete_chain(batch, chain.name),
-            Edit::DeleteRule(table, chain, handle) => rule::delete(batch, *table, chain.as_bytes(), Some(*handle)),
+            Edit::AddTable(table) => table.message(batch, libc::NFT_MSG_NEWTABLE, libc::NLM_F_CREATE, |to| {
+                // No flags: 0 would wake up a dormant table (nf_tables_updtable in net/netfilter/nf_tables_api.c).
+                user_data::write_comment(to, NFTA_TABLE_USERDATA, MARK.as_bytes());
+            }),
+            Edit::DeleteTable(table) => table.message(batch, libc::NFT_MSG_DELTABLE, 0, |_| ()),
+            Edit::AddChain(table, chain) => table.message(batch, libc::NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE, |to| {
+                to.string(NFTA_CHAIN_NAME, chain.name);
+                if let Some(number) = chain.hook.and_then(header::hook_number) {
+                    to.nest(NFTA_CHAIN_HOOK, |to| {
+                        to.be32(NFTA_HOOK_HOOKNUM, number);
+                        to.be32(NFTA_HOOK_PRIORITY, NAT_PRIORITY as u32);
+                    });
+                    to.string(NFTA_CHAIN_TYPE, "nat");
+                }
+                user_data::write_comment(to, NFTA_CHAIN_USERDATA, MARK.as_bytes());
+            }),
+            Edit::DeleteChain(table, chain) => table.message(batch, libc::NFT_MSG_DELCHAIN, 0, |to| {
+                to.string(NFTA_CHAIN_NAME, chain.name);
+            }),
+            Edit::FlushChain(table, chain) => table.message(batch, libc::NFT_MSG_DELRULE, 0, |to| {
+                to.string(NFTA_RULE_CHAIN, chain.name);
+            }),
+            Edit::DeleteRule(table, chain, handle) => {
+                table.message(batch, libc::NFT_MSG_DELRULE, 0, |to| {
+                    to.string(NFTA_RULE_CHAIN, chain.as_bytes());
+                    to.be64(NFTA_RULE_HANDLE, *handle);
+                });
+            }
+            Edit::DeleteSet(table, set) => table.message(batch, libc::NFT_MSG_DELSET, 0, |to| {
+                to.string(NFTA_SET_NAME, set.as_bytes());
+            }),
             Edit::AddSet(table, set, id) => set::add(batch, *table, set, *id),
             Edit::AddElements(table, set, elements) => set::add_elements(batch, *table, set, elements),
-            Edit::DeleteSet(table, set) => set::delete(batch, *table, set),
             Edit::AddRule(new) => new.write(batch),
         }
     }
 }
 
-/// An edit that can't be written.
 #[derive(Debug)]
 pub struct Unwritten {
     /// The edit, as the command that it stands for.
     pub edit: String,
-    /// What in it can't be written.
     pub what: Unwritable,
 }
 
@@ -101,17 +115,11 @@ fn written(
 }
 
 /// The edits as a batch that the kernel commits if the ruleset is at this generation.
-///
-/// # Errors
-/// The first edit that can't be written.
 pub fn batch(edits: &[Edit<'_>], generation: Generation) -> Result<FinishedBatch, Unwritten> {
     written(edits, Some(generation), Batch::end)
 }
 
 /// The edits as a batch that the kernel checks and then forgets.
-///
-/// # Errors
-/// The first edit that can't be written.
 pub fn trial(edits: &[Edit<'_>]) -> Result<FinishedBatch, Unwritten> {
     written(edits, None, Batch::without_end)
 }
@@ -144,29 +152,4 @@ impl fmt::Display for Edit<'_> {
 
 fn iptables(family: Family) -> String {
     format!("{}-nft -t nat", family.iptables())
-}
-
-/// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped
-/// it.
-///
-/// # Errors
-/// What can't be written, or isn't read back.
-#[cfg(any(test, fuzzing, feature = "testing"))]
-pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
-    use crate::netlink::message::Messages;
-
-    let edit = Edit::AddRule(NewRule {
-        table: TableId { family, name: "nat" },
-        chain: ChainId {
-            name: "OUTPUT",
-            hook: Some(Hook::Output),
-        },
-        rule,
-        sets,
-        before: None,
-    });
-    let FinishedBatch(bytes) = trial(&[edit]).map_err(|error| error.what.to_string())?;
-    let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
-    let attributes = message.attributes().map_err(|error| error.to_string())?;
-    meaning::read(attributes, family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
 }

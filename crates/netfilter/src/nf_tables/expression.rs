@@ -3,21 +3,28 @@
 
 use packets::rules::Field;
 
-use super::header::{META_FIELDS, place};
+use super::header::{META_FIELDS, PAYLOAD_FIELDS};
 use super::uapi::*;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, be64, string};
 
 /// The register that every expression of proxy-init's loads into and compares.
 pub(crate) const REGISTER: u32 = libc::NFT_REG_1 as u32;
 
-/// Makes [`Expression`] of lines that say an expression's name and, for each of its parts, the type and the attribute that
-/// has it. Expressions of one name are told apart by the attributes that they have.
+/// Makes a structure of each expression, and [`Expression`] of all of them, of lines that say an expression's name and, for
+/// each of its parts, the type and the attribute that has it. Expressions of one name are told apart by the attributes
+/// that they have.
 macro_rules! expressions {
-    ($($(#[$doc:meta])* $variant:ident $name:literal { $($part:ident: $type:ty = $attribute:ident),+ $(,)? })+) => {
+    ($($(#[$doc:meta])* $expression:ident $(<$lifetime:lifetime>)? $name:literal {
+        $($part:ident: $type:ty = $attribute:ident($number:literal)),+ $(,)?
+    })+) => {
+        $($(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) struct $expression $(<$lifetime>)? { $(pub(crate) $part: $type),+ })+
+
         /// One expression. What it holds of a message is borrowed from it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Expression<'a> {
-            $($(#[$doc])* $variant { $($part: $type),+ },)+
+            $($expression($expression $(<$lifetime>)?),)+
             /// Another one, by its name.
             Other(&'a [u8]),
         }
@@ -35,8 +42,8 @@ macro_rules! expressions {
                     });
                 };
                 match *self {
-                    $(Self::$variant { $($part),+ } => add($name, &|data| {
-                        $($part.write(data, $attribute);)+
+                    $(Self::$expression($expression { $($part),+ }) => add($name, &|data| {
+                        $($part.write(data, $number);)+
                     }),)+
                     // Made by reading alone.
                     Self::Other(name) => list.refuse(format!("[{}]", name.escape_ascii())),
@@ -48,9 +55,9 @@ macro_rules! expressions {
                 let name = string(element.get(NFTA_EXPR_NAME)?)?;
                 let data = Attributes(element.find(NFTA_EXPR_DATA)?.unwrap_or_default());
                 $(if name == $name.as_bytes()
-                    && let ($(Some($part),)+) = ($(<$type>::read(data, $attribute)?,)+)
+                    && let ($(Some($part),)+) = ($(<$type>::read(data, $number)?,)+)
                 {
-                    return Ok(Self::$variant { $($part),+ });
+                    return Ok(Self::$expression($expression { $($part),+ }));
                 })+
                 Ok(Self::Other(name))
             }
@@ -60,115 +67,115 @@ macro_rules! expressions {
 
 expressions! {
     /// `[ counter pkts PACKETS bytes BYTES ]`
-    Counter "counter" { bytes: u64 = NFTA_COUNTER_BYTES, packets: u64 = NFTA_COUNTER_PACKETS }
+    Counter "counter" { bytes: u64 = NFTA_COUNTER_BYTES(1), packets: u64 = NFTA_COUNTER_PACKETS(2) }
     /// `[ meta load KEY => reg REGISTER ]`; the key is one of `NFT_META_*`.
-    Meta "meta" { key: i32 = NFTA_META_KEY, register: u32 = NFTA_META_DREG }
+    Meta "meta" { key: i32 = NFTA_META_KEY(2), register: u32 = NFTA_META_DREG(1) }
     /// `[ meta set KEY with reg REGISTER ]`
-    SetMeta "meta" { key: i32 = NFTA_META_KEY, register: u32 = NFTA_META_SREG }
+    SetMeta "meta" { key: i32 = NFTA_META_KEY(2), register: u32 = NFTA_META_SREG(3) }
     /// `[ cmp OPERATION reg REGISTER VALUE ]`; the operation is one of `NFT_CMP_*`.
-    Compare "cmp" {
-        register: u32 = NFTA_CMP_SREG,
-        operation: i32 = NFTA_CMP_OP,
-        value: Data<'a> = NFTA_CMP_DATA,
+    Compare<'a> "cmp" {
+        register: u32 = NFTA_CMP_SREG(1),
+        operation: i32 = NFTA_CMP_OP(2),
+        value: Data<'a> = NFTA_CMP_DATA(3),
     }
     /// `[ payload load LENGTH b @ BASE header + OFFSET => reg REGISTER ]`
     Payload "payload" {
-        register: u32 = NFTA_PAYLOAD_DREG,
-        base: i32 = NFTA_PAYLOAD_BASE,
-        offset: u32 = NFTA_PAYLOAD_OFFSET,
-        length: u32 = NFTA_PAYLOAD_LEN,
+        register: u32 = NFTA_PAYLOAD_DREG(1),
+        base: i32 = NFTA_PAYLOAD_BASE(2),
+        offset: u32 = NFTA_PAYLOAD_OFFSET(3),
+        length: u32 = NFTA_PAYLOAD_LEN(4),
     }
     /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
     SetPayload "payload" {
-        base: i32 = NFTA_PAYLOAD_BASE,
-        offset: u32 = NFTA_PAYLOAD_OFFSET,
-        length: u32 = NFTA_PAYLOAD_LEN,
+        base: i32 = NFTA_PAYLOAD_BASE(2),
+        offset: u32 = NFTA_PAYLOAD_OFFSET(3),
+        length: u32 = NFTA_PAYLOAD_LEN(4),
     }
     /// `[ immediate reg REGISTER VALUE ]`
-    Value "immediate" { register: u32 = NFTA_IMMEDIATE_DREG, value: Data<'a> = NFTA_IMMEDIATE_DATA }
+    Value<'a> "immediate" { register: u32 = NFTA_IMMEDIATE_DREG(1), value: Data<'a> = NFTA_IMMEDIATE_DATA(2) }
     /// `[ immediate reg 0 VERDICT ]`
-    Decide "immediate" { register: u32 = NFTA_IMMEDIATE_DREG, verdict: Verdict<'a> = NFTA_IMMEDIATE_DATA }
+    Decide<'a> "immediate" { register: u32 = NFTA_IMMEDIATE_DREG(1), verdict: Verdict<'a> = NFTA_IMMEDIATE_DATA(2) }
     /// `[ match name NAME rev REVISION ]`: an xt match, through nft_compat.
-    Match "match" {
-        name: Text<'a> = NFTA_XT_NAME,
-        revision: u32 = NFTA_XT_REV,
-        info: Bytes<'a> = NFTA_XT_INFO,
+    Match<'a> "match" {
+        name: Text<'a> = NFTA_XT_NAME(1),
+        revision: u32 = NFTA_XT_REV(2),
+        info: Bytes<'a> = NFTA_XT_INFO(3),
     }
     /// `[ target name NAME rev REVISION ]`: an xt target, through nft_compat.
-    Target "target" {
-        name: Text<'a> = NFTA_XT_NAME,
-        revision: u32 = NFTA_XT_REV,
-        info: Bytes<'a> = NFTA_XT_INFO,
+    Target<'a> "target" {
+        name: Text<'a> = NFTA_XT_NAME(1),
+        revision: u32 = NFTA_XT_REV(2),
+        info: Bytes<'a> = NFTA_XT_INFO(3),
     }
     /// `[ bitwise reg TO = ( reg FROM & MASK ) ^ XOR ]`
-    Mask "bitwise" {
-        from: u32 = NFTA_BITWISE_SREG,
-        to: u32 = NFTA_BITWISE_DREG,
-        length: u32 = NFTA_BITWISE_LEN,
-        mask: Data<'a> = NFTA_BITWISE_MASK,
-        xor: Data<'a> = NFTA_BITWISE_XOR,
+    Mask<'a> "bitwise" {
+        from: u32 = NFTA_BITWISE_SREG(1),
+        to: u32 = NFTA_BITWISE_DREG(2),
+        length: u32 = NFTA_BITWISE_LEN(3),
+        mask: Data<'a> = NFTA_BITWISE_MASK(4),
+        xor: Data<'a> = NFTA_BITWISE_XOR(5),
     }
     /// `[ lookup reg REGISTER set SET ]`; of a map, with the register that its value goes to. One of the flags is
     /// `NFT_LOOKUP_F_INV`.
-    Lookup "lookup" {
-        set: Text<'a> = NFTA_LOOKUP_SET,
-        register: u32 = NFTA_LOOKUP_SREG,
-        to: Option<u32> = NFTA_LOOKUP_DREG,
-        flags: Option<u32> = NFTA_LOOKUP_FLAGS,
+    Lookup<'a> "lookup" {
+        set: Text<'a> = NFTA_LOOKUP_SET(1),
+        register: u32 = NFTA_LOOKUP_SREG(2),
+        to: Option<u32> = NFTA_LOOKUP_DREG(3),
+        flags: Option<u32> = NFTA_LOOKUP_FLAGS(5),
     }
     /// `[ redir proto_min reg FIRST proto_max reg LAST ]`
     Redirect "redir" {
-        first: Option<u32> = NFTA_REDIR_REG_PROTO_MIN,
-        last: Option<u32> = NFTA_REDIR_REG_PROTO_MAX,
-        flags: Option<u32> = NFTA_REDIR_FLAGS,
+        first: Option<u32> = NFTA_REDIR_REG_PROTO_MIN(1),
+        last: Option<u32> = NFTA_REDIR_REG_PROTO_MAX(2),
+        flags: Option<u32> = NFTA_REDIR_FLAGS(3),
     }
     /// `[ range OPERATION reg REGISTER FIRST LAST ]`; the operation is one of `NFT_RANGE_*`.
-    Range "range" {
-        register: u32 = NFTA_RANGE_SREG,
-        operation: i32 = NFTA_RANGE_OP,
-        first: Data<'a> = NFTA_RANGE_FROM_DATA,
-        last: Data<'a> = NFTA_RANGE_TO_DATA,
+    Range<'a> "range" {
+        register: u32 = NFTA_RANGE_SREG(1),
+        operation: i32 = NFTA_RANGE_OP(2),
+        first: Data<'a> = NFTA_RANGE_FROM_DATA(3),
+        last: Data<'a> = NFTA_RANGE_TO_DATA(4),
     }
     /// `[ byteorder reg TO = hton(reg FROM) ]`, and others; the operation is one of `NFT_BYTEORDER_*`, for so many numbers
     /// of a size as fit into a length.
     ByteOrder "byteorder" {
-        from: u32 = NFTA_BYTEORDER_SREG,
-        to: u32 = NFTA_BYTEORDER_DREG,
-        operation: i32 = NFTA_BYTEORDER_OP,
-        length: u32 = NFTA_BYTEORDER_LEN,
-        size: u32 = NFTA_BYTEORDER_SIZE,
+        from: u32 = NFTA_BYTEORDER_SREG(1),
+        to: u32 = NFTA_BYTEORDER_DREG(2),
+        operation: i32 = NFTA_BYTEORDER_OP(3),
+        length: u32 = NFTA_BYTEORDER_LEN(4),
+        size: u32 = NFTA_BYTEORDER_SIZE(5),
     }
     /// `[ ct load KEY => reg REGISTER , dir DIRECTION ]`; the key is one of `NFT_CT_*`. An address or a port has a
     /// direction: that of the packets that have it (`enum ip_conntrack_dir`).
     Conntrack "ct" {
-        register: u32 = NFTA_CT_DREG,
-        key: i32 = NFTA_CT_KEY,
-        direction: Option<u8> = NFTA_CT_DIRECTION,
+        register: u32 = NFTA_CT_DREG(1),
+        key: i32 = NFTA_CT_KEY(2),
+        direction: Option<u8> = NFTA_CT_DIRECTION(3),
     }
     /// `[ ct set KEY with reg REGISTER , dir DIRECTION ]`; a zone may be for one direction only.
     SetConntrack "ct" {
-        register: u32 = NFTA_CT_SREG,
-        key: i32 = NFTA_CT_KEY,
-        direction: Option<u8> = NFTA_CT_DIRECTION,
+        register: u32 = NFTA_CT_SREG(4),
+        key: i32 = NFTA_CT_KEY(2),
+        direction: Option<u8> = NFTA_CT_DIRECTION(3),
     }
     /// `[ nat dnat ip addr_min reg … proto_min reg … ]`, or `snat` (`NFT_NAT_*`): each with the first and the last. The
     /// family is one of `NFPROTO_*`, as libc has them; of other packets it does nothing.
     Nat "nat" {
-        kind: i32 = NFTA_NAT_TYPE,
-        family: i32 = NFTA_NAT_FAMILY,
-        first_address: Option<u32> = NFTA_NAT_REG_ADDR_MIN,
-        last_address: Option<u32> = NFTA_NAT_REG_ADDR_MAX,
-        first_port: Option<u32> = NFTA_NAT_REG_PROTO_MIN,
-        last_port: Option<u32> = NFTA_NAT_REG_PROTO_MAX,
+        kind: i32 = NFTA_NAT_TYPE(1),
+        family: i32 = NFTA_NAT_FAMILY(2),
+        first_address: Option<u32> = NFTA_NAT_REG_ADDR_MIN(3),
+        last_address: Option<u32> = NFTA_NAT_REG_ADDR_MAX(4),
+        first_port: Option<u32> = NFTA_NAT_REG_PROTO_MIN(5),
+        last_port: Option<u32> = NFTA_NAT_REG_PROTO_MAX(6),
     }
     /// `[ exthdr write … ]`: changes an option of TCP's, if that is the operation.
-    SetOption "exthdr" { register: u32 = NFTA_EXTHDR_SREG, operation: u32 = NFTA_EXTHDR_OP }
+    SetOption "exthdr" { register: u32 = NFTA_EXTHDR_SREG(7), operation: u32 = NFTA_EXTHDR_OP(6) }
     /// `[ objref type 1 name … ]`: type 1 is a counter that has a name.
-    SetObject "objref" { kind: u32 = NFTA_OBJREF_IMM_TYPE }
+    SetObject "objref" { kind: u32 = NFTA_OBJREF_IMM_TYPE(1) }
 }
 
 /// A part of an expression, which one attribute has. Reading it is none where the attribute isn't there and has to be.
-trait Part<'a>: Copy {
+pub(crate) trait Part<'a>: Copy {
     fn write(self, to: &mut Writer, attribute: u16);
     fn read(data: Attributes<'a>, attribute: u16) -> Result<Option<Self>, Malformed>;
 }
@@ -230,7 +237,6 @@ impl<'a, T: Part<'a>> Part<'a> for Option<T> {
     }
 }
 
-/// A C string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
 
@@ -273,7 +279,6 @@ impl<'a> Part<'a> for Data<'a> {
     }
 }
 
-/// What a rule decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict<'a> {
     /// `NF_ACCEPT`
@@ -329,19 +334,12 @@ impl<'a> Part<'a> for Verdict<'a> {
     }
 }
 
-impl<'a> Verdict<'a> {
-    /// Reads the verdict of an element of a map; none if what the map has for it is no verdict.
-    pub(crate) fn of_element(element: Attributes<'a>) -> Result<Option<Self>, Malformed> {
-        Self::read(element, NFTA_SET_ELEM_DATA)
-    }
-}
-
 impl<'a> Expression<'a> {
     /// Whether it has more parts than those that are described, which are all that reading asks for.
     fn is_only_read(&self) -> bool {
         matches!(
             self,
-            Self::Nat { .. } | Self::SetPayload { .. } | Self::SetOption { .. } | Self::SetObject { .. }
+            Self::Nat(_) | Self::SetPayload(_) | Self::SetOption(_) | Self::SetObject(_)
         )
     }
 
@@ -349,30 +347,29 @@ impl<'a> Expression<'a> {
     pub(crate) fn load(field: Field) -> Option<Self> {
         let register = REGISTER;
         if let Some((_, key)) = META_FIELDS.into_iter().find(|(known, _)| *known == field) {
-            return Some(Self::Meta { key, register });
+            return Some(Self::Meta(Meta { key, register }));
         }
-        let (base, offset, length) = place(field)?;
-        Some(Self::Payload {
+        let (_, (base, offset, length)) = PAYLOAD_FIELDS.into_iter().find(|(known, _)| *known == field)?;
+        Some(Self::Payload(Payload {
             register,
             base,
             offset,
             length,
-        })
+        }))
     }
 
-    /// `[ cmp eq reg 1 VALUE ]`, or with another operation.
+    /// Compares what was loaded: `operation` is one of `NFT_CMP_*`.
     pub(crate) fn compare(operation: i32, value: &'a [u8]) -> Self {
-        Self::Compare {
+        Self::Compare(Compare {
             operation,
             register: REGISTER,
             value: Data(value),
-        }
+        })
     }
 
-    /// `[ immediate reg 0 VERDICT ]`
     pub(crate) fn decide(verdict: Verdict<'a>) -> Self {
         let register = libc::NFT_REG_VERDICT as u32;
-        Self::Decide { register, verdict }
+        Self::Decide(Decide { register, verdict })
     }
 }
 
@@ -386,91 +383,91 @@ mod tests {
         let (name, revision, info) = (Text(b"multiport"), 1, Bytes(&[1, 2, 3, 4, 5, 6, 7, 8]));
         let (base, offset, length) = (1, 12, 4);
         for expression in [
-            Expression::Meta { key: 7, register: 1 },
-            Expression::Payload {
+            Expression::Meta(Meta { key: 7, register: 1 }),
+            Expression::Payload(Payload {
                 base,
                 offset,
                 length,
                 register: 1,
-            },
-            Expression::SetMeta { key: 3, register: 1 },
-            Expression::Conntrack {
+            }),
+            Expression::SetMeta(SetMeta { key: 3, register: 1 }),
+            Expression::Conntrack(Conntrack {
                 key: 0,
                 register: 1,
                 direction: None,
-            },
-            Expression::Conntrack {
+            }),
+            Expression::Conntrack(Conntrack {
                 key: libc::NFT_CT_SRC,
                 register: 1,
                 direction: Some(1),
-            },
-            Expression::SetConntrack {
+            }),
+            Expression::SetConntrack(SetConntrack {
                 key: libc::NFT_CT_ZONE,
                 register: 1,
                 direction: None,
-            },
-            Expression::SetConntrack {
+            }),
+            Expression::SetConntrack(SetConntrack {
                 key: libc::NFT_CT_ZONE,
                 register: 1,
                 direction: Some(1),
-            },
+            }),
             Expression::compare(libc::NFT_CMP_EQ, &[6]),
-            Expression::Range {
+            Expression::Range(Range {
                 register: 9,
                 operation: libc::NFT_RANGE_NEQ,
                 first: Data(&[0, 80]),
                 last: Data(&[0, 90]),
-            },
-            Expression::Mask {
+            }),
+            Expression::Mask(Mask {
                 from: 1,
                 to: 2,
                 length: 2,
                 mask: Data(&[255, 0]),
                 xor: Data(&[0, 0]),
-            },
-            Expression::ByteOrder {
+            }),
+            Expression::ByteOrder(ByteOrder {
                 from: 1,
                 to: 1,
                 operation: libc::NFT_BYTEORDER_HTON,
                 length: 4,
                 size: 4,
-            },
-            Expression::Lookup {
+            }),
+            Expression::Lookup(Lookup {
                 register: 1,
                 set: Text(b"ports"),
                 to: Some(0),
                 flags: Some(libc::NFT_LOOKUP_F_INV as u32),
-            },
-            Expression::Lookup {
+            }),
+            Expression::Lookup(Lookup {
                 register: 1,
                 set: Text(b"\xff"),
                 to: None,
                 flags: None,
-            },
-            Expression::Value {
+            }),
+            Expression::Value(Value {
                 register: 1,
                 value: Data(&[16, 47]),
-            },
+            }),
             Expression::decide(Verdict::Accept),
             Expression::decide(Verdict::Drop),
             Expression::decide(Verdict::Continue),
             Expression::decide(Verdict::Return),
             Expression::decide(Verdict::Jump(b"CHAIN")),
             Expression::decide(Verdict::Goto(b"CHAIN")),
-            Expression::Redirect {
+            Expression::Redirect(Redirect {
                 first: Some(1),
                 last: Some(2),
                 flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
-            },
-            Expression::Redirect {
+            }),
+            Expression::Redirect(Redirect {
                 first: None,
                 last: None,
                 flags: None,
-            },
-            Expression::Counter { packets: 0, bytes: 0 },
-            Expression::Counter { packets: 1, bytes: 60 },
-            Expression::Match { name, revision, info },
-            Expression::Target { name, revision, info },
+            }),
+            Expression::Counter(Counter { packets: 0, bytes: 0 }),
+            Expression::Counter(Counter { packets: 1, bytes: 60 }),
+            Expression::Match(Match { name, revision, info }),
+            Expression::Target(Target { name, revision, info }),
         ] {
             let mut writer = Writer::with_capacity(64);
             expression.write(&mut writer);
@@ -484,20 +481,20 @@ mod tests {
     fn what_is_only_read_is_not_written() {
         let (base, offset, length) = (1, 12, 4);
         for expression in [
-            Expression::SetPayload { base, offset, length },
-            Expression::SetOption {
+            Expression::SetPayload(SetPayload { base, offset, length }),
+            Expression::SetOption(SetOption {
                 register: 1,
                 operation: 1,
-            },
-            Expression::SetObject { kind: 1 },
-            Expression::Nat {
+            }),
+            Expression::SetObject(SetObject { kind: 1 }),
+            Expression::Nat(Nat {
                 kind: libc::NFT_NAT_DNAT,
                 family: libc::NFPROTO_IPV4,
                 first_address: Some(1),
                 last_address: None,
                 first_port: Some(2),
                 last_port: Some(3),
-            },
+            }),
         ] {
             let mut writer = Writer::with_capacity(64);
             expression.write(&mut writer);

@@ -52,10 +52,8 @@ fn has_nat_chain(socket: &Socket, family: Family) -> Result<bool, ReadError> {
     Ok(chains.any(|chain| chain.base.is_some_and(|base| base.kind == Kind::Nat)))
 }
 
-/// What is hooked at a family's OUTPUT.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Hooked {
-    /// The legacy tables that are listed.
     tables: Vec<&'static str>,
     /// nf_nat's own function is, which runs nat chains that aren't listed.
     nf_nat: bool,
@@ -65,7 +63,7 @@ impl Hooked {
     fn read(socket: &Socket, family: Family) -> Result<Self, ReadError> {
         let mut hooked = Self::default();
         let request = Header {
-            subsystem: NFNL_SUBSYS_HOOK,
+            subsystem: libc::NFNL_SUBSYS_HOOK,
             message: NFNL_MSG_HOOK_GET,
             flags: libc::NLM_F_DUMP,
             sequence: 0,
@@ -120,12 +118,8 @@ mod tests {
 
     /// What Linux 6.12 listed at OUTPUT with these bytes, in hexadecimal; 7.2 lists the same functions.
     fn recorded(bytes: &str) -> Hooked {
-        let bytes: Vec<u8> = (0..bytes.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&bytes[at..at + 2], 16).unwrap())
-            .collect();
         let mut hooked = Hooked::default();
-        for message in Messages(&bytes) {
+        for message in Messages(&crate::tests::recorded(bytes)) {
             hooked.add(message.unwrap().attributes().unwrap()).unwrap();
         }
         hooked
@@ -193,7 +187,7 @@ mod tests {
     fn listed(function: Option<&str>, priority: i32) -> Result<Hooked, Malformed> {
         let mut writer = Writer::with_capacity(128);
         let header = Header {
-            subsystem: NFNL_SUBSYS_HOOK,
+            subsystem: libc::NFNL_SUBSYS_HOOK,
             message: NFNL_MSG_HOOK_GET,
             flags: 0,
             sequence: 0,

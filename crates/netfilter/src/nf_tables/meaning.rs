@@ -4,20 +4,19 @@
 //! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
 //! names of its expressions.
 
-use packets::rules::flags::{CtState, ct_state, of_states, tracked};
+use packets::rules::flags::{ct_state, of_states, tracked};
 use packets::rules::nftables::{field_name, is_of, masked, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule,
     Set, TableFamily, Values, interface, without_verdict,
 };
 
-use super::expression::{Expression, Verdict};
+use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{self, IPV4_PROTOCOL, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
-use super::number::{bits_of, interval, network};
-use super::register::{Loaded, Registers};
+use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
 use super::user_data;
-use crate::netlink::message::{self, Attributes, Malformed, be64};
+use crate::netlink::message::{self, Attributes, Malformed, be64, u32_at};
 use crate::xt::{self, NF_NAT_RANGE_PROTO_SPECIFIED};
 
 /// Tells the name of the device that has a number, if it is known.
@@ -129,8 +128,8 @@ impl<'a> Reader<'a> {
             .rule
             .effects
             .iter()
-            .find(|effect| !matches!(effect, Effect::Other(_)));
-        let done = done.map(|effect| effect.text().to_owned());
+            .find(|effect| !matches!(effect, Effect::Other(_)))
+            .map(|effect| effect.text().to_owned());
         self.next(expression)?;
         if let Some(done) = done
             && self.rule.conditions.len() > conditions
@@ -144,204 +143,369 @@ impl<'a> Reader<'a> {
 
     fn next(&mut self, expression: Expression<'a>) -> Result<(), Malformed> {
         match expression {
-            Expression::Counter { packets, bytes } => {
+            Expression::Counter(expression::Counter { packets, bytes }) => {
                 self.rule.counters = self.rule.counters.or(Some(Counters { packets, bytes }));
             }
-            Expression::Meta { key, register } => {
-                let known = META_FIELDS.into_iter().find(|(_, known)| *known == key);
-                let loaded = match known {
-                    Some((field, _)) => self.whole(field),
-                    None if key == libc::NFT_META_PROTOCOL => Loaded::EtherType,
-                    None if key == libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
-                    None if key == libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
-                    None => Loaded::Other("[meta]".to_owned()),
-                };
-                self.load(register, loaded);
+            Expression::Meta(meta) => self.load(meta.register, self.meta(meta.key)),
+            Expression::Conntrack(conntrack) => self.load(conntrack.register, self.conntrack(conntrack.key)),
+            Expression::Payload(payload) => self.load(payload.register, self.payload(payload)),
+            Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
+            Expression::Mask(mask) => {
+                let loaded = self.masked(mask).unwrap_or_else(|| {
+                    let from = self.registers.describe(mask.from);
+                    Loaded::Other(format!("{from}[bitwise]"))
+                });
+                self.load(mask.to, loaded);
             }
-            Expression::Payload {
-                register,
-                base,
-                offset,
-                length,
-            } => {
-                let loaded = self.payload((base, offset, length));
-                self.load(register, loaded);
+            Expression::ByteOrder(order) if order.operation == libc::NFT_BYTEORDER_HTON => {
+                self.load(order.to, self.in_network_order(order.from));
             }
-            Expression::Conntrack { key, register, .. } => {
-                let loaded = match key {
-                    libc::NFT_CT_STATE => Loaded::State(u32::MAX),
-                    libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
-                    libc::NFT_CT_DIRECTION => Loaded::Direction,
-                    libc::NFT_CT_MARK => self.whole(Field::ConnectionMark),
-                    _ => Loaded::Other("[ct]".to_owned()),
-                };
-                self.load(register, loaded);
+            Expression::ByteOrder(_) => self.other(b"byteorder"),
+            Expression::Compare(compare) => {
+                let condition = self.comparison(compare);
+                self.condition(condition.unwrap_or_else(|| self.not_understood(compare.register, "[cmp]")));
             }
-            Expression::SetConntrack {
-                key,
-                register,
-                direction,
-            } => match (key, direction) {
-                (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, register),
-                (libc::NFT_CT_ZONE, Some(IP_CT_DIR_ORIGINAL)) => self.effect("[ct zone]"),
-                // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they
-                // may not be translated back.
-                (libc::NFT_CT_ZONE, _) => self.decide(Action::Unknown("[ct zone]".to_owned())),
-                _ => self.other(b"ct"),
-            },
-            Expression::Mask {
-                from, to, mask, xor, ..
-            } => {
-                let loaded = self.mask(from, mask.0, xor.0);
-                let text = || Loaded::Other(format!("{}[bitwise]", self.registers.describe(from)));
-                self.load(to, loaded.unwrap_or_else(text));
+            Expression::Range(range) => {
+                let condition = self.range(range);
+                self.condition(condition.unwrap_or_else(|| self.not_understood(range.register, "[range]")));
             }
-            Expression::ByteOrder {
-                from,
-                to,
-                operation: libc::NFT_BYTEORDER_HTON,
+            Expression::Lookup(lookup) => self.look_up(lookup),
+            Expression::Match(xt) => self.xt_match(xt)?,
+            Expression::Target(xt) => self.xt_target(xt)?,
+            Expression::SetMeta(meta) => self.set_meta(meta),
+            Expression::SetConntrack(conntrack) => self.set_conntrack(conntrack),
+            Expression::SetPayload(expression::SetPayload { base, offset, length }) => {
+                if header::is_harmless(self.family, (base, offset, length)) {
+                    self.effect("[payload]");
+                } else {
+                    self.changes = Some("[payload]".to_owned());
+                }
+            }
+            Expression::SetOption(option) if option.operation == NFT_EXTHDR_OP_TCPOPT => self.effect("[exthdr]"),
+            Expression::SetOption(_) => self.other(b"exthdr"),
+            Expression::SetObject(object) if object.kind == NFT_OBJECT_COUNTER => self.effect("[objref]"),
+            Expression::SetObject(_) => self.other(b"objref"),
+            Expression::Decide(Decide {
+                verdict: Verdict::Continue,
                 ..
-            } => {
-                let mut loaded = self
-                    .registers
-                    .get(from)
-                    .cloned()
-                    .unwrap_or(Loaded::Other("[byteorder]".to_owned()));
-                if let Loaded::Field { host_order, .. } = &mut loaded {
-                    *host_order = false;
-                }
-                self.load(to, loaded);
-            }
-            Expression::ByteOrder { .. } => self.other(b"byteorder"),
-            Expression::Value { register, value } => self.load(register, Loaded::Value(value.0.to_vec())),
-            Expression::Compare {
-                operation,
-                register,
-                value,
-            } => {
-                let condition = self.compare(operation, register, value.0);
-                self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[cmp]")));
-            }
-            Expression::Range {
-                register,
-                operation,
-                first,
-                last,
-            } => {
-                let negated = operation == libc::NFT_RANGE_NEQ;
-                let condition = self.range(register, negated, first.0, last.0);
-                self.condition(condition.unwrap_or_else(|| self.not_understood(register, "[range]")));
-            }
-            Expression::Lookup {
-                register,
-                set,
-                to,
-                flags,
-            } => {
-                let negated = flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
-                self.look_up(register, set.0, to, negated);
-            }
-            Expression::Match { name, revision, info } => match xt::read_match(name.0, revision, info.0)? {
-                xt::Read::Comment(comment) => self.rule.comment = Some(comment),
-                xt::Read::Conditions(conditions) => match &self.changes {
-                    Some(change) => self.unknown(change.clone()),
-                    None => self.rule.conditions.extend(conditions),
-                },
-            },
-            Expression::Target { name, revision, info } => {
-                let family = self.family.unwrap_or(Family::V4);
-                match xt::read_target(name.0, revision, info.0, family)? {
-                    xt::Target::Effect(effect) => self.rule.effects.push(effect),
-                    xt::Target::Action(action) => self.decide(action),
-                }
-            }
-            Expression::SetOption {
-                operation: NFT_EXTHDR_OP_TCPOPT,
-                ..
-            } => self.effect("[exthdr]"),
-            Expression::SetOption { .. } => self.other(b"exthdr"),
-            Expression::SetObject {
-                kind: NFT_OBJECT_COUNTER,
-            } => self.effect("[objref]"),
-            Expression::SetObject { .. } => self.other(b"objref"),
-            Expression::SetPayload { base, offset, length } => {
-                match header::is_harmless(self.family, (base, offset, length)) {
-                    true => self.effect("[payload]"),
-                    false => self.changes = Some("[payload]".to_owned()),
-                }
-            }
-            // It decides whom the packet is for.
-            Expression::SetMeta {
-                key: libc::NFT_META_PKTTYPE,
-                ..
-            } => self.changes = Some("[meta pkttype]".to_owned()),
-            Expression::SetMeta {
-                key: libc::NFT_META_MARK,
-                register,
-            } => self.set_mark(Field::Mark, register),
-            Expression::SetMeta { .. } => self.effect("[meta]"),
-            Expression::Decide { verdict, .. } => self.verdict(verdict),
-            // Flags beside that of the ports (random, persistent) don't change which port it may be.
-            Expression::Redirect {
-                first: Some(_), flags, ..
-            } if flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 => {
-                self.other(b"redir");
-            }
-            Expression::Redirect { first, last, .. } => {
-                let action = self.redirect(first, last);
-                self.decide(action);
-            }
-            Expression::Nat {
-                kind,
-                family,
-                first_address,
-                last_address,
-                first_port,
-                last_port,
-            } => {
-                // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
-                let of = Family::ALL.into_iter().find(|&of| nfproto(of) == family as u128);
-                if let (None, Some(of)) = (self.family, of) {
-                    self.condition(is_of(of));
-                }
-                let nat = self.nat(
-                    kind == libc::NFT_NAT_DNAT,
-                    (first_address, last_address),
-                    (first_port, last_port),
-                );
-                self.decide(Action::Nat(nat));
-            }
+            }) => {}
+            Expression::Decide(Decide { verdict, .. }) => self.decide(action(verdict)),
+            Expression::Redirect(redirect) => self.redirect(redirect),
+            Expression::Nat(nat) => self.nat(nat),
             Expression::Other(name) => self.other(name),
         }
         Ok(())
     }
 
+    fn meta(&self, key: i32) -> Loaded {
+        if let Some((field, _)) = META_FIELDS.into_iter().find(|(_, known)| *known == key) {
+            return self.whole(field);
+        }
+        match key {
+            libc::NFT_META_PROTOCOL => Loaded::EtherType,
+            libc::NFT_META_IIF => Loaded::Index(Field::InInterface),
+            libc::NFT_META_OIF => Loaded::Index(Field::OutInterface),
+            _ => Loaded::Other("[meta]".to_owned()),
+        }
+    }
+
+    fn conntrack(&self, key: i32) -> Loaded {
+        match key {
+            libc::NFT_CT_STATE => Loaded::State(u32::MAX),
+            libc::NFT_CT_STATUS => Loaded::Status(u32::MAX),
+            libc::NFT_CT_DIRECTION => Loaded::Direction,
+            libc::NFT_CT_MARK => self.whole(Field::ConnectionMark),
+            _ => Loaded::Other("[ct]".to_owned()),
+        }
+    }
+
     /// All of a field, as `meta` and `ct` load it.
     fn whole(&self, field: Field) -> Loaded {
         let is_set = |effect: &Effect| matches!(effect, Effect::Mark { field: set, .. } if *set == field);
-        match self.rule.effects.iter().any(is_set) {
+        if self.rule.effects.iter().any(is_set) {
             // Conditions are on what it was before.
-            true => Loaded::Other("[meta]".to_owned()),
-            false => Loaded::Field {
+            return Loaded::Other("[meta]".to_owned());
+        }
+        Loaded::Field(Part::whole(field))
+    }
+
+    fn payload(
+        &self,
+        Payload {
+            base, offset, length, ..
+        }: Payload,
+    ) -> Loaded {
+        let place = (base, offset, length);
+        match self.family {
+            Some(Family::V4) if place == IPV4_PROTOCOL => return self.whole(Field::Protocol),
+            Some(Family::V6) if place == IPV6_PROTOCOL => return self.whole(Field::Protocol),
+            _ if place == TCP_FLAGS => return Loaded::Bits(Bits::all(Field::TcpFlags)),
+            _ => {}
+        }
+        for (field, (known_base, known_offset, known_length)) in PAYLOAD_FIELDS {
+            // iptables-nft loads only the bytes that a prefix covers, if it ends on a whole byte. Such a load is
+            // unambiguous only if the packet's family is known.
+            let is_length = match (field, self.family) {
+                (Field::Source(family) | Field::Destination(family), Some(known)) => {
+                    known == family && (1..=known_length).contains(&length)
+                }
+                _ => length == known_length,
+            };
+            if (base, offset) == (known_base, known_offset) && is_length {
+                return Loaded::Field(Part {
+                    field,
+                    bytes: length as usize,
+                    host_order: false,
+                });
+            }
+        }
+        Loaded::Other("[payload]".to_owned())
+    }
+
+    /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
+    fn masked(&self, Mask { from, mask, xor, .. }: Mask<'_>) -> Option<Loaded> {
+        let (mask, xor) = (mask.0, xor.0);
+        let is_plain = xor.iter().all(|&byte| byte == 0);
+        let field = match self.registers.get(from)? {
+            Loaded::State(_) if is_plain => return Some(Loaded::State(u32_at(mask, 0).ok()?)),
+            Loaded::Status(_) if is_plain => return Some(Loaded::Status(u32_at(mask, 0).ok()?)),
+            &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
+            &Loaded::Field(Part {
                 field,
-                bytes: (field.bits() / 8) as usize,
-                host_order: field.is_in_host_order(),
+                bytes,
+                host_order,
+            }) => match field {
+                Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
+                    let mask = mask.to_vec();
+                    return Some(Loaded::Masked { field, mask });
+                }
+                Field::SourcePort | Field::DestinationPort => field,
+                _ if host_order && is_mark(field) => field,
+                _ => return None,
             },
+            _ => return None,
+        };
+        let (mask, xor) = (bits_of(field, mask)?, bits_of(field, xor)?);
+        Some(Loaded::Bits(Bits { field, mask, xor }))
+    }
+
+    fn in_network_order(&self, register: u32) -> Loaded {
+        match self.registers.get(register) {
+            Some(&Loaded::Field(part)) => Loaded::Field(Part {
+                host_order: false,
+                ..part
+            }),
+            Some(other) => other.clone(),
+            None => Loaded::Other("[byteorder]".to_owned()),
+        }
+    }
+
+    /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
+    fn condition(&mut self, condition: Condition) {
+        let Condition::In {
+            field,
+            values: Values::Interval((first, last)),
+            negated: false,
+        } = condition
+        else {
+            return self.rule.conditions.push(condition);
+        };
+        if let Some(Condition::In {
+            field: before,
+            values: Values::Interval((least, most)),
+            negated: false,
+        }) = self.rule.conditions.last_mut()
+            && (*before, *most) == (field, field.largest())
+            && first == 0
+            && *least <= last
+        {
+            *most = last;
+            return;
+        }
+        if field == Field::Family && self.family.is_none() {
+            let is_this = |family: &Family| (first, last) == (nfproto(*family), nfproto(*family));
+            self.family = Family::ALL.into_iter().find(is_this);
+        }
+        self.rule.conditions.push(condition);
+    }
+
+    /// The condition that a comparison is; none if it isn't understood.
+    fn comparison(&self, compare: Compare<'_>) -> Option<Condition> {
+        let loaded = self.registers.get(compare.register)?;
+        if let &Loaded::Field(part) = loaded {
+            let values = compared_values(part, compare)?;
+            let negated = compare.operation == libc::NFT_CMP_NEQ;
+            return Some(Condition::compare(part.field, values, negated));
+        }
+        let negated = match compare.operation {
+            libc::NFT_CMP_EQ => false,
+            libc::NFT_CMP_NEQ => true,
+            _ => return None,
+        };
+        let value = compare.value.0;
+        let number = value.try_into().map(u32::from_ne_bytes).ok();
+        Some(match *loaded {
+            Loaded::Masked { field, ref mask } => Condition::compare(field, network(field, value, mask)?, negated),
+            Loaded::EtherType => {
+                let number = match value {
+                    [0x08, 0x00] => nfproto(Family::V4),
+                    [0x86, 0xdd] => nfproto(Family::V6),
+                    _ => 0,
+                };
+                Condition::compare(Field::Family, number, negated)
+            }
+            Loaded::Index(field) => Condition::compare(field, interface(&(self.devices)(number?)?), negated),
+            Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
+            Loaded::State(mask) => {
+                let number = number?;
+                ct_state(|state| (state.bit() & mask == number) != negated)
+            }
+            Loaded::Status(mask) if mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
+                let number = number?;
+                let operator = if negated { "!=" } else { "==" };
+                let text = format!("ct status & {mask:#x} {operator} {number:#x}");
+                tracked(text, |tracked| {
+                    let source = if tracked.has_snat { IPS_SRC_NAT } else { 0 };
+                    let destination = if tracked.has_dnat { IPS_DST_NAT } else { 0 };
+                    tracked.has_entry() && ((source | destination) & mask == number) != negated
+                })
+            }
+            Loaded::Direction => {
+                let &[way] = value else { return None };
+                let not = if negated { "!= " } else { "" };
+                let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
+                tracked(format!("ct direction {not}{name}"), |tracked| {
+                    tracked.has_entry() && (u8::from(tracked.is_reply) == way) != negated
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    /// The condition that a comparison with an interval is; none if it isn't understood.
+    fn range(&self, range: Range<'_>) -> Option<Condition> {
+        let &Loaded::Field(part) = self.registers.get(range.register)? else {
+            return None;
+        };
+        // The kernel compares the bytes in network order.
+        if part.host_order {
+            return None;
+        }
+        let (first, _) = part.interval(range.first.0)?;
+        let (_, last) = part.interval(range.last.0)?;
+        let negated = range.operation == libc::NFT_RANGE_NEQ;
+        Some(Condition::compare(part.field, (first, last), negated))
+    }
+
+    fn look_up(&mut self, lookup: Lookup<'_>) {
+        let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
+        let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
+        let (condition, field) = set
+            .and_then(|set| self.membership(lookup.register, set, negated))
+            .unwrap_or_else(|| (self.not_understood(lookup.register, "[lookup]"), None));
+        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
+            return self.decide(match field {
+                Some(field) => Action::Map(field, Name::from(lookup.set.0)),
+                None => Action::Unknown("[vmap]".to_owned()),
+            });
+        }
+        self.rule.conditions.push(condition);
+        if let Some(to) = lookup.to {
+            let mapped = field.map(|field| Loaded::Mapped {
+                field,
+                map: Name::from(lookup.set.0),
+            });
+            self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
+        }
+    }
+
+    /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
+    /// be asked for its numbers. None if it isn't understood.
+    fn membership(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
+        match *self.registers.get(register)? {
+            Loaded::State(u32::MAX) => {
+                let states = set.numbers_of(Field::State)?;
+                let condition = ct_state(|state| {
+                    let of_state = of_states(&Intervals::one(state.bit().into()));
+                    states.meets(of_state.as_slice()) != negated
+                });
+                Some((condition, Some(Field::State)))
+            }
+            Loaded::Index(field) => {
+                // Numbers of devices are in the machine's order, as marks are.
+                let numbers = set.numbers_of(Field::Mark)?;
+                let mut names = Vec::new();
+                for index in numbers.as_slice().iter().flat_map(|&(first, last)| first..=last) {
+                    let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
+                    names.push((name, name));
+                }
+                Some((Condition::compare(field, Values::Listed(names), negated), None))
+            }
+            // A set whose elements have several fields is looked up by several registers; this one is only a part of
+            // the key.
+            Loaded::Field(Part {
+                field,
+                bytes,
+                host_order,
+            }) if bytes == field.bytes() && set.bits == field.bits() => {
+                set.elements.as_ref()?;
+                let values = if host_order {
+                    // The set's elements are in the machine's byte order.
+                    Values::Listed(set.numbers_of(field)?.as_slice().to_vec())
+                } else {
+                    Values::Set(set.name.clone())
+                };
+                // An interval's elements are in network order, which the map doesn't tell.
+                let field_of_map = (host_order == field.is_in_host_order()).then_some(field);
+                Some((Condition::compare(field, values, negated), field_of_map))
+            }
+            _ => None,
+        }
+    }
+
+    fn xt_match(&mut self, xt: expression::Match<'_>) -> Result<(), Malformed> {
+        match (xt::read_match(xt.name.0, xt.revision, xt.info.0)?, &self.changes) {
+            (xt::Read::Comment(comment), _) => self.rule.comment = Some(comment),
+            (xt::Read::Conditions(_), Some(change)) => self.unknown(change.clone()),
+            (xt::Read::Conditions(conditions), None) => self.rule.conditions.extend(conditions),
+        }
+        Ok(())
+    }
+
+    fn xt_target(&mut self, xt: expression::Target<'_>) -> Result<(), Malformed> {
+        let family = self.family.unwrap_or(Family::V4);
+        match xt::read_target(xt.name.0, xt.revision, xt.info.0, family)? {
+            xt::Target::Effect(effect) => self.rule.effects.push(effect),
+            xt::Target::Action(action) => self.decide(action),
+        }
+        Ok(())
+    }
+
+    fn set_meta(&mut self, meta: expression::SetMeta) {
+        match meta.key {
+            // It decides whom the packet is for.
+            libc::NFT_META_PKTTYPE => self.changes = Some("[meta pkttype]".to_owned()),
+            libc::NFT_META_MARK => self.set_mark(Field::Mark, meta.register),
+            _ => self.effect("[meta]"),
+        }
+    }
+
+    fn set_conntrack(&mut self, conntrack: expression::SetConntrack) {
+        match (conntrack.key, conntrack.direction) {
+            (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, conntrack.register),
+            (libc::NFT_CT_ZONE, Some(IP_CT_DIR_ORIGINAL)) => self.effect("[ct zone]"),
+            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may
+            // not be translated back.
+            (libc::NFT_CT_ZONE, _) => self.decide(Action::Unknown("[ct zone]".to_owned())),
+            _ => self.other(b"ct"),
         }
     }
 
     fn set_mark(&mut self, field: Field, register: u32) {
         let to = match self.registers.get(register) {
-            Some(Loaded::Value(value)) => value.first_chunk().map(|number| {
-                let number = u32::from_ne_bytes(*number);
-                Bits::constant(field, number.into())
-            }),
-            Some(&Loaded::Field {
-                field: from @ (Field::Mark | Field::ConnectionMark),
-                host_order: true,
-                ..
-            }) => Some(Bits::all(from)),
-            Some(&Loaded::Bits(bits)) if matches!(bits.field, Field::Mark | Field::ConnectionMark) => Some(bits),
+            Some(Loaded::Value(value)) => u32_at(value, 0).ok().map(|mark| Bits::constant(field, mark.into())),
+            Some(&Loaded::Field(part)) if part.host_order && is_mark(part.field) => Some(Bits::all(part.field)),
+            Some(&Loaded::Bits(bits)) if is_mark(bits.field) => Some(bits),
             _ => None,
         };
         let what = match to {
@@ -354,305 +518,55 @@ impl<'a> Reader<'a> {
         self.rule.effects.push(Effect::Mark { field, to, text });
     }
 
-    /// What `dnat to` or `snat to` say.
-    fn nat(&self, is_destination: bool, address: (Option<u32>, Option<u32>), port: (Option<u32>, Option<u32>)) -> Nat {
-        let verb = if is_destination { "dnat" } else { "snat" };
-        let value = |register: Option<u32>| match self.registers.get(register?) {
-            Some(Loaded::Value(value)) => Some(value.clone()),
-            _ => None,
+    fn redirect(&mut self, Redirect { first, last, flags }: Redirect) {
+        // Flags beside that of the ports (random, persistent) don't change which port it may be.
+        if first.is_some() && flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 {
+            return self.other(b"redir");
+        }
+        let Some(first) = first else {
+            return self.decide(Action::Redirect(None));
         };
-        let single = address
-            .1
-            .is_none_or(|last| Some(last) == address.0 || value(Some(last)) == value(address.0));
-        let known = value(address.0)
-            .filter(|_| single)
-            .and_then(|value| message::address(&value).ok());
-        let ports = match port {
-            (None, _) => None,
-            (Some(first), last) => self.port(first).zip(self.port(last.unwrap_or(first))),
-        };
-        // Where it is, or may be, something that a map says.
-        if (known.is_none() && address.0.is_some()) || (ports.is_none() && port.0.is_some()) {
-            return Nat::somewhere(format!("{verb} to a mapped port"));
-        }
-        Nat::to(&format!("{verb} to"), known, ports)
-    }
-
-    fn payload(&self, (base, offset, length): (i32, u32, u32)) -> Loaded {
-        let is_protocol = match self.family {
-            Some(Family::V4) => (base, offset, length) == IPV4_PROTOCOL,
-            Some(Family::V6) => (base, offset, length) == IPV6_PROTOCOL,
-            None => false,
-        };
-        if is_protocol {
-            return self.whole(Field::Protocol);
-        }
-        if (base, offset, length) == TCP_FLAGS {
-            return Loaded::Bits(Bits::all(Field::TcpFlags));
-        }
-        let field = PAYLOAD_FIELDS.into_iter().find(|&field| {
-            let Some((known_base, known_offset, known_length)) = header::place(field) else {
-                return false;
-            };
-            // iptables-nft loads only the bytes that a prefix covers, if it ends on a whole byte. Such a load is
-            // unambiguous only if the packet's family is known.
-            let family_fits = match field {
-                Field::Source(family) | Field::Destination(family) => match self.family {
-                    Some(known) => known == family && length <= known_length,
-                    None => length == known_length,
-                },
-                _ => length == known_length,
-            };
-            (base, offset) == (known_base, known_offset) && length > 0 && family_fits
-        });
-        match field {
-            Some(field) => Loaded::Field {
-                field,
-                bytes: length as usize,
-                host_order: false,
-            },
-            None => Loaded::Other("[payload]".to_owned()),
-        }
-    }
-
-    /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
-    fn mask(&self, from: u32, mask: &[u8], xor: &[u8]) -> Option<Loaded> {
-        let is_plain = xor.iter().all(|&byte| byte == 0);
-        let flags = || Some(u32::from_ne_bytes(*mask.first_chunk().filter(|_| is_plain)?));
-        let field = match self.registers.get(from)? {
-            Loaded::State(_) => return flags().map(Loaded::State),
-            Loaded::Status(_) => return flags().map(Loaded::Status),
-            &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
-            &Loaded::Field {
-                field,
-                bytes,
-                host_order,
-            } => match field {
-                Field::Source(_) | Field::Destination(_) if is_plain && mask.len() == bytes => {
-                    let mask = mask.to_vec();
-                    return Some(Loaded::Masked { field, mask });
-                }
-                Field::SourcePort | Field::DestinationPort => field,
-                Field::Mark | Field::ConnectionMark if host_order => field,
-                _ => return None,
-            },
-            _ => return None,
-        };
-        let (mask, xor) = (bits_of(field, mask)?, bits_of(field, xor)?);
-        Some(Loaded::Bits(Bits { field, mask, xor }))
-    }
-
-    /// Adds a condition. nft writes `80-90` as two conditions, at least 80 and at most 90; these are joined into one.
-    fn condition(&mut self, condition: Condition) {
-        let conditions = &mut self.rule.conditions;
-        if let Condition::In {
-            field,
-            values: Values::Interval((0, last)),
-            negated: false,
-        } = &condition
-            && let Some(Condition::In {
-                field: before,
-                values: Values::Interval((first, end)),
-                negated: false,
-            }) = conditions.last_mut()
-            && before == field
-            && *end == field.largest()
-            && *first <= *last
-        {
-            *end = *last;
-            return;
-        }
-        if let Condition::In {
-            field: Field::Family,
-            values,
-            negated: false,
-        } = &condition
-        {
-            let is = |family| values.number() == Some(nfproto(family));
-            self.family = self
-                .family
-                .or([Family::V4, Family::V6].into_iter().find(|&family| is(family)));
-        }
-        conditions.push(condition);
-    }
-
-    /// The condition that a comparison is; none if it isn't understood.
-    fn compare(&self, operation: i32, register: u32, value: &[u8]) -> Option<Condition> {
-        let negated = operation == libc::NFT_CMP_NEQ;
-        let is_equality = negated || operation == libc::NFT_CMP_EQ;
-        let loaded = self.registers.get(register)?;
-        if let &Loaded::Field {
-            field,
-            bytes,
-            host_order,
-        } = loaded
-        {
-            let (first, last) = interval(field, bytes, host_order, value)?;
-            let up_to = |last: Option<u128>| last.map_or(Values::Listed(Vec::new()), |last| (0, last).into());
-            let from = |first: Option<u128>| match first.filter(|&first| first <= field.largest()) {
-                Some(first) => (first, field.largest()).into(),
-                None => Values::Listed(Vec::new()),
-            };
-            let values: Values = match operation {
-                _ if is_equality => (first, last).into(),
-                // The kernel compares the bytes in network order.
-                _ if host_order => return None,
-                libc::NFT_CMP_LT => up_to(first.checked_sub(1)),
-                libc::NFT_CMP_LTE => up_to(Some(last)),
-                libc::NFT_CMP_GT => from(last.checked_add(1)),
-                libc::NFT_CMP_GTE => from(Some(first)),
-                _ => return None,
-            };
-            return Some(Condition::compare(field, values, negated));
-        }
-        if !is_equality {
-            return None;
-        }
-        let number = || value.try_into().map(u32::from_ne_bytes).ok();
-        Some(match loaded {
-            Loaded::Masked { field, mask } => Condition::compare(*field, network(*field, value, mask)?, negated),
-            Loaded::EtherType => {
-                let number = match value {
-                    [0x08, 0x00] => nfproto(Family::V4),
-                    [0x86, 0xdd] => nfproto(Family::V6),
-                    _ => 0,
-                };
-                Condition::compare(Field::Family, number, negated)
-            }
-            Loaded::Index(field) => Condition::compare(*field, interface(&(self.devices)(number()?)?), negated),
-            Loaded::State(mask) => {
-                let number = number()?;
-                ct_state(|state| (state.bit() & mask == number) != negated)
-            }
-            &Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
-            Loaded::Status(mask) if mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
-                let number = number()?;
-                let operator = if negated { "!=" } else { "==" };
-                let text = format!("ct status & {mask:#x} {operator} {number:#x}");
-                tracked(text, |tracked| {
-                    let bit = |is_set, bit| if is_set { bit } else { 0 };
-                    let status = bit(tracked.has_snat, IPS_SRC_NAT) | bit(tracked.has_dnat, IPS_DST_NAT);
-                    tracked.has_entry() && (status & mask == number) != negated
-                })
-            }
-            Loaded::Direction => {
-                let not = if negated { "!= " } else { "" };
-                let &[way] = value else { return None };
-                let name = if way == IP_CT_DIR_ORIGINAL { "original" } else { "reply" };
-                tracked(format!("ct direction {not}{name}"), |tracked| {
-                    tracked.has_entry() && (u8::from(tracked.is_reply) == way) != negated
-                })
-            }
-            _ => return None,
-        })
-    }
-
-    /// The condition that a comparison with an interval is; none if it isn't understood.
-    fn range(&self, register: u32, negated: bool, first: &[u8], last: &[u8]) -> Option<Condition> {
-        let &Loaded::Field {
-            field,
-            bytes,
-            host_order: false,
-        } = self.registers.get(register)?
-        else {
-            return None;
-        };
-        let (first, _) = interval(field, bytes, false, first)?;
-        let (_, last) = interval(field, bytes, false, last)?;
-        Some(Condition::compare(field, (first, last), negated))
-    }
-
-    fn look_up(&mut self, register: u32, name: &[u8], to: Option<u32>, negated: bool) {
-        let set = self.sets.iter().find(|set| set.name.as_bytes() == name);
-        let (condition, field) = set
-            .and_then(|set| self.is_in(register, set, negated))
-            .unwrap_or_else(|| (self.not_understood(register, "[lookup]"), None));
-        if to == Some(libc::NFT_REG_VERDICT as u32) {
-            return self.decide(match field {
-                Some(field) => Action::Map(field, Name::from(name)),
-                None => Action::Unknown("[vmap]".to_owned()),
-            });
-        }
-        self.rule.conditions.push(condition);
-        if let Some(to) = to {
-            let mapped = field.map(|field| Loaded::Mapped {
-                field,
-                map: Name::from(name),
-            });
-            self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
-        }
-    }
-
-    /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
-    /// be asked for its numbers. None if it isn't understood.
-    fn is_in(&self, register: u32, set: &Set, negated: bool) -> Option<(Condition, Option<Field>)> {
-        match *self.registers.get(register)? {
-            Loaded::State(u32::MAX) => {
-                let states = set.numbers_of(Field::State)?;
-                let is_in = |state: CtState| {
-                    let of_state = of_states(&Intervals::one(state.bit().into()));
-                    states.meets(of_state.as_slice()) != negated
-                };
-                Some((ct_state(is_in), Some(Field::State)))
-            }
-            Loaded::Index(field) => {
-                // Numbers of devices are in the machine's order, as marks are.
-                let numbers = set.numbers_of(Field::Mark)?;
-                let numbers = numbers.as_slice().iter().flat_map(|&(first, last)| first..=last);
-                let name = |index: u128| {
-                    let name = interface(&(self.devices)(u32::try_from(index).ok()?)?);
-                    Some((name, name))
-                };
-                let names = Values::Listed(numbers.map(name).collect::<Option<_>>()?);
-                Some((Condition::compare(field, names, negated), None))
-            }
-            // A set whose elements have several fields is looked up by several registers; this one is only a part of
-            // the key.
-            Loaded::Field {
-                field,
-                bytes,
-                host_order,
-            } if bytes * 8 == field.bits() as usize && set.bits == field.bits() => {
-                set.elements.as_ref()?;
-                let values = match host_order {
-                    false => Values::Set(set.name.clone()),
-                    // The set's elements are in the machine's byte order.
-                    true => Values::Listed(set.numbers_of(field)?.as_slice().to_vec()),
-                };
-                // An interval's elements are in network order, which the map doesn't tell.
-                let field_of_map = (host_order == field.is_in_host_order()).then_some(field);
-                Some((Condition::compare(field, values, negated), field_of_map))
-            }
-            _ => None,
-        }
-    }
-
-    fn verdict(&mut self, verdict: Verdict<'_>) {
-        if verdict != Verdict::Continue {
-            self.decide(action(verdict));
-        }
-    }
-
-    /// The port that a register holds, if it is a constant of the rule.
-    fn port(&self, register: u32) -> Option<u16> {
-        match self.registers.get(register) {
-            Some(Loaded::Value(value)) => value.first_chunk().copied().map(u16::from_be_bytes),
-            _ => None,
-        }
-    }
-
-    fn redirect(&self, first: Option<u32>, last: Option<u32>) -> Action {
-        let Some((first, last)) = first.zip(last.or(first)) else {
-            return Action::Redirect(None);
-        };
-        if let Some(Loaded::Mapped { field, map }) = self.registers.get(first).filter(|_| first == last) {
-            return Action::RedirectByMap(*field, map.clone());
-        }
-        match self.port(first).zip(self.port(last)) {
-            Some(ports) => Action::Redirect(Some(ports)),
+        let is_single = last.is_none_or(|last| last == first);
+        self.decide(match self.registers.get(first) {
+            Some(Loaded::Mapped { field, map }) if is_single => Action::RedirectByMap(*field, map.clone()),
             // What several fields or a changing map say isn't followed.
-            None => Action::Redirect(Some((0, u16::MAX))),
+            _ => Action::Redirect(self.ports(Some(first), last).or(Some((0, u16::MAX)))),
+        });
+    }
+
+    /// `dnat to` or `snat to`.
+    fn nat(&mut self, nat: expression::Nat) {
+        // Of the other family, the next rule is asked (`nft_nat_inet_eval` in net/netfilter/nft_nat.c).
+        let family = Family::ALL.into_iter().find(|&of| nfproto(of) == nat.family as u128);
+        if let (None, Some(family)) = (self.family, family) {
+            self.condition(is_of(family));
         }
+        let verb = if nat.kind == libc::NFT_NAT_DNAT { "dnat" } else { "snat" };
+        let first = nat.first_address.and_then(|register| self.registers.constant(register));
+        let last = nat
+            .last_address
+            .map_or(first, |register| self.registers.constant(register));
+        let address = first
+            .filter(|_| first == last)
+            .and_then(|bytes| message::address(bytes).ok());
+        let ports = self.ports(nat.first_port, nat.last_port);
+        // Where it is, or may be, something that a map says.
+        let is_mapped =
+            (address.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
+        self.decide(Action::Nat(if is_mapped {
+            Nat::somewhere(format!("{verb} to a mapped port"))
+        } else {
+            Nat::to(&format!("{verb} to"), address, ports)
+        }));
+    }
+
+    /// The ports that these registers hold, if they are constants of the rule; the last may be the first.
+    fn ports(&self, first: Option<u32>, last: Option<u32>) -> Option<(u16, u16)> {
+        let port = |register| {
+            let bytes = self.registers.constant(register)?;
+            bytes.first_chunk().copied().map(u16::from_be_bytes)
+        };
+        port(first?).zip(port(last.or(first)?))
     }
 
     fn other(&mut self, name: &[u8]) {
@@ -674,7 +588,27 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a verdict does.
+fn is_mark(field: Field) -> bool {
+    matches!(field, Field::Mark | Field::ConnectionMark)
+}
+
+/// The numbers of a field for which a comparison holds, negation aside; none if it isn't understood.
+fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
+    let (field, (first, last)) = (part.field, part.interval(compare.value.0)?);
+    let numbers = match compare.operation {
+        libc::NFT_CMP_EQ | libc::NFT_CMP_NEQ => Some((first, last)),
+        // The kernel compares the bytes in network order.
+        _ if part.host_order => return None,
+        libc::NFT_CMP_LT => first.checked_sub(1).map(|last| (0, last)),
+        libc::NFT_CMP_LTE => Some((0, last)),
+        libc::NFT_CMP_GT => last.checked_add(1).map(|first| (first, field.largest())),
+        libc::NFT_CMP_GTE => Some((first, field.largest())),
+        _ => return None,
+    };
+    let numbers = numbers.filter(|(first, _)| *first <= field.largest());
+    Some(numbers.map_or(Values::Listed(Vec::new()), Values::Interval))
+}
+
 pub(crate) fn action(verdict: Verdict<'_>) -> Action {
     match verdict {
         Verdict::Accept => Action::Accept,
@@ -690,12 +624,13 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
 #[cfg(test)]
 mod tests {
     use packets::rules::examples;
+    use packets::rules::flags::CtState;
     use packets::rules::nftables::NftRule;
     use packets::rules::xtables::IptablesRule;
 
     use super::*;
-    use crate::netlink::message::recorded;
     use crate::nf_tables::expression::Data;
+    use crate::tests::recorded;
 
     /// The sets of the tables that the recorded rules are from.
     fn sets() -> Vec<Set> {
@@ -753,15 +688,18 @@ mod tests {
         let mut reader = Reader::new(TableFamily::Inet, &[], &only_loopback);
         for register in [u32::MAX, u32::MAX - 1, 0, 1, 8] {
             let (value, key) = (Data(&[1; 64]), libc::NFT_META_IIFNAME);
-            reader.expression(Expression::Value { register, value }).unwrap();
-            reader.expression(Expression::Meta { key, register }).unwrap();
-            reader
-                .expression(Expression::Compare {
-                    operation: libc::NFT_CMP_EQ,
+            let operation = libc::NFT_CMP_EQ;
+            for expression in [
+                Expression::Value(expression::Value { register, value }),
+                Expression::Meta(expression::Meta { key, register }),
+                Expression::Compare(Compare {
+                    operation,
                     register,
                     value,
-                })
-                .unwrap();
+                }),
+            ] {
+                reader.expression(expression).unwrap();
+            }
         }
         assert_eq!(reader.finish().conditions.len(), 5);
     }
@@ -769,8 +707,7 @@ mod tests {
     /// The kernel compares all 16 bytes, and no device's name has more after its NUL.
     #[test]
     fn a_name_ends_at_its_nul() {
-        let field = Field::InInterface;
-        let whole = |name: &[u8; 16]| interval(field, 16, false, name);
+        let whole = |name: &[u8; 16]| Part::whole(Field::InInterface).interval(name);
         assert_eq!(
             whole(b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
             Some((interface(b"lo"), interface(b"lo")))

@@ -1,20 +1,14 @@
 //! What nft mode and native mode both know of nf_tables: how expressions, rules, tables and sets are written and read,
 //! and how to read all of them as one consistent snapshot.
 
-pub mod body;
 pub mod edit;
 pub mod expression;
 pub mod header;
 pub mod hooks;
-#[cfg(test)]
-mod inverse;
 pub mod meaning;
 mod nftables;
-mod number;
 pub mod read;
 mod register;
-#[cfg(any(test, feature = "testing"))]
-pub mod replay;
 pub mod rule;
 pub mod set;
 pub mod table;
@@ -24,16 +18,16 @@ mod xtables;
 
 use packets::rules::{Hook, TableFamily};
 
+/// What a kernel lacks: the thing, its module, and the kernel option.
+pub type Missing = (String, &'static str, &'static str);
+
 /// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableId {
-    /// Its family.
     pub family: TableFamily,
-    /// Its name.
     pub name: &'static str,
 }
 
-/// As nft names it: `ip nat`.
 impl std::fmt::Display for TableId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.family, self.name)
@@ -43,9 +37,7 @@ impl std::fmt::Display for TableId {
 /// Names a chain in which proxy-init keeps rules, and says where it is hooked, if it is a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainId {
-    /// Its name.
     pub name: &'static str,
-    /// The hook of a base chain.
     pub hook: Option<Hook>,
 }
 

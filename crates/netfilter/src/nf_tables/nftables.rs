@@ -1,34 +1,13 @@
-//! Rules as nft writes them, without xtables' extensions. [`meaning::read`](super::meaning::read) is the
-//! opposite.
+//! A rule's conditions and redirections as nft writes them, without xtables' extensions. [`meaning`](super::meaning) reads
+//! them back.
 
 use packets::rules::{Action, Condition, Field, Rule, Set, Values, device};
 
-use super::body::{Missing, write_rule};
+use super::Missing;
+use super::expression::{ByteOrder, Data, Expression, Lookup, REGISTER, Range, Redirect, Text, Value};
+use super::header::last_bytes;
 use crate::netlink::message::Writer;
-use crate::nf_tables::expression::{Data, Expression, REGISTER, Text};
-use crate::nf_tables::header::last_bytes;
 use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
-
-/// Adds the expressions of a rule of a table with these sets; what they have no way to say, they refuse.
-pub(super) fn write(list: &mut Writer, sets: &[Set], rule: &Rule) {
-    let condition = |list: &mut Writer, condition: &_| write_condition(list, sets, condition);
-    write_rule(list, rule, condition, |list, ports| {
-        let (port, _) = ports.filter(|(port, last)| port == last)?;
-        let (register, value) = (REGISTER, port.to_be_bytes());
-        Expression::Value {
-            register,
-            value: Data(&value),
-        }
-        .write(list);
-        Expression::Redirect {
-            first: Some(register),
-            last: None,
-            flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
-        }
-        .write(list);
-        Some(())
-    });
-}
 
 /// What a kernel lacks that knows something in this rule not.
 pub(super) fn missing(rule: &Rule) -> Missing {
@@ -38,56 +17,68 @@ pub(super) fn missing(rule: &Rule) -> Missing {
     }
 }
 
-/// Writes a condition; none if this has no way to write it.
-fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Option<()> {
+/// Writes a redirection to these ports; none if this writes no such one.
+pub(super) fn write_redirect(list: &mut Writer, ports: Option<(u16, u16)>) -> Option<()> {
+    let (port, _) = ports.filter(|(port, last)| port == last)?;
+    Expression::Value(Value {
+        register: REGISTER,
+        value: Data(&port.to_be_bytes()),
+    })
+    .write(list);
+    Expression::Redirect(Redirect {
+        first: Some(REGISTER),
+        last: None,
+        flags: Some(NF_NAT_RANGE_PROTO_SPECIFIED),
+    })
+    .write(list);
+    Some(())
+}
+
+/// Writes a condition of a rule of a table with these sets; none if this has no way to write it.
+pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Option<()> {
     let Condition::In { field, values, negated } = condition else {
         return None;
     };
-    let register = REGISTER;
     let host_order = cfg!(target_endian = "little") && field.is_in_host_order();
-    let length = (field.bits() / 8) as usize;
+    let length = field.bytes();
     Expression::load(*field)?.write(list);
     match values {
         Values::Set(name) => {
             // The elements are in network order.
             sets.iter()
                 .find(|set| set.name == *name && set.bits == field.bits() && !host_order)?;
-            Expression::Lookup {
-                register,
+            Expression::Lookup(Lookup {
+                register: REGISTER,
                 set: Text(name.as_bytes()),
                 to: None,
                 flags: negated.then_some(libc::NFT_LOOKUP_F_INV as u32),
-            }
+            })
             .write(list);
         }
         &Values::Interval((number, last)) if number == last => {
             if matches!(field, Field::InInterface | Field::OutInterface) {
                 device(number)?;
             }
-            let bytes = number.to_be_bytes();
-            let mut bytes = last_bytes(&bytes, length)?.to_vec();
+            let mut bytes = last_bytes(&number.to_be_bytes(), length)?.to_vec();
             if host_order {
                 bytes.reverse();
             }
-            let operation = match negated {
-                true => libc::NFT_CMP_NEQ,
-                false => libc::NFT_CMP_EQ,
-            };
+            let operation = if *negated { libc::NFT_CMP_NEQ } else { libc::NFT_CMP_EQ };
             Expression::compare(operation, &bytes).write(list);
         }
         &Values::Interval((first, last)) if first < last && matches!(field, Field::Uid | Field::Gid) => {
             if host_order {
-                Expression::ByteOrder {
-                    from: register,
-                    to: register,
+                Expression::ByteOrder(ByteOrder {
+                    from: REGISTER,
+                    to: REGISTER,
                     operation: libc::NFT_BYTEORDER_HTON,
                     length: length as u32,
                     size: length as u32,
-                }
+                })
                 .write(list);
             }
-            Expression::Range {
-                register,
+            Expression::Range(Range {
+                register: REGISTER,
                 operation: if *negated {
                     libc::NFT_RANGE_NEQ
                 } else {
@@ -95,7 +86,7 @@ fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condition) -> Op
                 },
                 first: Data(last_bytes(&first.to_be_bytes(), length)?),
                 last: Data(last_bytes(&last.to_be_bytes(), length)?),
-            }
+            })
             .write(list);
         }
         Values::Interval(_) | Values::Listed(_) => return None,

@@ -17,10 +17,8 @@ use crate::netlink::{Ask, Generation, ReadError, Socket, route};
 /// millisecond, or about ten milliseconds with 10,000 rules.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What nf_tables holds, and at which generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The ruleset's number.
     pub generation: Generation,
     /// In the order in which they were made.
     pub tables: Vec<Table>,
@@ -35,7 +33,7 @@ pub fn snapshot(socket: &Socket) -> Result<Snapshot, ReadError> {
     snapshot_by(socket)
 }
 
-pub(super) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
+pub(crate) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
@@ -70,7 +68,6 @@ pub fn back_off(attempt: u32) {
     }
 }
 
-/// The ruleset's generation now.
 pub(crate) fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header {
@@ -202,7 +199,6 @@ fn of<'a>(
     Ok(tables.iter_mut().find(is_it))
 }
 
-/// Reads the sets and their elements.
 fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
     let mut kinds = Vec::new();
     socket.ask(
@@ -267,7 +263,8 @@ mod tests {
     use packets::rules::nftables::NftRule;
 
     use super::*;
-    use crate::netlink::message::{Message, Messages, Writer, recorded};
+    use crate::netlink::message::{Message, Messages, Writer};
+    use crate::tests::recorded;
 
     /// What the kernel once answered, request by request.
     struct Recording(RefCell<VecDeque<(String, Vec<u8>)>>);

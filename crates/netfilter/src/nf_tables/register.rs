@@ -1,33 +1,103 @@
-//! The registers that a rule's expressions hand values to each other in.
+//! The registers that a rule's expressions hand values to each other in, and the numbers that their bytes stand for.
 
-use packets::rules::{Bits, Field, Name};
+use packets::rules::{Bits, Field, Name, beginning, interface};
 
-/// What is in a register.
+use crate::netlink::message::number;
+
+/// A field in a register, or only the first bytes of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) field: Field,
+    pub(super) bytes: usize,
+    pub(super) host_order: bool,
+}
+
+impl Part {
+    pub(super) fn whole(field: Field) -> Self {
+        Self {
+            field,
+            bytes: field.bytes(),
+            host_order: field.is_in_host_order(),
+        }
+    }
+
+    /// The numbers of the field whose bytes in the register are these: a single number or, if only part of an address
+    /// or a name is given, an interval. None: it has no such number.
+    pub(super) fn interval(self, value: &[u8]) -> Option<(u128, u128)> {
+        if matches!(self.field, Field::InInterface | Field::OutInterface) {
+            return interfaces(value);
+        }
+        if value.len() != self.bytes || self.bytes > self.field.bytes() {
+            return None;
+        }
+        if self.host_order && cfg!(target_endian = "little") {
+            let swapped: Vec<u8> = value.iter().rev().copied().collect();
+            return Some((number(&swapped), number(&swapped)));
+        }
+        let rest = 8 * (self.field.bytes() - self.bytes) as u32;
+        let first = number(value).checked_shl(rest).unwrap_or(0);
+        Some((first, first | (1u128.checked_shl(rest).unwrap_or(0).wrapping_sub(1))))
+    }
+}
+
+/// The numbers of the devices whose names begin with these bytes or, with a NUL, are these.
+fn interfaces(value: &[u8]) -> Option<(u128, u128)> {
+    // For a whole name, nft compares all 16 bytes and iptables-nft the name with its NUL. A prefix has no NUL.
+    let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+    let has_other_padding = value.iter().skip(name.len()).any(|&byte| byte != 0);
+    if value.len() > 16 || has_other_padding {
+        return None; // no device has such a name
+    }
+    if name.len() < value.len() || value.len() == 16 {
+        return Some((interface(name), interface(name)));
+    }
+    Some(beginning(name))
+}
+
+/// The number that these bytes of a whole field are.
+pub(super) fn bits_of(field: Field, bytes: &[u8]) -> Option<u128> {
+    let (first, last) = Part::whole(field).interval(bytes)?;
+    (first == last).then_some(first)
+}
+
+/// The addresses that equal this one under a mask, both as long as what was loaded; none if the mask has holes.
+pub(super) fn network(field: Field, address: &[u8], mask: &[u8]) -> Option<(u128, u128)> {
+    if address.len() != mask.len() {
+        return None;
+    }
+    let bits = field.bits();
+    let number = |bytes: &[u8]| number(bytes).checked_shl(bits - 8 * bytes.len() as u32);
+    let (address, mask) = (number(address)?, number(mask)?);
+    let hosts = field.largest() & !mask;
+    // The bits outside the mask must be the last ones, and those of the address must be zero, or nothing would be
+    // equal.
+    let contiguous = hosts & hosts.wrapping_add(1) == 0;
+    (contiguous && address & hosts == 0).then_some((address, address | hosts))
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Loaded {
-    /// A field, or the first bytes of an address.
-    Field {
+    Field(Part),
+    Masked {
         field: Field,
-        bytes: usize,
-        host_order: bool,
+        mask: Vec<u8>,
     },
-    /// An address under a mask.
-    Masked { field: Field, mask: Vec<u8> },
     /// conntrack's state of the connection, under a mask.
     State(u32),
     /// Its status of it, under a mask.
     Status(u32),
     /// Which way the packet goes, as conntrack knows it.
     Direction,
-    /// Some bits of a field.
     Bits(Bits),
     /// The protocol that the network device's header names.
     EtherType,
     /// The number of a device, whose name is this field.
     Index(Field),
     /// What a map has for a field.
-    Mapped { field: Field, map: Name },
-    /// A constant of the rule.
+    Mapped {
+        field: Field,
+        map: Name,
+    },
     Value(Vec<u8>),
     /// Something that isn't understood; the text says how it was loaded.
     Other(String),
@@ -37,7 +107,7 @@ impl Loaded {
     /// How many 4-byte registers it fills; at most as many, where that isn't known.
     fn slots(&self) -> u32 {
         let bytes = match self {
-            Self::Field { bytes, .. } => *bytes,
+            Self::Field(part) => part.bytes,
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
             Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
@@ -45,12 +115,26 @@ impl Loaded {
         };
         bytes.div_ceil(4) as u32
     }
+
+    /// The name of the expression that loads it.
+    fn loader(&self) -> &'static str {
+        match self {
+            Self::State(_) | Self::Status(_) | Self::Direction => "ct",
+            Self::Index(_) => "meta",
+            Self::Mapped { .. } => "map",
+            Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {
+                Field::Mark | Field::Uid | Field::Gid => "meta",
+                Field::ConnectionMark => "ct",
+                _ => "payload",
+            },
+            _ => "payload",
+        }
+    }
 }
 
 /// What each register holds, as far as expressions have loaded it.
 #[derive(Debug, Default)]
 pub(super) struct Registers {
-    /// By the [`slot`] of each.
     held: Vec<(u32, Loaded)>,
 }
 
@@ -67,11 +151,10 @@ impl Registers {
     /// Loads a register, and with it those that it overlaps.
     pub(super) fn load(&mut self, register: u32, loaded: Loaded) {
         let first = slot(register);
-        // The kernel has no such registers; a garbled message may name them.
-        let after = |first: u32, loaded: &Loaded| first.saturating_add(loaded.slots());
-        let end = after(first, &loaded);
+        // A garbled message may name registers that the kernel doesn't have, up to the largest number.
+        let end = first.saturating_add(loaded.slots());
         self.held
-            .retain(|(other, before)| *other >= end || after(*other, before) <= first);
+            .retain(|(other, before)| *other >= end || other.saturating_add(before.slots()) <= first);
         self.held.push((first, loaded));
     }
 
@@ -82,7 +165,14 @@ impl Registers {
         held.map(|(_, loaded)| loaded)
     }
 
-    /// Forgets what all of them hold.
+    /// The constant of the rule that a register holds.
+    pub(super) fn constant(&self, register: u32) -> Option<&[u8]> {
+        match self.get(register)? {
+            Loaded::Value(value) => Some(value),
+            _ => None,
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.held.clear();
     }
@@ -91,16 +181,8 @@ impl Registers {
     pub(super) fn describe(&self, register: u32) -> String {
         match self.get(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
-            Some(Loaded::Mapped { .. }) => "[map] ".to_owned(),
-            Some(Loaded::State(_) | Loaded::Status(_) | Loaded::Direction) => "[ct] ".to_owned(),
-            Some(Loaded::Index(_)) => "[meta] ".to_owned(),
-            Some(Loaded::Field { field, .. } | Loaded::Bits(Bits { field, .. })) => match field {
-                Field::Mark | Field::Uid | Field::Gid => "[meta] ".to_owned(),
-                Field::ConnectionMark => "[ct] ".to_owned(),
-                _ => "[payload] ".to_owned(),
-            },
-            Some(Loaded::Masked { .. } | Loaded::EtherType) => "[payload] ".to_owned(),
             Some(Loaded::Value(_)) | None => String::new(),
+            Some(loaded) => format!("[{}] ", loaded.loader()),
         }
     }
 }

@@ -3,24 +3,20 @@
 
 use std::fmt;
 
-use packets::rules::nftables::NftRule;
+use packets::rules::nftables::{NftAction, NftCondition, NftRule};
 use packets::rules::xtables::IptablesRule;
-use packets::rules::{Condition, Field, Rule, Set, TCP, TableFamily};
+use packets::rules::{Action, Condition, Counters, Field, Rule, Set, TCP, TableFamily};
 
-use super::body::Missing;
+use super::expression::{Counter, Expression, Verdict};
 use super::uapi::*;
-use super::{ChainId, TableId};
+use super::{ChainId, Missing, TableId};
 use super::{nftables, user_data, xtables};
 use crate::netlink::message::Writer;
-use crate::netlink::{Batch, Change, Socket};
+use crate::netlink::{Batch, Socket};
 
-/// A rule, to be added to a chain.
 pub struct NewRule<'a> {
-    /// The chain's table.
     pub table: TableId,
-    /// The chain.
     pub chain: ChainId,
-    /// What is to be added.
     pub rule: &'a Rule,
     /// Those of the table.
     pub sets: &'a [Set],
@@ -29,11 +25,11 @@ pub struct NewRule<'a> {
 }
 
 impl NewRule<'_> {
-    /// Adds the message that adds it.
     pub(super) fn write(&self, batch: &mut Batch) {
         // Without NLM_F_APPEND, a position is that of the rule before which it comes (nf_tables_newrule).
-        let change = self.before.map_or(Change::Append, |_| Change::Add);
-        self.table.message(batch, libc::NFT_MSG_NEWRULE, change, |to| {
+        let append = if self.before.is_none() { libc::NLM_F_APPEND } else { 0 };
+        let flags = libc::NLM_F_CREATE | append;
+        self.table.message(batch, libc::NFT_MSG_NEWRULE, flags, |to| {
             to.string(NFTA_RULE_CHAIN, self.chain.name);
             if let Some(handle) = self.before {
                 to.be64(NFTA_RULE_POSITION, handle);
@@ -51,11 +47,31 @@ impl NewRule<'_> {
         });
     }
 
-    /// In the tables of one IP family as iptables-nft writes them, elsewhere as nft does.
+    /// In the tables of one IP family as iptables-nft writes them, elsewhere as nft does. What they have no way to say is
+    /// refused.
     fn write_expressions(&self, list: &mut Writer) {
-        match self.table.family {
-            TableFamily::Ip(family) => xtables::write(list, family, self.rule),
-            _ => nftables::write(list, self.sets, self.rule),
+        let (rule, table) = (self.rule, self.table.family);
+        for effect in &rule.effects {
+            list.refuse(effect.text().to_owned());
+        }
+        for condition in &rule.conditions {
+            let written = match table {
+                TableFamily::Ip(family) => xtables::write_condition(list, family, condition),
+                _ => nftables::write_condition(list, self.sets, condition),
+            };
+            if written.is_none() {
+                list.refuse(NftCondition(condition).to_string());
+            }
+        }
+        if let Some(Counters { packets, bytes }) = rule.counters {
+            Expression::Counter(Counter { packets, bytes }).write(list);
+        }
+        match (&rule.action, table) {
+            (Action::Return, _) => Expression::decide(Verdict::Return).write(list),
+            (Action::Jump(chain), _) => Expression::decide(Verdict::Jump(chain.as_bytes())).write(list),
+            (Action::Redirect(ports), TableFamily::Ip(family)) => xtables::write_redirect(list, family, *ports),
+            (Action::Redirect(ports), _) if nftables::write_redirect(list, *ports).is_some() => {}
+            (other, _) => list.refuse(NftAction(other).to_string()),
         }
     }
 
@@ -82,19 +98,10 @@ impl NewRule<'_> {
 /// In the syntax of the tool that shows the table.
 impl fmt::Display for NewRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_of_xtables() {
-            true => write!(f, "{:#}", IptablesRule(self.rule)),
-            false => NftRule(self.rule).fmt(f),
+        if self.is_of_xtables() {
+            write!(f, "{:#}", IptablesRule(self.rule))
+        } else {
+            NftRule(self.rule).fmt(f)
         }
     }
-}
-
-/// Deletes the rule of a chain that has this handle or, without a handle, all of the chain's rules.
-pub(super) fn delete(batch: &mut Batch, table: TableId, chain: &[u8], handle: Option<u64>) {
-    table.message(batch, libc::NFT_MSG_DELRULE, Change::Delete, |to| {
-        to.string(NFTA_RULE_CHAIN, chain);
-        if let Some(handle) = handle {
-            to.be64(NFTA_RULE_HANDLE, handle);
-        }
-    });
 }

@@ -1,15 +1,15 @@
 //! Sets and maps: the messages that make them, and reading them.
 
 use packets::rules::nftables::datatype;
-use packets::rules::{Action, Intervals, Name, Set, Shape, set_elements, set_field, set_size};
+use packets::rules::{Action, Intervals, Set, Shape, set_elements, set_field, set_size};
 
 use super::TableId;
-use super::expression::Verdict;
+use super::expression::{Part as _, Verdict};
 use super::header;
 use super::meaning::action;
 use super::uapi::*;
+use crate::netlink::Batch;
 use crate::netlink::message::{Attributes, Malformed, Writer, be32, number, string};
-use crate::netlink::{Batch, Change};
 
 /// An element as the kernel keeps it: a number, and whether it marks the end of an interval, which is the first number
 /// after it, rather than the beginning or a single number.
@@ -21,7 +21,7 @@ const DAY: u32 = 24 * 60 * 60 * 1000;
 /// Makes a set; `id` is its number in the batch.
 pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
     let (shape, (_, datatype)) = (Shape::of(set), datatype(set_field(set)));
-    table.message(batch, libc::NFT_MSG_NEWSET, Change::Add, |to| {
+    table.message(batch, libc::NFT_MSG_NEWSET, libc::NLM_F_CREATE, |to| {
         to.string(NFTA_SET_NAME, set.name.as_bytes());
         let flags = match shape {
             Shape::Intervals => libc::NFT_SET_INTERVAL,
@@ -41,38 +41,32 @@ pub(super) fn add(batch: &mut Batch, table: TableId, set: &Set, id: u32) {
         to.be32(NFTA_SET_KEY_LEN, set.bits / 8);
         to.be32(NFTA_SET_ID, id);
         // Tells nft the byte order in which to list elements: NFTNL_UDATA_SET_KEYBYTEORDER, BYTEORDER_BIG_ENDIAN.
-        to.joined(NFTA_SET_USERDATA, &[&[0, 4], &2u32.to_ne_bytes()]);
+        to.bytes(NFTA_SET_USERDATA, &[&[0, 4][..], &2u32.to_ne_bytes()].concat());
     });
 }
 
-/// Adds some elements to a set.
 pub(super) fn add_elements(batch: &mut Batch, table: TableId, set: &Set, elements: &[Element]) {
-    let bytes = set.bits / 8;
-    let add = |list: &mut Writer, &(number, end): &Element| {
-        list.nest(NFTA_LIST_ELEM, |element| {
-            if end {
-                element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
-            }
-            element.nest(NFTA_SET_ELEM_KEY, |key| {
-                match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
-                    Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
-                    None => key.refuse(format!("{number} in {bytes} bytes")),
-                }
-            });
-        });
-    };
-    table.message(batch, libc::NFT_MSG_NEWSETELEM, Change::Add, |to| {
+    table.message(batch, libc::NFT_MSG_NEWSETELEM, libc::NLM_F_CREATE, |to| {
         to.string(NFTA_SET_ELEM_LIST_SET, set.name.as_bytes());
         to.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-            elements.iter().for_each(|element| add(list, element));
+            for &element in elements {
+                add_element(list, set.bits / 8, element);
+            }
         });
     });
 }
 
-/// Deletes a set that no rule uses.
-pub(super) fn delete(batch: &mut Batch, table: TableId, set: &Name) {
-    table.message(batch, libc::NFT_MSG_DELSET, Change::Delete, |to| {
-        to.string(NFTA_SET_NAME, set.as_bytes());
+fn add_element(list: &mut Writer, bytes: u32, (number, end): Element) {
+    list.nest(NFTA_LIST_ELEM, |element| {
+        if end {
+            element.be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
+        }
+        element.nest(NFTA_SET_ELEM_KEY, |key| {
+            match header::last_bytes(&number.to_be_bytes(), bytes as usize) {
+                Some(bytes) => key.bytes(NFTA_DATA_VALUE, bytes),
+                None => key.refuse(format!("{number} in {bytes} bytes")),
+            }
+        });
     });
 }
 
@@ -98,31 +92,28 @@ pub fn elements(set: &Set) -> Vec<Element> {
 
 /// What a map has for an element: a verdict, or a port, to which the rules that ask it redirect.
 fn mapped(element: Attributes<'_>) -> Result<Option<Action>, Malformed> {
-    if let Some(verdict) = Verdict::of_element(element)? {
+    if let Some(verdict) = Verdict::read(element, NFTA_SET_ELEM_DATA)? {
         return Ok(Some(action(verdict)));
     }
     let data = Attributes(element.find(NFTA_SET_ELEM_DATA)?.unwrap_or_default());
-    let port = data.find(NFTA_DATA_VALUE)?.and_then(|value| value.try_into().ok());
-    Ok(port
-        .map(u16::from_be_bytes)
-        .map(|port| Action::Redirect(Some((port, port)))))
+    let Some(port) = data.find(NFTA_DATA_VALUE)?.and_then(|value| value.try_into().ok()) else {
+        return Ok(None);
+    };
+    let port = u16::from_be_bytes(port);
+    Ok(Some(Action::Redirect(Some((port, port)))))
 }
 
-/// What a set's dump is read into.
 #[derive(Debug, Default)]
 pub struct Elements {
     /// Each element's number, whether it ends an interval, and what a map has for it.
     list: Vec<(u128, bool, Option<Action>)>,
     /// The catch-all element, if there is one, and what a map has for it.
     everything_else: Option<Option<Action>>,
-    /// Something isn't understood.
     unknown: bool,
-    /// Whether elements go after some time.
     pub(crate) expires: bool,
 }
 
 impl Elements {
-    /// Reads one message of the dump.
     pub(crate) fn read(&mut self, attributes: Attributes<'_>) -> Result<(), Malformed> {
         let Some(list) = attributes.find(NFTA_SET_ELEM_LIST_ELEMENTS)? else {
             return Ok(());
@@ -159,31 +150,32 @@ impl Elements {
         Ok(())
     }
 
-    /// The set's numbers and, for a map, what it has for which of them. `intervals` tells whether it is a set
-    /// of intervals; numbers go up to `max`.
+    /// The set's numbers and, for a map, what it has for which of them. `intervals` tells whether it is a set of intervals;
+    /// numbers go up to `max`.
     pub(crate) fn finish(mut self, intervals: bool, max: u128) -> (Option<Intervals>, Vec<(Intervals, Action)>) {
         if self.unknown {
             return (None, Vec::new());
         }
         let mut all: Vec<((u128, u128), Option<Action>)> = Vec::with_capacity(self.list.len());
-        if !intervals {
-            let list = self.list.into_iter();
-            all.extend(list.map(|(number, _, verdict)| ((number, number), verdict)));
-        } else {
+        if intervals {
             self.list.sort_by_key(|&(number, end, _)| (number, !end));
-            let mut begun: Option<(u128, Option<Action>)> = None;
-            for (number, end, verdict) in self.list {
-                if let Some((first, verdict)) = begun.take()
-                    && let Some(last) = number.checked_sub(1)
-                {
-                    all.push(((first, last), verdict));
-                }
-                if !end {
-                    begun = Some((number, verdict));
-                }
-            }
-            all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
         }
+        let mut begun: Option<(u128, Option<Action>)> = None;
+        for (number, end, verdict) in self.list {
+            if !intervals {
+                all.push(((number, number), verdict));
+                continue;
+            }
+            if let Some((first, verdict)) = begun.take()
+                && let Some(last) = number.checked_sub(1)
+            {
+                all.push(((first, last), verdict));
+            }
+            if !end {
+                begun = Some((number, verdict));
+            }
+        }
+        all.extend(begun.map(|(first, verdict)| ((first, max), verdict)));
         let mut numbers = Intervals::new(all.iter().map(|(interval, _)| *interval));
         let mut verdicts: Vec<_> = all
             .into_iter()

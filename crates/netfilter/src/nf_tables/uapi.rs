@@ -1,5 +1,6 @@
 //! Numbers of the kernel's nf_tables interface that libc doesn't have, under the names they have in
-//! linux/netfilter/nf_tables.h, nfnetlink_hook.h, nfnetlink.h and netlink.h.
+//! linux/netfilter/nf_tables.h, nfnetlink_hook.h, nfnetlink.h and netlink.h. Those of expressions' attributes are in
+//! [`expression`](super::expression).
 
 pub(crate) const NFTA_GEN_ID: u16 = 1;
 
@@ -42,18 +43,6 @@ pub(crate) const NFTA_LIST_ELEM: u16 = 1;
 pub(crate) const NFTA_EXPR_NAME: u16 = 1;
 pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
-pub(crate) const NFTA_META_DREG: u16 = 1;
-pub(crate) const NFTA_META_KEY: u16 = 2;
-pub(crate) const NFTA_META_SREG: u16 = 3;
-
-pub(crate) const NFTA_CMP_SREG: u16 = 1;
-pub(crate) const NFTA_CMP_OP: u16 = 2;
-pub(crate) const NFTA_CMP_DATA: u16 = 3;
-
-pub(crate) const NFTA_CT_DREG: u16 = 1;
-pub(crate) const NFTA_CT_KEY: u16 = 2;
-pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
-pub(crate) const NFTA_CT_SREG: u16 = 4;
 /// `enum ip_conntrack_status`, linux/netfilter/nf_conntrack_common.h: the connection's source or destination was
 /// changed.
 pub(crate) const IPS_SRC_NAT: u32 = 1 << 4;
@@ -61,40 +50,8 @@ pub(crate) const IPS_DST_NAT: u32 = 1 << 5;
 /// `enum ip_conntrack_dir`, linux/netfilter/nf_conntrack_tuple_common.h
 pub(crate) const IP_CT_DIR_ORIGINAL: u8 = 0;
 
-pub(crate) const NFTA_RANGE_SREG: u16 = 1;
-pub(crate) const NFTA_RANGE_OP: u16 = 2;
-pub(crate) const NFTA_RANGE_FROM_DATA: u16 = 3;
-pub(crate) const NFTA_RANGE_TO_DATA: u16 = 4;
-
-pub(crate) const NFTA_BYTEORDER_SREG: u16 = 1;
-pub(crate) const NFTA_BYTEORDER_DREG: u16 = 2;
-pub(crate) const NFTA_BYTEORDER_OP: u16 = 3;
-pub(crate) const NFTA_BYTEORDER_LEN: u16 = 4;
-pub(crate) const NFTA_BYTEORDER_SIZE: u16 = 5;
-
-pub(crate) const NFTA_COUNTER_BYTES: u16 = 1;
-pub(crate) const NFTA_COUNTER_PACKETS: u16 = 2;
-
-pub(crate) const NFTA_PAYLOAD_DREG: u16 = 1;
-pub(crate) const NFTA_PAYLOAD_BASE: u16 = 2;
-pub(crate) const NFTA_PAYLOAD_OFFSET: u16 = 3;
-pub(crate) const NFTA_PAYLOAD_LEN: u16 = 4;
-
-pub(crate) const NFTA_EXTHDR_OP: u16 = 6;
-pub(crate) const NFTA_EXTHDR_SREG: u16 = 7;
 pub(crate) const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
-
-pub(crate) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
 pub(crate) const NFT_OBJECT_COUNTER: u32 = 1;
-
-pub(crate) const NFTA_BITWISE_SREG: u16 = 1;
-pub(crate) const NFTA_BITWISE_DREG: u16 = 2;
-pub(crate) const NFTA_BITWISE_LEN: u16 = 3;
-pub(crate) const NFTA_BITWISE_MASK: u16 = 4;
-pub(crate) const NFTA_BITWISE_XOR: u16 = 5;
-
-pub(crate) const NFTA_IMMEDIATE_DREG: u16 = 1;
-pub(crate) const NFTA_IMMEDIATE_DATA: u16 = 2;
 
 pub(crate) const NFTA_DATA_VALUE: u16 = 1;
 pub(crate) const NFTA_DATA_VERDICT: u16 = 2;
@@ -102,32 +59,10 @@ pub(crate) const NFTA_DATA_VERDICT: u16 = 2;
 pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
 pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
 
-/// `NFTA_MATCH_*` and `NFTA_TARGET_*` have the same numbers.
-pub(crate) const NFTA_XT_NAME: u16 = 1;
-pub(crate) const NFTA_XT_REV: u16 = 2;
-pub(crate) const NFTA_XT_INFO: u16 = 3;
-
-pub(crate) const NFNL_SUBSYS_NFT_COMPAT: i32 = 11;
 pub(crate) const NFNL_MSG_COMPAT_GET: i32 = 0;
 pub(crate) const NFTA_COMPAT_NAME: u16 = 1;
 pub(crate) const NFTA_COMPAT_REV: u16 = 2;
 pub(crate) const NFTA_COMPAT_TYPE: u16 = 3;
-
-pub(crate) const NFTA_LOOKUP_SET: u16 = 1;
-pub(crate) const NFTA_LOOKUP_SREG: u16 = 2;
-pub(crate) const NFTA_LOOKUP_DREG: u16 = 3;
-pub(crate) const NFTA_LOOKUP_FLAGS: u16 = 5;
-
-/// `enum nft_nat_attributes`
-pub(crate) const NFTA_NAT_TYPE: u16 = 1;
-pub(crate) const NFTA_NAT_FAMILY: u16 = 2;
-pub(crate) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
-pub(crate) const NFTA_NAT_REG_ADDR_MAX: u16 = 4;
-pub(crate) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
-pub(crate) const NFTA_NAT_REG_PROTO_MAX: u16 = 6;
-pub(crate) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
-pub(crate) const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
-pub(crate) const NFTA_REDIR_FLAGS: u16 = 3;
 
 pub(crate) const NFT_SET_CONCAT: i32 = 0x80;
 
@@ -157,7 +92,6 @@ pub(crate) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
 pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 2;
 
-pub(crate) const NFNL_SUBSYS_HOOK: i32 = 12;
 pub(crate) const NFNL_MSG_HOOK_GET: i32 = 0;
 pub(crate) const NFNLA_HOOK_HOOKNUM: u16 = 1;
 pub(crate) const NFNLA_HOOK_PRIORITY: u16 = 2;

@@ -16,7 +16,7 @@ const COMMENT: u8 = 0;
 pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
     match u8::try_from(text.len() + 1) {
         Ok(length) if text.len() <= LONGEST_COMMENT && !text.contains(&0) => {
-            to.joined(attribute, &[&[COMMENT, length], text, &[0]]);
+            to.bytes(attribute, &[&[COMMENT, length][..], text, &[0]].concat());
         }
         _ => to.refuse(format!(
             "a comment of {} bytes, of which nft reads {LONGEST_COMMENT} up to the first NUL",

@@ -1,44 +1,39 @@
-//! Rules as iptables-nft writes them: nf_tables expressions, some of which are xtables' matches and targets.
-//! [`meaning::read`](super::meaning::read) is the opposite.
+//! A rule's conditions and redirections as iptables-nft writes them, some as xtables' matches and targets.
+//! [`meaning`](super::meaning) reads them back.
 
 use nix::errno::Errno;
 use packets::rules::{Condition, Family, Field, Rule, TCP, TableFamily, Values, device, subnet};
 
-use super::body::{Missing, write_rule};
+use super::Missing;
+use super::expression::{Bytes, Data, Expression, Mask, Match, REGISTER, Target, Text};
+use super::header::{self, last_bytes};
+use super::uapi::*;
 use crate::netlink::message::{Header, Writer};
 use crate::netlink::{Ask as _, ReadError, Socket};
-use crate::nf_tables::expression::{Bytes, Data, Expression, REGISTER, Text};
-use crate::nf_tables::header::{self, last_bytes};
-use crate::nf_tables::uapi::*;
 use crate::xt::{self, Extension};
-
-/// Adds the expressions of a rule of a table of this family; what they have no way to say, they refuse.
-pub(super) fn write(list: &mut Writer, family: Family, rule: &Rule) {
-    let condition = |list: &mut Writer, condition: &_| write_condition(list, family, condition);
-    write_rule(list, rule, condition, |list, ports| {
-        let info = xt::redirect(family, ports);
-        write_extension(list, Extension::Redirect, &info);
-        Some(())
-    });
-}
 
 /// What the kernel lacks for a rule of a table of this family, if anything.
 pub(super) fn missing(socket: &Socket, family: Family, rule: &Rule) -> Option<Missing> {
     Extension::of(rule).find_map(|extension| missing_extension(socket, family, extension))
 }
 
+/// Writes a redirection to these ports of a table of this family.
+pub(super) fn write_redirect(list: &mut Writer, family: Family, ports: Option<(u16, u16)>) {
+    write_extension(list, Extension::Redirect, &xt::redirect(family, ports));
+}
+
 fn write_extension(list: &mut Writer, extension: Extension, info: &[u8]) {
     let (name, revision) = (Text(extension.name().as_bytes()), extension.revision().into());
     let info = Bytes(info);
-    match extension.is_target() {
-        true => Expression::Target { name, revision, info },
-        false => Expression::Match { name, revision, info },
+    if extension.is_target() {
+        Expression::Target(Target { name, revision, info }).write(list);
+    } else {
+        Expression::Match(Match { name, revision, info }).write(list);
     }
-    .write(list);
 }
 
-/// Writes a condition; none if iptables has no such match, or this writes none.
-fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> Option<()> {
+/// Writes a condition of a rule of a table of this family; none if iptables has no such match, or this writes none.
+pub(super) fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> Option<()> {
     let Condition::In { field, values, negated } = condition else {
         return None;
     };
@@ -52,7 +47,7 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
     let &Values::Interval((first, last)) = values else {
         return None;
     };
-    let length = (field.bits() / 8) as usize;
+    let length = field.bytes();
     // The bits that count, where those are not all.
     let mut mask = None;
     let value = match *field {
@@ -75,13 +70,13 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
     // The whole address is loaded, masked and compared: the one form that every version of iptables-nft reads. (Since
     // 1.8.7 it writes a shorter load itself if the prefix ends on a whole byte.)
     if let Some(mask) = mask {
-        Expression::Mask {
+        Expression::Mask(Mask {
             from: REGISTER,
             to: REGISTER,
             length: length as u32,
             mask: Data(last_bytes(&mask.to_be_bytes(), length)?),
             xor: Data(last_bytes(&[0; 16], length)?),
-        }
+        })
         .write(list);
     }
     Expression::compare(libc::NFT_CMP_EQ, &value).write(list);
@@ -92,7 +87,7 @@ fn write_condition(list: &mut Writer, table: Family, condition: &Condition) -> O
 /// (nfnl_compat_get_rcu in net/netfilter/nft_compat.c). Without nft_compat, nfnetlink itself answers EINVAL.
 fn missing_extension(socket: &Socket, family: Family, extension: Extension) -> Option<Missing> {
     let request = Header {
-        subsystem: NFNL_SUBSYS_NFT_COMPAT,
+        subsystem: libc::NFNL_SUBSYS_NFT_COMPAT,
         message: NFNL_MSG_COMPAT_GET,
         flags: libc::NLM_F_ACK,
         sequence: 0,

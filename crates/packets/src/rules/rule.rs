@@ -119,6 +119,11 @@ impl Field {
         }
     }
 
+    /// How many bytes they have.
+    pub fn bytes(self) -> usize {
+        (self.bits() / 8) as usize
+    }
+
     /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
     pub fn is_in_host_order(self) -> bool {
         match self {

@@ -8,7 +8,7 @@ use packets::rules::{
 };
 use proptest::prelude::*;
 
-use super::edit::written_and_read;
+use super::written_and_read;
 
 /// The sets of native mode's table.
 fn sets() -> Vec<Set> {

@@ -1,13 +1,13 @@
 //! The readers of what the kernel answers, for the fuzzer and for the tests that run its corpus. Nothing that they are
 //! given may make them panic, or pass for a rule that wouldn't be written the same.
 
-use packets::rules::{Family, Rule, Table, TableFamily};
+use packets::rules::{Chain, Family, Name, Rule, Subsystem, Table, TableFamily};
 
+use super::written_and_read;
 use crate::ip_tables;
 use crate::netlink::message::{Attributes, Messages, u32_at};
 use crate::netlink::sockopt::Entries;
 use crate::netlink::{route, socket};
-use crate::nf_tables::edit::written_and_read;
 use crate::nf_tables::hooks::Hooked;
 use crate::nf_tables::set::Elements;
 use crate::nf_tables::{meaning, table, user_data};
@@ -62,7 +62,7 @@ fn read_attributes(attributes: Attributes<'_>, family: TableFamily, hand_on: &mu
     }
     if let Ok(mut chain) = chain {
         chain.rules.push(rule);
-        hand_on(table::with_chain(family, chain));
+        hand_on(with_chain(family, chain));
     }
 }
 
@@ -76,5 +76,13 @@ fn read_legacy(input: &[u8], family: Family, hand_on: &mut impl FnMut(Table)) {
     };
     if let Ok(table) = ip_tables::table(family, "nat", &entries) {
         hand_on(table);
+    }
+}
+
+fn with_chain(family: TableFamily, chain: Chain) -> Table {
+    Table {
+        objects: 1,
+        chains: vec![chain],
+        ..Table::new(Subsystem::NfTables, family, Name::from("nat"))
     }
 }

@@ -1,0 +1,43 @@
+//! What tests are made of, here and in the crates above.
+
+pub mod fuzzed;
+#[cfg(test)]
+mod inverse;
+#[cfg(any(test, feature = "testing"))]
+pub mod replay;
+
+use packets::rules::{Hook, Rule, Set, TableFamily};
+
+use crate::netlink::FinishedBatch;
+use crate::netlink::message::Messages;
+use crate::nf_tables::edit::{Edit, trial};
+use crate::nf_tables::rule::NewRule;
+use crate::nf_tables::{ChainId, TableId, meaning};
+
+/// Bytes that were recorded as hexadecimal digits.
+#[cfg(test)]
+pub(crate) fn recorded(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Writes the message that adds a rule to a table of this family with these sets, and reads it as if the kernel had dumped
+/// it.
+pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Result<Rule, String> {
+    let edit = Edit::AddRule(NewRule {
+        table: TableId { family, name: "nat" },
+        chain: ChainId {
+            name: "OUTPUT",
+            hook: Some(Hook::Output),
+        },
+        rule,
+        sets,
+        before: None,
+    });
+    let FinishedBatch(bytes) = trial(&[edit]).map_err(|error| error.what.to_string())?;
+    let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
+    let attributes = message.attributes().map_err(|error| error.to_string())?;
+    meaning::read(attributes, family, sets, &meaning::only_loopback).map_err(|error| error.to_string())
+}
