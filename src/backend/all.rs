@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use netfilter::netlink::{ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::read;
+use nix::errno::Errno;
 use packets::found::{Found, Unseen};
 use packets::rules::{Subsystem, Table};
 
@@ -14,7 +15,7 @@ use super::native;
 use super::nft;
 use crate::backend::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
 use crate::backend::refusal;
-use crate::error::{Error, ModeError, PRIVILEGE};
+use crate::error::{self, Error, ModeError, PRIVILEGE};
 use crate::ours::holds;
 use crate::wanted::{Mode, Ruleset, tables};
 
@@ -25,11 +26,19 @@ use crate::wanted::{Mode, Ruleset, tables};
 /// # Errors
 /// What is missing or was refused. Nothing has changed then, unless the error says otherwise.
 pub(crate) fn remove(mode: Mode, iptables_dir: Option<PathBuf>, wait: bool) -> Result<Removed, Error> {
-    match mode {
-        Mode::Nft => nft::remove(),
-        Mode::Native => native::remove(),
-        Mode::Legacy => Legacy::new(Commands::legacy(iptables_dir), wait).remove(),
-    }
+    let remove_edits = match mode {
+        Mode::Nft => nft::remove_edits,
+        Mode::Native => native::remove_edits,
+        Mode::Legacy => return Legacy::new(Commands::legacy(iptables_dir), wait).remove(),
+    };
+    let mut held = Vec::new();
+    let any = transact(None, |tables| {
+        if mode == Mode::Nft {
+            held = tables.to_vec();
+        }
+        Ok(remove_edits(tables))
+    });
+    Ok(Removed::from(any.map_err(|error| error.in_mode(mode))?, &held))
 }
 
 /// The modes in which nf_tables holds proxy-init's rules.
@@ -52,9 +61,6 @@ pub(crate) fn nf_tables_modes() -> Result<Vec<Mode>, Error> {
 }
 
 /// Fails unless what the mode's rules are kept in could be seen.
-///
-/// # Errors
-/// Why it couldn't.
 pub(crate) fn must_see(found: &Found, mode: Mode) -> Result<(), Error> {
     match found.unseen(mode.subsystem()) {
         Some(unseen) => Err(ModeError::Unseen(unseen.reason.clone()).in_mode(mode)),
@@ -75,48 +81,41 @@ pub fn read() -> Result<Found, Error> {
     Ok(found)
 }
 
-/// What nf_tables holds.
 fn nf_tables() -> Result<Found, Error> {
-    use nix::errno::Errno;
-
-    let not_known = |errno: Errno| Found {
+    let socket = Socket::open().map_err(ReadError::Socket);
+    let reason = match socket.and_then(|socket| read::snapshot(&socket)) {
+        Ok(snapshot) => {
+            return Ok(Found {
+                tables: snapshot.tables,
+                not_known: Vec::new(),
+            });
+        }
+        // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
+        // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
+        Err(ReadError::Socket(Errno::EPROTONOSUPPORT | Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+            return Ok(Found::default());
+        }
+        Err(ReadError::Socket(Errno::EPERM)) => None,
+        Err(ReadError::Socket(errno)) => Some(error::Errno::of(errno).to_string()),
+        Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
+    };
+    Ok(Found {
         tables: Vec::new(),
         not_known: vec![Unseen {
             subsystem: Subsystem::NfTables,
-            not_permitted: errno == Errno::EPERM,
-            reason: match errno {
-                Errno::EPERM => format!("EPERM: {PRIVILEGE}"),
-                _ => crate::error::Errno::of(errno).to_string(),
-            },
+            not_permitted: reason.is_none(),
+            reason: reason.unwrap_or_else(|| format!("EPERM: {PRIVILEGE}")),
         }],
-    };
-    let socket = match Socket::open() {
-        Ok(socket) => socket,
-        // The kernel has no nfnetlink, and so no nf_tables (netlink_create in net/netlink/af_netlink.c).
-        Err(Errno::EPROTONOSUPPORT) => return Ok(Found::default()),
-        Err(errno) => return Ok(not_known(errno)),
-    };
-    match read::snapshot(&socket) {
-        Ok(snapshot) => Ok(Found {
-            tables: snapshot.tables,
-            not_known: Vec::new(),
-        }),
-        // The kernel has nfnetlink, but no nf_tables (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
-        Err(ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => Ok(Found::default()),
-        Err(ReadError::Socket(errno)) => Ok(not_known(errno)),
-        Err(error) => Err(refusal::unreadable(error).in_mode(Mode::Nft)),
-    }
+    })
 }
 
 /// What a mode over netlink installs. There are two such modes, and each has to consider the other.
 pub(crate) enum Plan<'a> {
-    /// nft mode: the rules as they are.
     Nft(&'a [Ruleset]),
     /// native mode: a table that does what the rules do.
     Native(Table),
 }
 
-/// Makes a mode's [`Plan`].
 pub(crate) type Planner = fn(&[Ruleset]) -> Plan<'_>;
 
 /// How a mode plans, if it works over netlink; legacy mode doesn't.
@@ -128,20 +127,16 @@ pub(crate) fn planner(mode: Mode) -> Option<Planner> {
     }
 }
 
-/// What nft mode makes of rulesets.
 pub(crate) fn in_nft_mode(rulesets: &[Ruleset]) -> Plan<'_> {
     Plan::Nft(rulesets)
 }
 
-/// What native mode makes of rulesets.
 pub(crate) fn in_native_mode(rulesets: &[Ruleset]) -> Plan<'_> {
     Plan::Native(tables::native(rulesets))
 }
 
-/// What installing did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// Something had to be changed.
     pub(crate) changed: bool,
     /// The other mode, if proxy-init had rules in it, which were removed.
     pub(crate) replaced: Option<Mode>,
@@ -163,7 +158,6 @@ impl Plan<'_> {
         }
     }
 
-    /// native mode's table.
     pub(crate) fn into_table(self) -> Option<Table> {
         match self {
             Self::Nft(_) => None,

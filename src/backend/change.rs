@@ -1,4 +1,5 @@
-//! How a chain in nf_tables gets from the rules that it holds to others, without touching those that stay.
+//! How a chain gets from the rules that it holds to others, without touching those that stay: of proxy-init's chains in
+//! nf_tables, and of base chains in legacy tables too.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +8,44 @@ use netfilter::nf_tables::rule::NewRule;
 use netfilter::nf_tables::{ChainId, TableId};
 use packets::rules::{Condition, Name, Rule, Set};
 
+use crate::wanted::ChainName;
+
 /// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
-    /// The rule.
     pub(super) rule: &'a Rule,
     /// Whether one that is held already may stay.
     pub(super) may_stay: bool,
 }
 
-/// What is amiss in a base chain that holds these rules and should hold each of the wanted ones once: those that are
-/// missing, and further copies, each with its place. Other rules stay, as do jumps that another program added.
-pub(super) fn amiss<'h, 'w>(held: &'h [Rule], wanted: &[&'w Rule]) -> (Vec<&'w Rule>, Vec<(usize, &'h Rule)>) {
+/// How a base chain that holds these rules comes to hold each of the wanted ones once: the rules that it lacks, and those
+/// that it holds a second time, each with its place. Other rules stay, as do jumps that another program added.
+pub(super) fn missing_and_surplus<'h, 'w>(
+    held: &'h [Rule],
+    wanted: &[&'w Rule],
+) -> (Vec<&'w Rule>, Vec<(usize, &'h Rule)>) {
     let mut missing = wanted.to_vec();
-    let mut copies = Vec::new();
+    let mut surplus = Vec::new();
     for (place, held) in held.iter().enumerate() {
         let is_it = |rule: &&Rule| rule.same_rule(held);
-        match missing.iter().position(is_it) {
-            Some(kept) => drop(missing.remove(kept)),
+        if let Some(kept) = missing.iter().position(is_it) {
+            missing.remove(kept);
+        } else if wanted.iter().any(is_it) {
             // A second jump would have every connection looked at twice.
-            None if wanted.iter().any(is_it) => copies.push((place, held)),
-            None => {}
+            surplus.push((place, held));
         }
     }
-    (missing, copies)
+    (missing, surplus)
+}
+
+/// The edit that adds a rule to the end of a chain of a table with these sets.
+pub(super) fn append_rule<'a>(table: TableId, chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
+    Edit::AddRule(NewRule {
+        table,
+        chain: chain.into(),
+        rule,
+        sets,
+        before: None,
+    })
 }
 
 /// How many rules the kernel may pass in all, on its way through the chain to those that edits name: it has a list of
@@ -39,14 +55,14 @@ const MOST_PASSED: usize = 1_000_000;
 /// The edits after which a chain that held these rules holds exactly the wanted ones: those that delete, and those that
 /// add. Rules that are wanted stay as they are, with their counters, unless too many others are deleted and added among
 /// them: then all are made again, which takes the kernel less time.
-pub(super) fn change<'a>(
+pub(super) fn change_chain<'a>(
     table: TableId,
     chain: ChainId,
     sets: &'a [Set],
     held: &[Rule],
     wanted: Vec<Wanted<'a>>,
 ) -> (Vec<Edit<'a>>, Vec<Edit<'a>>) {
-    let mut kept = kept(held, &wanted);
+    let mut kept = kept_places(held, &wanted);
     let stay = kept.iter().flatten().count();
     let edits = held.len() + wanted.len() - 2 * stay;
     let mut deleted = Vec::new();
@@ -83,7 +99,7 @@ pub(super) fn change<'a>(
 
 /// For each wanted rule, the index of the held one that stays in its place: the first that says the same after those
 /// that stay for the rules before it.
-fn kept(held: &[Rule], wanted: &[Wanted<'_>]) -> Vec<Option<usize>> {
+fn kept_places(held: &[Rule], wanted: &[Wanted<'_>]) -> Vec<Option<usize>> {
     let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (index, rule) in held.iter().enumerate() {
         places.entry(likeness(rule)).or_default().push(index);
@@ -110,7 +126,6 @@ fn likeness(rule: &Rule) -> (&[Condition], Option<&Name>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wanted::ChainName;
     use packets::rules::examples::rule;
     use packets::rules::{Action, Family, Field, TableFamily};
 
@@ -130,7 +145,7 @@ mod tests {
             name: "nat",
         };
         let wanted = wanted.iter().map(|rule| Wanted { rule, may_stay: true });
-        let (deleted, added) = change(table, ChainName::ProxyInitOutput.into(), &[], held, wanted.collect());
+        let (deleted, added) = change_chain(table, ChainName::ProxyInitOutput.into(), &[], held, wanted.collect());
         let is_placed = |edit: &&Edit<'_>| matches!(edit, Edit::AddRule(new) if new.before.is_some());
         let is_flush = |edit: &Edit<'_>| matches!(edit, Edit::FlushChain(..));
         let placed = added.iter().filter(is_placed).count();

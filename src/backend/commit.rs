@@ -2,23 +2,22 @@
 
 use std::ops::Range;
 
-use netfilter::netlink::{CommitError, Generation, Socket};
+use netfilter::netlink::{CommitError, FinishedBatch, Generation, Socket};
 use netfilter::nf_tables::edit::{self, Edit};
 use netfilter::nf_tables::read::{self, Snapshot, back_off};
 use nix::errno::Errno;
 use packets::rules::Table;
 
 use super::refusal;
-use crate::error::{self, ModeError};
+use crate::error::{self, Error, ModeError};
+use crate::wanted::Mode;
 
 /// How often a batch is rebuilt because another program's commit came in between. Each try takes about a millisecond; a
 /// program that commits so often for so long locks out every other one as well.
 const TRIES: u32 = 1000;
 
-/// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All of it has taken effect.
     Committed,
     /// None of it has taken effect: the ruleset is at another generation.
     OtherGeneration,
@@ -31,9 +30,15 @@ pub(crate) fn open() -> Result<Socket, ModeError> {
     Socket::open().map_err(refusal::no_socket)
 }
 
-/// Reads what nf_tables holds.
 pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
     read::snapshot(socket).map_err(refusal::unreadable)
+}
+
+/// The netlink batch of edits that a mode makes in a namespace in which nothing has been committed, ready to send.
+pub(crate) fn fresh_batch(edits: &[Edit<'_>], mode: Mode) -> Result<Vec<u8>, Error> {
+    let batch = edit::batch(edits, Generation::FRESH);
+    let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten(&error).in_mode(mode))?;
+    Ok(bytes)
 }
 
 /// Commits the edits if the ruleset is at this generation.
@@ -62,35 +67,38 @@ pub(crate) fn check_each<'a>(
     lists: impl IntoIterator<Item = Result<Vec<Edit<'a>>, ModeError>>,
 ) -> Vec<Result<(), ModeError>> {
     let mut edits = Vec::new();
-    let parts: Vec<_> = lists
-        .into_iter()
-        .map(|list| {
-            let first = edits.len();
-            // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
-            list.and_then(|list| {
-                refusal::refuse_outside(&list)?;
-                edit::trial(&list).map_err(|error| refusal::unwritten(&error))?;
-                edits.extend(list);
-                Ok(first..edits.len())
-            })
-        })
-        .collect();
+    let mut parts = Vec::new();
+    for list in lists {
+        // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
+        let list = list.and_then(|list| {
+            refusal::refuse_outside(&list)?;
+            edit::trial(&list).map_err(|error| refusal::unwritten(&error))?;
+            Ok(list)
+        });
+        let first = edits.len();
+        parts.push(list.map(|list| {
+            edits.extend(list);
+            first..edits.len()
+        }));
+    }
     let batch = edit::trial(&edits);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
         (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),
         _ => None,
     };
-    let outcome = |range: Result<Range<usize>, ModeError>| {
-        let range = range?;
-        let batch = batch.as_ref().map_err(refusal::unwritten)?;
-        let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
-        match refused.as_ref().and_then(|error| error.among(range)) {
-            Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
-            None => Ok(()),
-        }
-    };
-    parts.into_iter().map(outcome).collect()
+    let mut outcomes = Vec::new();
+    for part in parts {
+        outcomes.push(part.and_then(|range: Range<usize>| {
+            let batch = batch.as_ref().map_err(refusal::unwritten)?;
+            let socket = socket.as_ref().map_err(|&errno| refusal::no_socket(errno))?;
+            match refused.as_ref().and_then(|error| error.among(range)) {
+                Some(error) => Err(refusal::explain(socket, &edits, batch, error)),
+                None => Ok(()),
+            }
+        }));
+    }
+    outcomes
 }
 
 /// Changes the ruleset from what it is to what it should be. `fresh`, if there are any, are the edits for a namespace in

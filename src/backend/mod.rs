@@ -19,9 +19,10 @@ use crate::wanted::ChainName;
 /// The folder of /proc that is about the calling thread. What is about the process, its first thread, a new process
 /// finds sooner than what is about a thread: the kernel makes each folder as it is looked up.
 pub(crate) fn proc_of_thread() -> &'static str {
-    match gettid() == getpid() {
-        true => "/proc/self",
-        false => "/proc/thread-self",
+    if gettid() == getpid() {
+        "/proc/self"
+    } else {
+        "/proc/thread-self"
     }
 }
 
@@ -46,10 +47,8 @@ impl From<ChainName> for ChainId {
     }
 }
 
-/// What a backend removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {
-    /// Whether there was anything.
     pub any: bool,
     /// The rules that led to a chain of proxy-init's and were not proxy-init's own, each with its table and chain.
     pub foreign: Vec<String>,
@@ -58,14 +57,9 @@ pub struct Removed {
 impl Removed {
     /// That a backend removed all that it held in these tables, if it held `any`.
     fn from(any: bool, tables: &[Table]) -> Self {
-        let foreign = tables.iter().flat_map(foreign_jumps);
-        Self {
-            any,
-            foreign: foreign
-                .filter(|_| any)
-                .map(|line| format!("{}: {line}", line.table))
-                .collect(),
-        }
+        let foreign = tables.iter().filter(|_| any).flat_map(foreign_jumps);
+        let foreign = foreign.map(|line| format!("{}: {line}", line.table)).collect();
+        Self { any, foreign }
     }
 }
 

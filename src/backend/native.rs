@@ -4,31 +4,20 @@
 //! neither nft_compat nor any xt module. If the table differs from what it should be, one batch takes it there: rules
 //! and sets that are as they should be stay. If its chains differ too, it is deleted and made again.
 
-use netfilter::netlink::{FinishedBatch, Generation};
 use netfilter::nf_tables::TableId;
-use netfilter::nf_tables::edit::{self, Edit};
-use netfilter::nf_tables::rule::NewRule;
+use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::set::elements;
 use packets::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values, nftables};
 
-use super::Removed;
-use super::change::{Wanted, change};
-use crate::backend::commit::transact;
-use crate::backend::refusal::{unmapped, unwritten};
+use super::change::{Wanted, append_rule, change_chain};
+use crate::backend::commit::fresh_batch;
+use crate::backend::refusal::unmapped;
 use crate::error::{Error, ModeError};
 use crate::wanted::{ChainName, Mode, NATIVE, Ruleset, tables};
 
 /// The most elements in one message: their list is one attribute, and an attribute's length has only 16 bits.
 const ELEMENTS: usize = 1000;
 
-/// Removes the mode's rules, as [`all::remove`](super::all::remove).
-pub(super) fn remove() -> Result<Removed, Error> {
-    let any = transact(None, |tables| Ok(remove_edits(tables)));
-    let any = any.map_err(|error| error.in_mode(Mode::Native))?;
-    Ok(Removed::from(any, &[]))
-}
-
-/// The table that holds the rules.
 const TABLE: TableId = TableId {
     family: TableFamily::Inet,
     name: NATIVE,
@@ -40,15 +29,10 @@ pub fn script(rulesets: &[Ruleset]) -> String {
 }
 
 /// The netlink batch that installs the rulesets in a fresh namespace, ready to send.
-///
-/// # Errors
-/// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
     let (wanted, mut edits) = (tables::native(rulesets), Vec::new());
     add(&wanted, &mut edits);
-    let batch = edit::batch(&edits, Generation::FRESH);
-    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(&error).in_mode(Mode::Native))?;
-    Ok(bytes)
+    fresh_batch(&edits, Mode::Native)
 }
 
 /// The edits that make the table in a namespace that holds nothing.
@@ -110,25 +94,22 @@ fn change_table<'a>(held: &Table, wanted: &'a Table, edits: &mut Vec<Edit<'a>>) 
             rule,
             may_stay: uses_kept_sets(rule),
         });
-        let held = held.chain(&chain.name).map(|chain| chain.rules.as_slice());
-        let (deleted, rules) = change(
-            TABLE,
-            name.into(),
-            &wanted.sets,
-            held.unwrap_or_default(),
-            rules.collect(),
-        );
+        let held = held
+            .chain(&chain.name)
+            .map(|chain| chain.rules.as_slice())
+            .unwrap_or_default();
+        let (deleted, rules) = change_chain(TABLE, name.into(), &wanted.sets, held, rules.collect());
         edits.extend(deleted);
         added.extend(rules);
     }
     let gone = held.sets.iter().filter(|&set| !stays(set));
     edits.extend(gone.map(|set| Edit::DeleteSet(TABLE, set.name.clone())));
-    let new = wanted.sets.iter().filter(|&set| !stays(set));
-    new.zip(1..).for_each(|(set, id)| add_set(set, id, edits));
+    for (set, id) in wanted.sets.iter().filter(|&set| !stays(set)).zip(1..) {
+        add_set(set, id, edits);
+    }
     edits.extend(added);
 }
 
-/// The edits that remove the table.
 pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
     held(tables).map(|_| Edit::DeleteTable(TABLE)).into_iter().collect()
 }
@@ -148,11 +129,14 @@ fn holds_others(table: &Table) -> bool {
 /// Refuses an owner that isn't mapped in the user namespace: nf_tables takes any id unchecked, and an unmapped one
 /// would silently mean another user.
 fn refuse_unmapped(edits: &[Edit<'_>]) -> Result<(), ModeError> {
-    let refused = edits.iter().find_map(|edit| match edit {
-        Edit::AddRule(new) => unmapped(new.rule, edit),
-        _ => None,
-    });
-    refused.map_or(Ok(()), Err)
+    for edit in edits {
+        if let Edit::AddRule(new) = edit
+            && let Some(error) = unmapped(new.rule, edit)
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
@@ -163,19 +147,14 @@ fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
-            edits.extend(chain.rules.iter().map(|rule| append(name, rule, &table.sets)));
+            edits.extend(
+                chain
+                    .rules
+                    .iter()
+                    .map(|rule| append_rule(TABLE, name, rule, &table.sets)),
+            );
         }
     }
-}
-
-fn append<'a>(chain: ChainName, rule: &'a Rule, sets: &'a [Set]) -> Edit<'a> {
-    Edit::AddRule(NewRule {
-        table: TABLE,
-        chain: chain.into(),
-        rule,
-        sets,
-        before: None,
-    })
 }
 
 /// Adds the edits that make a set, which has this number in the batch.

@@ -5,43 +5,22 @@
 //! untouched. Only if it is refused is everything read, and a batch that is valid only for that generation makes the
 //! changes.
 
-use netfilter::netlink::{FinishedBatch, Generation};
 use netfilter::nf_tables::TableId;
-use netfilter::nf_tables::edit::{self, Edit};
-use netfilter::nf_tables::rule::NewRule;
+use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::table::MARK;
-use packets::rules::{Base, Chain, Family, NAT, Name, Policy, Rule, Table, TableFamily};
+use packets::rules::{Base, Family, NAT, Name, Policy, Table, TableFamily};
 
-use super::Removed;
-use super::change::{Wanted, amiss, change};
-use crate::backend::commit::transact;
-use crate::backend::refusal::unwritten;
+use super::change::{Wanted, append_rule, change_chain, missing_and_surplus};
+use crate::backend::commit::fresh_batch;
 use crate::error::{Error, ModeError};
 use crate::ours::leads_to;
 use crate::wanted::{ChainName, Mode, Ruleset};
 
-/// Removes the mode's rules, as [`all::remove`](super::all::remove).
-pub(super) fn remove() -> Result<Removed, Error> {
-    let mut held = Vec::new();
-    let any = transact(None, |tables| {
-        held = tables.to_vec();
-        Ok(remove_edits(tables))
-    });
-    let any = any.map_err(|error| error.in_mode(Mode::Nft))?;
-    Ok(Removed::from(any, &held))
-}
-
 /// The batch that installs the rulesets in a fresh namespace, ready to send.
-///
-/// # Errors
-/// A rule that can't be written.
 pub fn batch(rulesets: &[Ruleset]) -> Result<Vec<u8>, Error> {
-    let batch = edit::batch(&fresh(rulesets), Generation::FRESH);
-    let FinishedBatch(bytes) = batch.map_err(|error| unwritten(&error).in_mode(Mode::Nft))?;
-    Ok(bytes)
+    fresh_batch(&fresh(rulesets), Mode::Nft)
 }
 
-/// A family's nat table.
 fn nat(family: Family) -> TableId {
     TableId {
         family: TableFamily::Ip(family),
@@ -49,25 +28,16 @@ fn nat(family: Family) -> TableId {
     }
 }
 
-fn append(family: Family, chain: ChainName, rule: &Rule) -> Edit<'_> {
-    Edit::AddRule(NewRule {
-        table: nat(family),
-        chain: chain.into(),
-        rule,
-        sets: &[],
-        before: None,
-    })
-}
-
 /// The edits that install the rulesets in a namespace that holds nothing.
 pub(crate) fn fresh(rulesets: &[Ruleset]) -> Vec<Edit<'_>> {
     let mut edits = Vec::with_capacity(32);
     for ruleset in rulesets {
-        let family = ruleset.family;
-        edits.push(Edit::AddTable(nat(family)));
-        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(nat(family), chain.into())));
-        let rules = ruleset.rules.iter();
-        edits.extend(rules.map(|(chain, rule)| append(family, *chain, rule)));
+        let table = nat(ruleset.family);
+        edits.push(Edit::AddTable(table));
+        edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(table, chain.into())));
+        for (chain, rule) in &ruleset.rules {
+            edits.push(append_rule(table, *chain, rule, &[]));
+        }
     }
     edits
 }
@@ -101,36 +71,37 @@ fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
 
 /// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
 fn refill<'a>(table: Option<&Table>, ruleset: &'a Ruleset, edits: &mut Vec<Edit<'a>>) -> Result<(), ModeError> {
-    let (family, id) = (ruleset.family, nat(ruleset.family));
+    let id = nat(ruleset.family);
     if table.is_some_and(|table| table.dormant) {
         return Err(ModeError::Dormant(id.to_string()));
     }
     if table.is_none() {
         edits.push(Edit::AddTable(id));
     }
-    let chain_of = |name: ChainName| {
-        let is_it = |chain: &&Chain| chain.name == *name.as_str();
-        table.and_then(|table| table.chains.iter().find(is_it))
-    };
+    let chains = table.map(|table| table.chains.as_slice()).unwrap_or_default();
+    let held = |name: ChainName| chains.iter().find(|chain| chain.name == *name.as_str());
     for name in ChainName::ALL {
         let place = |base: Base| (base.kind, base.hook, base.priority);
-        let held = chain_of(name).map(|chain| chain.base.map(place));
         // If a chain of this name is hooked elsewhere, the kernel refuses the edit, and the error names the chain.
-        if held != Some(name.base().map(place)) {
+        if held(name).map(|chain| chain.base.map(place)) != Some(name.base().map(place)) {
             edits.push(Edit::AddChain(id, name.into()));
         }
     }
     for name in Ruleset::CHAINS {
-        let held = chain_of(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        let held = held(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
         if name.is_ours() {
             let wanted = ruleset.rules_of(name).map(|rule| Wanted { rule, may_stay: true });
-            let (deleted, added) = change(id, name.into(), &[], held, wanted.collect());
-            edits.extend(deleted.into_iter().chain(added));
-        } else {
-            let (missing, copies) = amiss(held, &ruleset.rules_of(name).collect::<Vec<_>>());
-            let delete = |(_, copy): (_, &Rule)| Edit::DeleteRule(id, Name::from(name.as_str()), copy.handle);
-            edits.extend(copies.into_iter().map(delete));
-            edits.extend(missing.into_iter().map(|rule| append(family, name, rule)));
+            let (deleted, added) = change_chain(id, name.into(), &[], held, wanted.collect());
+            edits.extend(deleted);
+            edits.extend(added);
+            continue;
+        }
+        let (missing, surplus) = missing_and_surplus(held, &ruleset.rules_of(name).collect::<Vec<_>>());
+        for (_, rule) in surplus {
+            edits.push(Edit::DeleteRule(id, Name::from(name.as_str()), rule.handle));
+        }
+        for rule in missing {
+            edits.push(append_rule(id, name, rule, &[]));
         }
     }
     Ok(())
@@ -149,31 +120,26 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
         return;
     }
     let is_marked = |comment: &Option<Name>| comment.as_ref().is_some_and(|comment| *comment == *MARK);
-    let mut emptied = Vec::new();
-    let others = table
-        .chains
-        .iter()
-        .filter(|chain| ChainName::own(&chain.name).is_none());
-    for chain in others {
+    let mut deleted = ours.clone();
+    for chain in &table.chains {
+        if ChainName::own(&chain.name).is_some() {
+            continue;
+        }
         let (jumps, others): (Vec<_>, Vec<_>) = chain.rules.iter().partition(|rule| leads_to(rule, table).is_some());
-        let delete = |rule: &Rule| Edit::DeleteRule(id, chain.name.clone(), rule.handle);
-        edits.extend(jumps.into_iter().map(delete));
-        let accepts = chain.base.is_some_and(|base| base.policy == Policy::Accept);
+        for jump in jumps {
+            edits.push(Edit::DeleteRule(id, chain.name.clone(), jump.handle));
+        }
         if let Some(name) = ChainName::from_name(chain.name.as_bytes())
             && others.is_empty()
             && is_marked(&chain.comment)
-            && accepts
+            && chain.base.is_some_and(|base| base.policy == Policy::Accept)
         {
-            emptied.push(name);
+            deleted.push(name);
         }
     }
     edits.extend(ours.iter().map(|&chain| Edit::FlushChain(id, chain.into())));
-    edits.extend(
-        ours.iter()
-            .chain(&emptied)
-            .map(|&chain| Edit::DeleteChain(id, chain.into())),
-    );
-    if is_marked(&table.comment) && table.objects as usize == ours.len() + emptied.len() {
+    edits.extend(deleted.iter().map(|&chain| Edit::DeleteChain(id, chain.into())));
+    if is_marked(&table.comment) && table.objects as usize == deleted.len() {
         edits.push(Edit::DeleteTable(id));
     }
 }

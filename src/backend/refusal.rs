@@ -14,7 +14,6 @@ use packets::rules::{Name, Rule, TableFamily};
 use crate::error::{self, Lack, ModeError, Privilege};
 use crate::wanted::{IdRange, Mode, is_on_owner, owner};
 
-/// The socket could not be opened.
 pub(crate) fn no_socket(errno: Errno) -> ModeError {
     match errno {
         Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT => lacks(Lack::NfTables, errno),
@@ -22,7 +21,6 @@ pub(crate) fn no_socket(errno: Errno) -> ModeError {
     }
 }
 
-/// The namespace's rules could not be read.
 pub(crate) fn unreadable(error: ReadError) -> ModeError {
     match error {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
@@ -102,9 +100,12 @@ fn message(socket: &Socket, edits: &[Edit<'_>], failure: &Failure) -> ModeError 
                 errno: kept,
             }
         }
-        (Edit::AddRule(new), _, Errno::EINVAL) => unmapped(new.rule, edit)
-            .or_else(|| foreign(new.rule, edit))
-            .unwrap_or_else(refused),
+        (Edit::AddRule(new), _, Errno::EINVAL) => match unmapped(new.rule, edit) {
+            Some(error) => error,
+            // The network namespace belongs to another user namespace.
+            None if is_on_owner(new.rule) && owns_network() == Some(false) => ModeError::ForeignOwner(what),
+            None => refused(),
+        },
         (Edit::AddRule(new), _, Errno::ENOENT) => match new.missing(socket) {
             Some((name, module, option)) => {
                 let lack = Lack::Extension {
@@ -149,15 +150,11 @@ fn refused(what: &str, errno: Errno, text: &str) -> ModeError {
 /// the rule for people.
 pub(crate) fn unmapped(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
     let (ids, map) = owner(rule)?;
-    let rule = || shown.to_string();
-    (!is_mapped(ids, map)).then(|| ModeError::UnmappedOwner { rule: rule(), ids })
-}
-
-/// The error about a rule that matches an owner and was refused, if the network namespace belongs to another user
-/// namespace. `shown` is the rule for people.
-fn foreign(rule: &Rule, shown: &impl fmt::Display) -> Option<ModeError> {
-    let is_refused = is_on_owner(rule) && owns_network() == Some(false);
-    is_refused.then(|| ModeError::ForeignOwner(shown.to_string()))
+    if is_mapped(ids, map) {
+        return None;
+    }
+    let rule = shown.to_string();
+    Some(ModeError::UnmappedOwner { rule, ids })
 }
 
 /// Refuses what the kernel would refuse, in milliseconds: xtables' rules on owners from outside of the user namespace that

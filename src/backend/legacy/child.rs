@@ -47,7 +47,6 @@ const LOOKS: u32 = 50;
 /// How long to wait for a killed command to be gone.
 const DEATH: Duration = Duration::from_secs(1);
 
-/// How a command ended.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) stderr: String,
@@ -75,7 +74,6 @@ impl From<Errno> for Failure {
     }
 }
 
-/// A family's restore command.
 #[derive(Debug)]
 pub(super) struct Restore {
     pub(super) family: Family,
@@ -106,7 +104,6 @@ pub(super) struct Prepared<'a> {
     deadline: Instant,
 }
 
-/// A restore command that was started.
 struct Started<'a> {
     restore: &'a Restore,
     running: Running,
@@ -134,13 +131,12 @@ pub(super) fn prepare<'a>(
         feeds.push(feed);
     }
     // At once: where both commands run on the only two processors, this thread waits until one of them does.
-    let write = || {
+    let running = start(commands, || {
         meanwhile();
         for (feed, restore) in feeds.iter_mut().zip(restores) {
             feed.begin(&restore.input);
         }
-    };
-    let running = start(commands, write);
+    });
     let mut started = Vec::new();
     for ((restore, running), feed) in restores.iter().zip(running).zip(feeds) {
         let running = running.map_err(|error| (*restore, error.into()))?;
@@ -215,7 +211,6 @@ fn feed<'a>(started: &mut [Started<'a>], deadline: Instant) -> Result<(), (&'a R
     }
 }
 
-/// A command's input on its way.
 struct Feed {
     /// The end that the command reads. While it is open, writing is no error after the command has ended.
     _reader: PipeReader,
@@ -284,7 +279,6 @@ struct Running {
     child: Child,
     stderr: Option<ChildStderr>,
     said: Vec<u8>,
-    /// How many bytes more it has said.
     more: usize,
     ended: bool,
 }
@@ -327,7 +321,6 @@ impl Running {
         }
     }
 
-    /// Waits for the command's end.
     fn end(&mut self, deadline: Instant) -> Result<Ended, Failure> {
         let left = || deadline.saturating_duration_since(Instant::now());
         while !self.listen(left())? {
@@ -349,9 +342,10 @@ impl Running {
                 return Err(Failure::Hung);
             }
             looks += 1;
-            match looks < LOOKS {
-                true => thread::yield_now(),
-                false => thread::sleep(PAUSE),
+            if looks < LOOKS {
+                thread::yield_now();
+            } else {
+                thread::sleep(PAUSE);
             }
         }
     }
@@ -388,13 +382,12 @@ fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Run
     if commands.is_empty() {
         return Vec::new();
     }
-    let start = || {
-        confine()?;
-        Ok(commands.into_iter().map(Running::start).collect())
-    };
     let started = thread::scope(|scope| {
         keep_ended_children()?;
-        let starting = thread::Builder::new().spawn_scoped(scope, start)?;
+        let starting = thread::Builder::new().spawn_scoped(scope, || {
+            confine()?;
+            Ok(commands.into_iter().map(Running::start).collect())
+        })?;
         meanwhile();
         starting
             .join()
@@ -406,7 +399,11 @@ fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Run
 /// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
 /// this process lacks, a command may still have as a file capability.
 fn confine() -> Result<(), Errno> {
-    keep(bits(NEEDED.into_iter().filter(is_permitted)))?;
+    let mut bits = 0;
+    for capability in NEEDED.into_iter().filter(is_permitted) {
+        bits |= capability.bitmask() as u32;
+    }
+    keep(bits)?;
     // Without it, what root executes would get all of the bounding set; with it, no more than is permitted now
     // (`cap_bprm_creds_from_file` in security/commoncap.c).
     set_no_new_privs()
@@ -419,10 +416,4 @@ pub(super) fn missing_capability() -> Option<Capability> {
 
 fn is_permitted(capability: &Capability) -> bool {
     caps::has_cap(None, CapSet::Permitted, *capability).unwrap_or(false)
-}
-
-/// A bit for each of these.
-fn bits(capabilities: impl IntoIterator<Item = Capability>) -> u32 {
-    let bits = capabilities.into_iter().map(|capability| capability.bitmask() as u32);
-    bits.fold(0, |bits, bit| bits | bit)
 }

@@ -24,7 +24,6 @@ pub(super) fn folders(first: Option<PathBuf>) -> Vec<PathBuf> {
     folders
 }
 
-/// The variables that commands get.
 pub(super) fn handed_on() -> impl Iterator<Item = (&'static str, OsString)> {
     let plugins = trusted("XTABLES_LIBDIR").map(|folder| ("XTABLES_LIBDIR", folder));
     [("PATH", path()), ("LC_ALL", "C".into())].into_iter().chain(plugins)

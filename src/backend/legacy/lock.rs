@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to sleep between two tries.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The lock, held until this is dropped.
 pub(super) struct Lock(pub(super) File);
 
 impl Drop for Lock {

@@ -28,7 +28,7 @@ use packets::rules::{Chain, Family, Name, Rule, Table};
 use self::child::{Ended, Failure, Prepared, Restore};
 use self::read::{Held, Rollback};
 use super::Removed;
-use super::change::amiss;
+use super::change::missing_and_surplus;
 use crate::backend::refusal::unmapped;
 use crate::error::{self, Error, Lack, ModeError, Privilege};
 use crate::ours::leads_to;
@@ -39,7 +39,6 @@ pub(crate) use netfilter::netlink::sockopt::{has_ipv6, has_sockets};
 /// How long the commands may take; they take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Which iptables commands do the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
     /// Between the family's `iptables` or `ip6tables` and `-restore`: `-legacy`, or nothing.
@@ -70,23 +69,20 @@ impl Commands {
         }
     }
 
-    /// Where the family's restore command is.
     fn restore(&self, family: Family) -> Result<PathBuf, Error> {
         let [v4, v6] = &self.restores;
-        let known = match family {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        };
+        let known = if family == Family::V4 { v4 } else { v6 };
         if let Some(program) = known.get() {
             return Ok(program.clone());
         }
-        let name = format!("{}{}-restore", family.iptables(), self.variant);
-        let mut files = environment::folders(self.folder.clone())
-            .into_iter()
-            .map(|folder| folder.join(&name));
-        let program = files.find(|file| is_executable(file));
-        let program = program.ok_or(Error::NoCommand { command: name })?;
-        Ok(known.get_or_init(|| program).clone())
+        let command = format!("{}{}-restore", family.iptables(), self.variant);
+        for folder in environment::folders(self.folder.clone()) {
+            let program = folder.join(&command);
+            if is_executable(&program) {
+                return Ok(known.get_or_init(|| program).clone());
+            }
+        }
+        Err(Error::NoCommand { command })
     }
 
     /// Whether everything that installing in these families needs is there.
@@ -94,9 +90,10 @@ impl Commands {
     /// # Errors
     /// [`Error::NoCommand`] names the first that isn't.
     pub(crate) fn check(&self, families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
-        families
-            .into_iter()
-            .try_for_each(|family| self.restore(family).map(drop))
+        for family in families {
+            self.restore(family)?;
+        }
+        Ok(())
     }
 
     /// Whether the plain commands are iptables-nft's, as their version line says: `iptables-restore v1.8.9
@@ -115,7 +112,6 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The backend.
 #[derive(Debug, Clone)]
 pub struct Legacy {
     commands: Commands,
@@ -208,15 +204,15 @@ fn prepare<'a>(changes: &'a [Change], lock: &File, rulesets: &[Ruleset]) -> Resu
 /// Has the commands commit, and looks at what they did. On an error, tells at which family's change.
 fn commit(prepared: Prepared<'_>, changes: &[Change], rulesets: &[Ruleset]) -> Result<(), (Family, Error)> {
     prepared.commit().map_err(of_family)?;
-    changes.iter().try_for_each(|Change { restore, .. }| {
+    for Change { restore, .. } in changes {
         let family = restore.family;
         let now = read::held(family).map_err(|error| (family, advise(error)))?;
-        if input(rulesets, family, now.as_ref()).is_empty() {
-            return Ok(());
+        if !input(rulesets, family, now.as_ref()).is_empty() {
+            let command = restore.program.clone();
+            return Err((family, Error::NoEffect { command, family }));
         }
-        let command = restore.program.clone();
-        Err((family, Error::NoEffect { command, family }))
-    })
+    }
+    Ok(())
 }
 
 /// Leaves out the IPv6 rules where the mode cannot install them, because the kernel has no IPv6 sockets. nf_tables
@@ -231,16 +227,15 @@ pub(crate) fn leave_out_ipv6(mode: Mode, rulesets: &mut Vec<Ruleset>) {
 /// to need a module, at the same moment, one would find it half loaded: busybox's modprobe takes that for loaded, and
 /// the command then misses the extension.
 fn load_extensions(ruleset: &Ruleset) {
-    let used: BTreeSet<Extension> = ruleset.rules.iter().flat_map(|(_, rule)| Extension::of(rule)).collect();
+    let used: BTreeSet<Extension> = ruleset.all_rules().flat_map(Extension::of).collect();
     for extension in used.into_iter().chain([Extension::Comment]) {
         // Where the kernel has no such extension, the command says so.
-        let _ = load(
-            ruleset.family,
-            extension.name(),
-            extension.revision(),
-            extension.is_target(),
-        );
+        let _ = load_extension(ruleset.family, extension);
     }
+}
+
+fn load_extension(family: Family, extension: Extension) -> Result<(), Errno> {
+    load(family, extension.name(), extension.revision(), extension.is_target())
 }
 
 /// Fails unless the kernel has all that these rules need. Asking makes the nat tables.
@@ -268,16 +263,16 @@ fn refuse_on_owner<'a>(mut rules: impl Iterator<Item = &'a Rule>) -> Result<(), 
 
 /// The error about the first rule for which the kernel lacks an extension.
 fn lack(rulesets: &[Ruleset]) -> Option<Error> {
-    rulesets.iter().find_map(|ruleset| {
-        let is_missing = |extension: &Extension| {
-            let (name, is_target) = (extension.name(), extension.is_target());
-            load(ruleset.family, name, extension.revision(), is_target) == Err(Errno::ENOENT)
-        };
-        ruleset.rules.iter().find_map(|(chain, rule)| {
+    for ruleset in rulesets {
+        for (chain, rule) in &ruleset.rules {
             let mut used = Extension::of(rule).chain([Extension::Comment]);
-            let (name, module, option) = used.find(is_missing)?.described();
+            let is_missing = |extension: &Extension| load_extension(ruleset.family, *extension) == Err(Errno::ENOENT);
+            let Some(extension) = used.find(is_missing) else {
+                continue;
+            };
+            let (name, module, option) = extension.described();
             let command = Mode::Legacy.iptables(ruleset.family);
-            Some(in_mode(ModeError::Lacks {
+            return Some(in_mode(ModeError::Lacks {
                 lack: Lack::Extension {
                     name,
                     rule: format!("{command} -t nat -A {chain} {:#}", IptablesRule(rule)),
@@ -286,9 +281,10 @@ fn lack(rulesets: &[Ruleset]) -> Option<Error> {
                     instead: Mode::Native,
                 },
                 errno: error::Errno::of(Errno::ENOENT),
-            }))
-        })
-    })
+            }));
+        }
+    }
+    None
 }
 
 /// What is to be done in one family.
@@ -299,7 +295,6 @@ struct Change {
 }
 
 impl Change {
-    /// The rules that the table has afterwards.
     fn rules_afterwards<'a>(&'a self, rulesets: &'a [Ruleset]) -> impl Iterator<Item = &'a Rule> {
         let is_of_family = |ruleset: &&Ruleset| ruleset.family == self.restore.family;
         let wanted = rulesets.iter().filter(is_of_family).flat_map(Ruleset::all_rules);
@@ -310,12 +305,13 @@ impl Change {
 
 /// The rules that neither are in a chain of proxy-init's nor lead to one.
 fn rules_of_others(table: &Table) -> impl Iterator<Item = &Rule> {
-    let chains = table
+    let others = table
         .chains
         .iter()
         .filter(|chain| ChainName::own(&chain.name).is_none());
-    let rules = chains.flat_map(|chain| &chain.rules);
-    rules.filter(|rule| leads_to(rule, table).is_none())
+    others
+        .flat_map(|chain| &chain.rules)
+        .filter(|rule| leads_to(rule, table).is_none())
 }
 
 /// After one family's change failed, rolls both back, and says what came of it.
@@ -381,31 +377,36 @@ fn input(rulesets: &[Ruleset], family: Family, held: Option<&Held>) -> Input {
 /// its counters.
 fn install_input(ruleset: &Ruleset, table: Option<&Table>) -> Input {
     let mut input = Input::new();
-    let held = |name: ChainName| table.and_then(|table| table.chains.iter().find(|chain| chain.name == *name.as_str()));
-    let chains = Ruleset::CHAINS.map(|name| (name, ruleset.rules_of(name).collect::<Vec<_>>()));
-    let mut refilled = Vec::new();
-    for (name, rules) in chains.iter().filter(|(name, _)| name.is_ours()) {
-        let same = held(*name).is_some_and(|held| {
-            held.rules.len() == rules.len() && rules.iter().zip(&held.rules).all(|(rule, held)| rule.same_rule(held))
-        });
-        if !same {
-            input.make_or_flush(*name);
-            refilled.push(*name);
-        }
+    let chains = table.map(|table| table.chains.as_slice()).unwrap_or_default();
+    let held = |name: ChainName| chains.iter().find(|chain| chain.name == *name.as_str());
+    let mut refilled = Ruleset::CHAINS.to_vec();
+    refilled.retain(|name| name.is_ours() && !held(*name).is_some_and(|held| holds(held, ruleset.rules_of(*name))));
+    for &name in &refilled {
+        input.make_or_flush(name);
     }
-    for (name, rules) in &chains {
-        if name.is_ours() {
-            let rules = rules.iter().filter(|_| refilled.contains(name));
-            rules.for_each(|rule| input.append(*name, rule));
+    for name in Ruleset::CHAINS {
+        let mut missing: Vec<&Rule> = ruleset.rules_of(name).collect();
+        if !name.is_ours() {
+            let held = held(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+            let surplus;
+            (missing, surplus) = missing_and_surplus(held, &missing);
+            for (place, _) in surplus.into_iter().rev() {
+                input.delete(&Name::from(name.as_str()), place);
+            }
+        } else if !refilled.contains(&name) {
             continue;
         }
-        let held = held(*name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
-        let (missing, copies) = amiss(held, rules);
-        let places = copies.iter().rev().map(|&(place, _)| place);
-        places.for_each(|place| input.delete(&Name::from(name.as_str()), place));
-        missing.into_iter().for_each(|rule| input.append(*name, rule));
+        for rule in missing {
+            input.append(name, rule);
+        }
     }
     input
+}
+
+/// Whether a chain holds these rules and no others.
+fn holds<'a>(held: &Chain, rules: impl Iterator<Item = &'a Rule>) -> bool {
+    let rules: Vec<&Rule> = rules.collect();
+    held.rules.len() == rules.len() && rules.iter().zip(&held.rules).all(|(rule, held)| rule.same_rule(held))
 }
 
 /// No chains of proxy-init's, and nothing that leads to them.
@@ -414,18 +415,26 @@ fn remove_input(table: Option<&Table>) -> Input {
     let Some(table) = table else {
         return input;
     };
-    let ours = |chain: &Chain| ChainName::own(&chain.name);
-    let held: Vec<ChainName> = table.chains.iter().filter_map(ours).collect();
+    let held: Vec<ChainName> = table
+        .chains
+        .iter()
+        .filter_map(|chain| ChainName::own(&chain.name))
+        .collect();
     // Without their rules first: they may jump to one another.
-    held.iter().for_each(|&chain| input.make_or_flush(chain));
-    for chain in table.chains.iter().filter(|chain| ours(chain).is_none()) {
-        for (index, rule) in chain.rules.iter().enumerate().rev() {
-            if leads_to(rule, table).is_some() {
+    for &chain in &held {
+        input.make_or_flush(chain);
+    }
+    for chain in &table.chains {
+        let rules = chain.rules.iter().enumerate().rev();
+        for (index, _) in rules.filter(|(_, rule)| leads_to(rule, table).is_some()) {
+            if ChainName::own(&chain.name).is_none() {
                 input.delete(&chain.name, index);
             }
         }
     }
-    held.iter().for_each(|&chain| input.delete_chain(chain));
+    for &chain in &held {
+        input.delete_chain(chain);
+    }
     input
 }
 
@@ -434,7 +443,6 @@ fn of_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
     (restore.family, failed(&restore.program, failure))
 }
 
-/// What a failed command means.
 fn failed(program: &Path, failure: Failure) -> Error {
     let command = program.to_owned();
     match failure {

@@ -49,7 +49,6 @@ fn inferred<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<V
 /// What is known of the nat tables without reading them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Presence {
-    /// The families that have one.
     pub(crate) families: Vec<Family>,
     /// Another family may have one, but that can't be seen.
     pub(crate) unseen: Option<Unseen>,
@@ -61,7 +60,6 @@ pub(crate) struct Lists([List; 2]);
 
 #[derive(Debug)]
 enum List {
-    /// The list.
     Open(File),
     /// There was none, for a list comes with its family's module.
     Missing,
@@ -111,12 +109,9 @@ impl Lists {
     }
 }
 
-/// Whether a family has a nat table.
 pub(crate) fn has_nat_table(family: Family) -> Result<bool, Unseen> {
-    match names(family) {
-        Ok(names) => Ok(names.iter().any(|name| name == NAT)),
-        Err(error) => Err(not_known(&error)),
-    }
+    let names = names(family).map_err(|error| not_known(&error))?;
+    Ok(names.iter().any(|name| name == NAT))
 }
 
 /// The nat tables of these families, whether they were there before or not: asking about one makes it.
@@ -181,13 +176,15 @@ pub(super) fn held(family: Family) -> Result<Option<Held>, Error> {
 pub(super) fn check_nat(families: impl IntoIterator<Item = Family>) -> Result<(), Error> {
     use nix::errno::Errno::{ENOENT, ENOPROTOOPT};
 
-    families.into_iter().try_for_each(|family| match entries(family, NAT) {
-        Ok(_) => Ok(()),
-        Err(errno @ (ENOPROTOOPT | ENOENT)) => Err(Error::NoLegacyTables {
-            stderr: format!("{family}: {}", Errno::of(errno)),
-        }),
-        Err(errno) => Err(unreadable(family, errno)),
-    })
+    for family in families {
+        entries(family, NAT).map_err(|errno| match errno {
+            ENOPROTOOPT | ENOENT => Error::NoLegacyTables {
+                stderr: format!("{family}: {}", Errno::of(errno)),
+            },
+            _ => unreadable(family, errno),
+        })?;
+    }
+    Ok(())
 }
 
 /// What rolling a table back took.
@@ -231,9 +228,10 @@ fn not_known(error: &io::Error) -> Unseen {
     Unseen {
         subsystem: Subsystem::Legacy,
         not_permitted,
-        reason: match not_permitted {
-            true => "only root can list legacy tables".to_owned(),
-            false => format!("cannot list legacy tables: {}", Errno::of_io(error)),
+        reason: if not_permitted {
+            "only root can list legacy tables".to_owned()
+        } else {
+            format!("cannot list legacy tables: {}", Errno::of_io(error))
         },
     }
 }

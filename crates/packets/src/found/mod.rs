@@ -1,4 +1,4 @@
-//! What the kernel holds: everything in one network namespace that decides where a TCP connection goes, as plain data.
+//! What netfilter holds in one network namespace that decides where a TCP connection goes, as plain data.
 //!
 //! The same vocabulary says what a backend would install, so that a comparison is of like with like, and [`walk`](crate::walk) takes a connection through either.
 
@@ -11,7 +11,7 @@ pub use self::line::Line;
 pub use self::listener::Listener;
 use crate::rules::{NAT, Subsystem, Table, TableFamily};
 
-/// Everything in a network namespace that decides where a TCP connection goes.
+/// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
     /// The tables of nf_tables, in the order in which they were made, then the legacy tables.
