@@ -342,8 +342,10 @@ impl Error {
     /// Whether it says that nft mode can't be had here, so that auto looks for another mode. Otherwise something went
     /// wrong.
     pub(crate) fn rules_out_nft_mode(&self) -> bool {
-        let lack = |error: &ModeError| matches!(error, ModeError::Lacks { .. } | ModeError::ForeignOwner(_));
-        matches!(self, Error::InMode(_, error) if lack(error))
+        matches!(
+            self,
+            Error::InMode(_, ModeError::Lacks { .. } | ModeError::ForeignOwner(_))
+        )
     }
 
     /// The mode that does without what this says that this host lacks, after that mode failed.

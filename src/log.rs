@@ -12,7 +12,6 @@ use nix::errno::Errno;
 use nix::unistd::write;
 use packets::rules::is_hidden;
 
-/// How a line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `time="…" level=info msg="…"`
@@ -25,14 +24,11 @@ pub enum Format {
 /// How important a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
-    /// The run failed.
     Error,
     /// The run goes on, but something is probably not as meant.
     Warning,
-    /// What was done.
     #[default]
     Info,
-    /// How it was done.
     Debug,
 }
 
@@ -131,12 +127,14 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Adds a text as JSON and logfmt have it between double quotes. Most texts need no escape, and are written once.
 fn add_quoted(lines: &mut String, message: impl fmt::Display) {
-    // Hidden characters are below the space, or DEL and what comes from the first byte beyond ASCII.
-    let may_be_special = |&byte: &u8| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte);
     let start = lines.len();
     let _ = write!(lines, "{message}");
     let text = lines.as_bytes().get(start..).unwrap_or_default();
-    let Some(first) = text.iter().position(may_be_special) else {
+    // Hidden characters are below the space, or DEL and what comes from the first byte beyond ASCII.
+    let Some(first) = text
+        .iter()
+        .position(|&byte| matches!(byte, b'"' | b'\\') || !(b' '..0x7f).contains(&byte))
+    else {
         return;
     };
     let rest = lines.split_off(start + first);

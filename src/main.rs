@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use proxy_init::cli::{self, Command, Exit, Output, UsageError};
 use proxy_init::error::{Error, chain};
 use proxy_init::log::{self, Format, Level, Log};
-use proxy_init::{Explained, Shown, detect, explain, recognize, report, show};
+use proxy_init::{detect, explain, recognize, report, show};
 use serde_json::json;
 
 // SAFETY: no other function of the program has this name.
@@ -44,58 +44,44 @@ fn run(command: Command) -> Exit {
             finish(result.map_err(|failure| failure.to_string()), log, Exit::NotValidated)
         }
         Command::Simulate(install, simulate) => print(&install.simulate(simulate)),
-        Command::Verify(install, output) => {
-            let verdict = install.verify();
-            answer(
-                output,
-                verdict.map(|verdict| Answer {
-                    text: output.form(|| verdict.to_string(), || verdict.json()),
-                    exit: as_asked(verdict.is_in_place()),
-                }),
-            )
-        }
-        Command::Recognize(path, mode, output) => {
-            let recognized = recognize(path.as_deref(), mode);
-            answer(
-                output,
-                recognized.map(|recognized| Answer {
-                    text: output.form(|| recognized.to_string(), || recognized.json()),
-                    exit: as_asked(recognized.is_in_place()),
-                }),
-            )
-        }
-        Command::Show(path, output) => {
-            let report = |shown: &Shown<'_>| Answer {
-                text: output.form(|| shown.text(has_colour()), || shown.json()),
-                exit: Exit::Done,
-            };
-            answer(output, show(path.as_deref(), report))
-        }
-        Command::Explain(path, connection, expected, output) => {
-            let report = |explained: &Explained<'_>| Answer {
-                text: output.form(|| explained.text(), || explained.json()),
-                exit: as_asked(expected.is_none_or(|expected| expected.is(&explained.verdict))),
-            };
-            answer(output, explain(path.as_deref(), &connection, report))
-        }
-        Command::Detect(path, output) => {
-            let report = detect(path.as_deref());
-            answer(
-                output,
-                report.map(|report| Answer {
-                    text: output.form(|| report.to_string(), || report.json()),
-                    exit: Exit::Done,
-                }),
-            )
-        }
+        Command::Verify(install, output) => answer(
+            output,
+            install.verify().map(|verdict| {
+                let text = output.form(|| verdict.to_string(), || verdict.json());
+                (text, as_asked(verdict.is_in_place()))
+            }),
+        ),
+        Command::Recognize(path, mode, output) => answer(
+            output,
+            recognize(path.as_deref(), mode).map(|recognized| {
+                let text = output.form(|| recognized.to_string(), || recognized.json());
+                (text, as_asked(recognized.is_in_place()))
+            }),
+        ),
+        Command::Show(path, output) => answer(
+            output,
+            show(path.as_deref(), |shown| {
+                let text = output.form(|| shown.text(has_colour()), || shown.json());
+                (text, Exit::Done)
+            }),
+        ),
+        Command::Explain(path, connection, expected, output) => answer(
+            output,
+            explain(path.as_deref(), &connection, |explained| {
+                let text = output.form(|| explained.text(), || explained.json());
+                let is_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
+                (text, as_asked(is_expected))
+            }),
+        ),
+        Command::Detect(path, output) => answer(
+            output,
+            detect(path.as_deref()).map(|report| {
+                let text = output.form(|| report.to_string(), || report.json());
+                (text, Exit::Done)
+            }),
+        ),
         Command::Print(text) => print(&text),
     }
-}
-
-/// What a subcommand that reports has found, in the form that was asked for.
-struct Answer {
-    text: String,
-    exit: Exit,
 }
 
 /// The exit code of a comparison.
@@ -103,12 +89,13 @@ fn as_asked(is_same: bool) -> Exit {
     if is_same { Exit::Done } else { Exit::Differs }
 }
 
-/// Prints what was found, or the error, in the form that was asked for.
-fn answer(output: Output, found: Result<Answer, Error>) -> Exit {
+/// Prints what a subcommand has found, which is in the form that was asked for, or the error in that form.
+fn answer(output: Output, found: Result<(String, Exit), Error>) -> Exit {
     match found {
-        Ok(Answer { text, exit }) => {
-            let printed = print(&text);
-            if exit == Exit::Done { printed } else { exit }
+        Ok((text, Exit::Done)) => print(&text),
+        Ok((text, exit)) => {
+            print(&text);
+            exit
         }
         Err(error) => fail(&chain(&error), Exit::Failed, output),
     }
@@ -174,8 +161,9 @@ fn fail(error: &impl Display, exit: Exit, output: Output) -> Exit {
 /// Whether stdout is a terminal, and its user has not refused colours (no-color.org). A container's log keeps what its
 /// terminal shows, for `kubectl logs`.
 fn has_colour() -> bool {
-    let is_set = |name| std::env::var_os(name).is_some();
-    std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_set(cli::IN_A_POD)
+    let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
+    let is_refused = env::var_os("NO_COLOR").is_some() || env::var_os(cli::IN_A_POD).is_some();
+    std::io::stdout().is_terminal() && !is_dumb && !is_refused
 }
 
 fn print(text: &str) -> Exit {

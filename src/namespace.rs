@@ -31,16 +31,9 @@ impl Namespace {
     /// such as a mount namespace, is refused by [`Namespace::run`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
-        let unusable = |errno: Errno| {
-            let advice = match errno.raw() {
-                libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
-                _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
-            };
-            failed(&path, errno, advice)
-        };
         // Files of namespaces are on a file system of their own, nsfs (namespaces(7)). Nothing else is opened: that can
         // wait for ever, as with a FIFO, or set off whatever is behind a device.
-        let found = statfs(&path).map_err(|errno| unusable(Errno::of(errno)))?;
+        let found = statfs(&path).map_err(|errno| unusable(&path, Errno::of(errno)))?;
         if found.filesystem_type() != NSFS_MAGIC {
             return Err(failed(&path, Errno::from_raw(libc::EINVAL), NOT_A_NAMESPACE));
         }
@@ -49,7 +42,7 @@ impl Namespace {
             // If it has become a FIFO in the meantime, this does not wait.
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&path)
-            .map_err(|error| unusable(Errno::of_io(&error)))?;
+            .map_err(|error| unusable(&path, Errno::of_io(&error)))?;
         opened(&file);
         Ok(Self { file, path })
     }
@@ -88,7 +81,6 @@ impl Namespace {
         depth(self).map_err(io::Error::from)
     }
 
-    /// Moves the calling thread.
     fn enter(&self) -> Result<(), Error> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| {
             let errno = Errno::of(errno);
@@ -107,6 +99,14 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+fn unusable(path: &Path, errno: Errno) -> Error {
+    let advice = match errno.raw() {
+        libc::EACCES | libc::EPERM => "run as root, or as a user who may open that file",
+        _ => "name the file of a namespace, such as /var/run/netns/NAME or /proc/PID/ns/net",
+    };
+    failed(path, errno, advice)
 }
 
 fn failed(path: &Path, errno: Errno, advice: &'static str) -> Error {

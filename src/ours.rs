@@ -13,12 +13,12 @@ pub fn table_of(found: &Found, mode: Mode, family: Family) -> Option<&Table> {
 
 /// Whether proxy-init's rules in this mode were found.
 pub fn holds(found: &Found, mode: Mode) -> bool {
-    let is_ours = |chain: &Chain| ChainName::own(&chain.name).is_some();
     match mode {
         Mode::Native => table_of(found, mode, Family::V4).is_some(),
-        Mode::Nft | Mode::Legacy => found
-            .nat_tables(mode.subsystem())
-            .any(|table| table.chains.iter().any(is_ours)),
+        Mode::Nft | Mode::Legacy => {
+            let mut chains = found.nat_tables(mode.subsystem()).flat_map(|table| &table.chains);
+            chains.any(|chain| ChainName::own(&chain.name).is_some())
+        }
     }
 }
 
@@ -29,15 +29,13 @@ pub fn holders(found: &Found) -> impl Iterator<Item = Mode> {
 
 /// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.
 pub fn has_rules(found: &Found) -> bool {
-    let is_ours = |table: &Table, chain: &Chain| {
-        let is_own = ChainName::own(&chain.name).is_some();
-        chain.rules.iter().any(|rule| is_own || leads_to(rule, table).is_some())
-    };
-    let has_ours = |table: &Table| table.chains.iter().any(|chain| is_ours(table, chain));
+    let subsystems = [Subsystem::NfTables, Subsystem::Legacy].into_iter();
+    let mut tables = subsystems.flat_map(|subsystem| found.nat_tables(subsystem));
     holds(found, Mode::Native)
-        || [Subsystem::NfTables, Subsystem::Legacy]
-            .into_iter()
-            .any(|subsystem| found.nat_tables(subsystem).any(has_ours))
+        || tables.any(|table| {
+            let mut lines = table.chains.iter().flat_map(|chain| Line::all(table, chain));
+            lines.any(|line| ChainName::own(&line.chain.name).is_some() || leads_to(line.rule, table).is_some())
+        })
 }
 
 /// proxy-init's chain of this name in a table, or the base chain of this name.

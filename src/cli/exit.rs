@@ -1,11 +1,8 @@
 //! The program's exit codes.
 
-/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// All is as asked.
     Done = 0,
-    /// It could not.
     Failed = 1,
     /// The command line is invalid.
     BadInput = 2,

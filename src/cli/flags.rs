@@ -9,7 +9,6 @@ use packets::rules::Name;
 
 use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output};
-use crate::log::Level;
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
 use crate::wanted::{Choice, Draft, flags};
@@ -17,7 +16,6 @@ use crate::wanted::{Choice, Draft, flags};
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// Which rules to install.
     pub(super) rules: Draft,
     pub(super) iptables_mode: Option<Choice>,
     pub(super) firewall_bin_path: String,
@@ -37,16 +35,14 @@ pub(super) struct Settings {
     pub(super) gid: Option<u32>,
     pub(super) expect: Option<Expected>,
     pub(super) log_format: Option<String>,
-    pub(super) log_level: Option<Level>,
+    pub(super) log_level: Option<String>,
     pub(super) output: Output,
 }
 
-/// A flag.
 #[derive(Debug)]
 pub(super) struct Flag {
     /// The long name, without dashes.
     pub(super) name: &'static str,
-    /// Another long name.
     pub(super) alias: Option<&'static str>,
     /// The short name, without its dash.
     pub(super) short: Option<char>,
@@ -68,7 +64,7 @@ pub(super) struct Flag {
 
 /// How a flag's value is given, and the function that reads it. Given more than once, a flag is read as often, so that
 /// the last value counts, or, where it is a list, all.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     /// `--flag WORD` or `--flag=WORD`.
     Word(fn(&mut Settings, &str) -> Result<(), String>),
@@ -81,7 +77,6 @@ pub(super) enum Value {
 }
 
 impl Flag {
-    /// Whether the subcommand takes it.
     pub(super) fn is_taken_by(&self, subcommand: Subcommand) -> bool {
         self.taken_by.contains(&subcommand)
     }
@@ -103,16 +98,12 @@ impl Flag {
     /// # Errors
     /// It is invalid; the text names the flag.
     pub(super) fn read(&self, settings: &mut Settings, value: &OsStr) -> Result<(), String> {
-        let name = self.name;
-        let text = || {
-            let shown = value.display();
-            value.to_str().ok_or_else(|| format!("\"{shown}\" is not UTF-8 text"))
+        let done = match (self.value, value.to_str()) {
+            (Value::Path(set), _) => set(settings, PathBuf::from(value)),
+            (Value::Word(set) | Value::Number(set) | Value::Switch(set), Some(text)) => set(settings, text),
+            (_, None) => Err(format!("\"{}\" is not UTF-8 text", value.display())),
         };
-        let done = match self.value {
-            Value::Path(set) => set(settings, PathBuf::from(value)),
-            Value::Word(set) | Value::Number(set) | Value::Switch(set) => text().and_then(|text| set(settings, text)),
-        };
-        done.map_err(|reason| format!("--{name} {reason}"))
+        done.map_err(|reason| format!("--{} {reason}", self.name))
     }
 }
 
@@ -124,7 +115,6 @@ const LOG: &str = "Log";
 const OUTPUT: &str = "Output";
 const COMPATIBILITY: &str = "Compatibility";
 
-/// What most flags are.
 const FLAG: Flag = Flag {
     name: "",
     alias: None,
@@ -508,7 +498,7 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Word(|to, text| set(&mut to.validate.timeout, values::duration(text))),
         taken_by: &[Subcommand::Validate],
         heading: CONNECTION,
-        help: "How long the connection may take, e.g. 500ms or 1m30s [default: 10s]",
+        help: "How long the connection may take, e.g. 500ms or 2m [default: 10s]",
         ..FLAG
     },
     Flag {
@@ -524,7 +514,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "log-level",
         placeholder: "LEVEL",
-        value: Value::Word(|to, text| set(&mut to.log_level, values::log_level(text).map(Some))),
+        value: Value::Word(|to, text| set(&mut to.log_level, Ok(Some(text.to_owned())))),
         words: || vec!["error", "warning", "info", "debug"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,

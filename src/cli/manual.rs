@@ -2,7 +2,6 @@
 
 use std::str::FromStr as _;
 
-use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -21,7 +20,6 @@ fn program() -> Command {
         .subcommand_help_heading("Subcommands")
 }
 
-/// One subcommand by itself.
 fn command(subcommand: Subcommand) -> Command {
     let command = Command::new(subcommand.name())
         .about(subcommand.about())
@@ -36,14 +34,16 @@ fn command(subcommand: Subcommand) -> Command {
         .args(subcommand.word().map(word));
     match subcommand {
         _ if subcommand.has_version() => command.version(BUILD),
-        // Two questions, of which clap would show one.
-        Subcommand::Verify => command.override_usage(
-            "proxy-init verify [--netns PATH] [--iptables-mode MODE] [--output FORMAT]\n       \
-             proxy-init verify -p PORT -o PORT [OPTIONS]",
-        ),
+        Subcommand::Verify => command.override_usage(VERIFY.join("\n       ")),
         _ => command,
     }
 }
+
+/// Two questions, of which clap would show one.
+const VERIFY: [&str; 2] = [
+    "proxy-init verify [--netns PATH] [--iptables-mode MODE] [--output FORMAT]",
+    "proxy-init verify -p PORT -o PORT [OPTIONS]",
+];
 
 fn after_help(subcommand: Subcommand) -> String {
     let mut text = String::new();
@@ -61,11 +61,8 @@ fn after_help(subcommand: Subcommand) -> String {
 }
 
 fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
-    let required = if flag.required_by.contains(&subcommand) {
-        " (required)"
-    } else {
-        ""
-    };
+    let is_required = flag.required_by.contains(&subcommand);
+    let required = if is_required { " (required)" } else { "" };
     let argument = Arg::new(flag.name)
         .long(flag.name)
         .short(flag.short)
@@ -78,15 +75,16 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         .next_line_help(true)
         .action(ArgAction::Append);
     let words = (flag.words)();
-    let argument = match words.is_empty() {
-        true => argument,
-        false => argument.value_parser(words),
-    };
     match flag.value {
-        Value::Word(_) => argument,
+        Value::Switch(_) if words.is_empty() => argument
+            .num_args(0..=1)
+            .require_equals(true)
+            .value_parser(["true", "false"]),
+        Value::Switch(_) => argument.num_args(0..=1).require_equals(true).value_parser(words),
+        Value::Word(_) if words.is_empty() => argument,
+        Value::Word(_) => argument.value_parser(words),
         Value::Number(_) => argument.value_hint(ValueHint::Other),
         Value::Path(_) => argument.value_hint(ValueHint::AnyPath),
-        Value::Switch(_) => argument.num_args(0..=1).require_equals(true),
     }
 }
 
@@ -104,14 +102,13 @@ fn word(word: Word) -> Arg {
 /// What `--help` prints, or `-h`, which is shorter.
 pub(super) fn help(subcommand: Subcommand, is_long: bool) -> String {
     let mut command = find(subcommand);
-    let text = match is_long {
-        true => command.render_long_help(),
-        false => command.render_help(),
-    };
-    text.to_string()
+    if is_long {
+        command.render_long_help().to_string()
+    } else {
+        command.render_help().to_string()
+    }
 }
 
-/// What `--version` prints.
 pub(super) fn version(subcommand: Subcommand) -> String {
     find(subcommand).render_version()
 }
@@ -126,17 +123,12 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         .source(concat!("proxy-init ", env!("CARGO_PKG_VERSION")))
         .manual("proxy-init manual");
     let mut page = Vec::new();
-    let sections = [
-        Man::render_title,
-        Man::render_name_section,
-        Man::render_synopsis_section,
-        Man::render_description_section,
-        Man::render_options_section,
-    ];
-    for section in sections {
-        // Writing to a Vec can't fail.
-        let _ = section(&man, &mut page);
-    }
+    // Writing to a Vec can't fail.
+    let _ = man.render_title(&mut page);
+    let _ = man.render_name_section(&mut page);
+    page.extend(synopsis(subcommand).into_bytes());
+    let _ = man.render_description_section(&mut page);
+    let _ = man.render_options_section(&mut page);
     let page = String::from_utf8_lossy(&page);
     // clap_mangen 0.3 leaves out an empty date, whose place the next word then takes.
     let mut page = page.replacen(&format!(" {SECTION}  "), &format!(" {SECTION} \"\" "), 1);
@@ -145,38 +137,22 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         for subcommand in Subcommand::NAMED {
             page += &entry(subcommand.name(), subcommand.about());
         }
-        page += ".SH ENVIRONMENT\n";
-        page += &entry("IPTABLES_MODE", "The mode, where --iptables-mode does not name one.");
-        page += &entry(
-            "PROXY_INIT_NO_FALLBACK",
-            "Whether to fail where the mode cannot be used, where --no-fallback does not say so.",
-        );
-        page += &entry(
-            "PATH",
-            "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than the user \
-             who started it. They look in /usr/sbin, /usr/bin, /sbin and /bin then.",
-        );
     }
-    if subcommand == Subcommand::Validate {
+    if !subcommand.environment().is_empty() {
         page += ".SH ENVIRONMENT\n";
-        page += &entry(
-            "LINKERD_VALIDATOR_LOG_FORMAT",
-            "The format, where --log-format is not given.",
-        );
-        page += &entry(
-            "LINKERD_VALIDATOR_LOG_LEVEL",
-            "The level, where --log-level is not given.",
-        );
+    }
+    for (variable, meaning) in subcommand.environment() {
+        page += &entry(variable, meaning);
     }
     page += ".SH \"EXIT STATUS\"\n";
     for (exit, meaning) in subcommand.exits() {
         page += &entry(&exit.code().to_string(), meaning);
     }
     page += ".SH EXAMPLES\n";
-    let examples = subcommand.examples().iter();
-    let examples =
-        examples.map(|(line, what)| format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line)));
-    page += &examples.collect::<Vec<_>>().join(".PP\n");
+    for (index, (line, what)) in subcommand.examples().iter().enumerate() {
+        page += if index > 0 { ".PP\n" } else { "" };
+        page += &format!("To {}:\n.PP\n.nf\n.RS\n{}\n.RE\n.fi\n", roff(what), roff(line));
+    }
     if subcommand == Subcommand::Install {
         page += ".SH \"SEE ALSO\"\n";
         page += "\\fBproxy\\-init man \\fISUBCOMMAND\\fR prints the page of a subcommand. iptables(8), nft(8)\n";
@@ -184,6 +160,33 @@ pub(super) fn man(subcommand: Subcommand) -> String {
         page += &format!(".SH \"SEE ALSO\"\nproxy\\-init({SECTION})\n");
     }
     page
+}
+
+/// The command line with each flag's value, which clap_mangen 0.3 leaves out.
+fn synopsis(subcommand: Subcommand) -> String {
+    if subcommand == Subcommand::Verify {
+        return format!(".SH SYNOPSIS\n{}\n", roff(&VERIFY.join("\n.br\n")));
+    }
+    let mut text = ".SH SYNOPSIS\n\\fBproxy\\-init".to_owned();
+    if subcommand != Subcommand::Install {
+        text += &format!(" {}", subcommand.name());
+    }
+    text += "\\fR";
+    if let Some(word) = subcommand.word() {
+        text += &format!(" {}", roff(&word.what()));
+    }
+    for flag in FLAGS.iter().filter(|flag| flag.is_taken_by(subcommand)) {
+        let (name, value) = (roff(flag.name), roff(flag.placeholder));
+        text += &match flag.value {
+            Value::Switch(_) => format!(" [\\fB\\-\\-{name}\\fR[=\\fI{value}\\fR]]"),
+            _ if flag.required_by.contains(&subcommand) => format!(" \\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR"),
+            _ => format!(" [\\fB\\-\\-{name}\\fR\\ \\fI{value}\\fR]"),
+        };
+    }
+    if subcommand == Subcommand::Install {
+        text += "\n.br\n\\fBproxy\\-init \\fISUBCOMMAND\\fR ...";
+    }
+    text + "\n"
 }
 
 /// clap_mangen 0.3 leaves aliases out.
@@ -213,64 +216,41 @@ pub(super) fn completions(shell: &str) -> String {
     let Ok(shell) = Shell::from_str(shell) else {
         return String::new();
     };
+    // In clap_complete 4.6, bash's labels of subcommands don't match where the program's name has a dash.
+    let name = if shell == Shell::Bash {
+        "proxy_init"
+    } else {
+        Subcommand::Install.name()
+    };
     let mut script = Vec::new();
-    let mut program = program();
-    if shell != Shell::Bash {
-        clap_complete::generate(shell, &mut program, Subcommand::Install.name(), &mut script);
-        let script = String::from_utf8_lossy(&script).into_owned();
-        return if shell == Shell::Fish {
-            complete_fish(&script, &program)
-        } else {
-            script
-        };
+    clap_complete::generate(shell, &mut program(), name, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    if shell == Shell::Bash {
+        complete_after_equals_signs(&script)
+    } else {
+        script.into_owned()
     }
-    // A boolean's value comes after "=", where bash has a word of its own and the script would offer it after a blank.
-    program = without_values_of_switches(program).mut_subcommands(without_values_of_switches);
-    // In clap_complete 4.6 the labels of subcommands don't match where the program's name has a dash.
-    clap_complete::generate(shell, &mut program, BASH_NAME, &mut script);
-    String::from_utf8_lossy(&script).replace(&format!(" {BASH_NAME}\n"), " proxy-init\n")
 }
 
-/// What clap_complete 4.6 leaves out of the script for fish: the words of a flag before any subcommand, where the flag
-/// that still lacks its value is an error to argparse, and the words of positional arguments.
-fn complete_fish(script: &str, program: &Command) -> String {
-    let parse = "    argparse -s (__fish_proxy_init_global_optspecs) -- $cmd 2>/dev/null\n";
-    let parse_rest = parse
-        .replace("    argparse", "    or argparse")
-        .replace("$cmd", "$cmd[1..-2]");
-    let mut script = script.replacen(parse, &format!("{parse}{parse_rest}"), 1);
-    for subcommand in program.get_subcommands() {
-        for argument in subcommand.get_positionals() {
-            let words = argument.get_possible_values();
-            let words: Vec<&str> = words.iter().map(PossibleValue::get_name).collect();
-            if !words.is_empty() {
-                script += &format!(
-                    "complete -c proxy-init -n \"__fish_proxy_init_using_subcommand {}\" -f -a \"{}\"\n",
-                    subcommand.get_name(),
-                    words.join(" ")
-                );
-            }
+/// To bash an equals sign is a word of its own, after which clap_complete 4.6 has bash offer nothing: here `--flag=` is the
+/// word before, after which a switch has its values, and other flags have theirs too.
+fn complete_after_equals_signs(script: &str) -> String {
+    let mut script = script.replace(" proxy_init\n", " proxy-init\n").replace(
+        "    prev=\"$3\"\n",
+        "    prev=\"$3\"\n    \
+         if [[ ${COMP_WORDS[COMP_CWORD]} == = ]]; then cur= prev=\"$3=\"; fi\n    \
+         if [[ $3 == = ]]; then prev=\"${COMP_WORDS[COMP_CWORD-2]}=\"; fi\n",
+    );
+    for flag in FLAGS {
+        for spelling in flag.spellings() {
+            let label = match flag.value {
+                Value::Switch(_) => format!("{spelling}=)"),
+                _ => format!("{spelling} | {spelling}=)"),
+            };
+            script = script.replace(&format!(" {spelling})\n"), &format!(" {label}\n"));
         }
     }
     script
-}
-
-/// The program's name as a bash function may have it.
-const BASH_NAME: &str = "proxy_init";
-
-fn without_values_of_switches(command: Command) -> Command {
-    command.mut_args(|argument| {
-        if argument.is_require_equals_set() {
-            argument
-                .require_equals(false)
-                .num_args(0)
-                .hide_possible_values(false)
-                .value_parser(clap::value_parser!(bool))
-                .action(ArgAction::SetTrue)
-        } else {
-            argument
-        }
-    })
 }
 
 /// A subcommand in the whole program, so that it knows its full name.

@@ -14,11 +14,10 @@ use packets::rules::{Direction, Family};
 use thiserror::Error;
 
 pub use self::exit::Exit;
-use self::flags::{FLAGS, Flag, Settings};
+use self::flags::{FLAGS, Settings};
 use self::parse::Asked;
 use self::subcommand::Subcommand;
 pub use self::values::{Expected, Output};
-use self::values::{LOG_FORMATS, by_name};
 use crate::findings::explain::Connection;
 use crate::log::{Format, Level, Log};
 use crate::operate::host_network::HostNetwork;
@@ -31,7 +30,6 @@ use crate::wanted::{Choice, Mode};
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
-    /// Install the rules.
     Install(Box<Install>, Log),
     /// Print the rules that would be installed.
     Simulate(Box<Install>, Simulate),
@@ -39,7 +37,6 @@ pub enum Command {
     Verify(Box<Install>, Output),
     /// Check whether what is installed, in this mode if one is named, is one complete installation.
     Recognize(Option<PathBuf>, Option<Mode>, Output),
-    /// Show what redirects connections.
     Show(Option<PathBuf>, Output),
     /// Explain what becomes of a connection, and perhaps see whether that is as expected.
     Explain(Option<PathBuf>, Box<Connection>, Option<Expected>, Output),
@@ -49,7 +46,6 @@ pub enum Command {
     Detect(Option<PathBuf>, Output),
     /// See whether a connection gets to the proxy.
     Validate(Validate, Log),
-    /// Print this text.
     Print(String),
 }
 
@@ -68,8 +64,8 @@ pub struct UsageError {
 const VALIDATOR: &str = "linkerd2-network-validator";
 
 /// Where the environment has the validator's log format and log level.
-const LOG_FORMAT: &str = "LINKERD_VALIDATOR_LOG_FORMAT";
-const LOG_LEVEL: &str = "LINKERD_VALIDATOR_LOG_LEVEL";
+const LOG_FORMAT: &str = "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT";
+const LOG_LEVEL: &str = "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL";
 
 /// Where the environment has --iptables-mode, as kube-proxy's images have it.
 const IPTABLES_MODE: &str = "IPTABLES_MODE";
@@ -103,14 +99,8 @@ pub fn parse(
     let subcommand = named.unwrap_or(Subcommand::Install);
     read(subcommand, rest, &environment).map_err(|text| UsageError {
         text,
-        output: match is_json("output", subcommand, rest) {
-            Some(true) => Output::Json,
-            _ => Output::Text,
-        },
-        log: is_json("log-format", subcommand, rest).map(|is_json| match is_json {
-            true => Format::Json,
-            false => Format::Plain,
-        }),
+        output: asked("output", Output::Json, subcommand, rest).unwrap_or_default(),
+        log: asked("log-format", Format::Json, subcommand, rest),
     })
 }
 
@@ -123,29 +113,39 @@ fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>)
         Err(text) => return Err(see_help(&text, subcommand)),
     };
     let word = given.word.unwrap_or_default();
-    let subject = || Subcommand::from_name(word).unwrap_or(Subcommand::Install);
     let with_help = |text: String| match subcommand {
         Subcommand::Explain => see_help(&text, subcommand),
         _ => text,
     };
     let settings = given.read().map_err(with_help)?;
-    let (log, output) = (log(&settings), settings.output);
+    let output = settings.output;
     Ok(match subcommand {
         Subcommand::Verify if given.is_about_no_rules() => recognize(settings),
         Subcommand::Verify => Command::Verify(Box::new(install(settings, environment)?), output),
         Subcommand::Install => match settings.simulate {
             Some(simulate) => Command::Simulate(Box::new(install(settings, environment)?), simulate),
-            None => Command::Install(Box::new(install(settings, environment)?), log),
+            None => {
+                let log = log(&settings)?;
+                Command::Install(Box::new(install(settings, environment)?), log)
+            }
         },
         Subcommand::Show => Command::Show(settings.netns, output),
         Subcommand::Explain => explain(word, settings).map_err(with_help)?,
-        Subcommand::Uninstall => Command::Uninstall(uninstall(settings), log),
+        Subcommand::Uninstall => {
+            let log = log(&settings)?;
+            Command::Uninstall(uninstall(settings), log)
+        }
         Subcommand::Detect => Command::Detect(settings.netns, output),
         Subcommand::Validate => validate(settings, environment)?,
-        Subcommand::Help => Command::Print(manual::help(subject(), true)),
-        Subcommand::Man => Command::Print(manual::man(subject())),
+        Subcommand::Help => Command::Print(manual::help(subject(word), true)),
+        Subcommand::Man => Command::Print(manual::man(subject(word))),
         Subcommand::Completions => Command::Print(manual::completions(word)),
     })
+}
+
+/// What help is asked for by a word, or the program itself without one.
+fn subject(word: &str) -> Subcommand {
+    Subcommand::from_name(word).unwrap_or(Subcommand::Install)
 }
 
 fn see_help(text: &str, subcommand: Subcommand) -> String {
@@ -155,15 +155,21 @@ fn see_help(text: &str, subcommand: Subcommand) -> String {
     }
 }
 
-/// Whether a flag of this name says `json`, where the flags can't be read; none if the subcommand takes no such flag.
-fn is_json(name: &str, subcommand: Subcommand, arguments: &[OsString]) -> Option<bool> {
-    let is_it = |flag: &Flag| flag.is_named(name.as_bytes()) && flag.is_taken_by(subcommand);
-    FLAGS.iter().any(is_it).then(|| {
-        let flag = format!("--{name}");
-        let joined = format!("{flag}=json");
-        let is_apart = |pair: &[OsString]| matches!(pair, [name, value] if *name == *flag && value == "json");
-        arguments.iter().any(|argument| *argument == *joined) || arguments.windows(2).any(is_apart)
-    })
+/// What a flag of this name asks for, where the flags can't be read: JSON, or what is the default. None: the subcommand
+/// takes no such flag.
+fn asked<T: Default>(name: &str, json: T, subcommand: Subcommand, arguments: &[OsString]) -> Option<T> {
+    if !FLAGS
+        .iter()
+        .any(|flag| flag.name == name && flag.is_taken_by(subcommand))
+    {
+        return None;
+    }
+    let (flag, joined) = (format!("--{name}"), format!("--{name}=json"));
+    let is_json = arguments.iter().any(|argument| *argument == *joined)
+        || arguments
+            .windows(2)
+            .any(|pair| matches!(pair, [name, value] if *name == *flag && value == "json"));
+    Some(if is_json { json } else { T::default() })
 }
 
 /// What a variable of the environment says that stands for a flag, read as the flag is; none where it is not set, or
@@ -174,37 +180,43 @@ fn from_environment<T>(
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, String> {
     let value = environment(name).filter(|value| !value.is_empty());
-    let value = value.map(|value| read(&value.to_string_lossy()));
     value
+        .map(|value| read(&value.to_string_lossy()))
         .transpose()
         .map_err(|reason| format!("{name} in the environment {reason}"))
 }
 
-/// linkerd-network-validator has two variables in the environment, for where the flags are not given.
-fn validate(mut settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
-    if settings.log_format.is_none() {
-        settings.log_format = from_environment(LOG_FORMAT, environment, |text| Ok(text.to_owned()))?;
-    }
-    if settings.log_level.is_none() {
-        settings.log_level = from_environment(LOG_LEVEL, environment, values::log_level)?;
-    }
-    let log = log(&settings);
-    Ok(Command::Validate(settings.validate, log))
+/// linkerd-network-validator has two variables in the environment, for where the flags are not given. It refuses a format
+/// that it doesn't know, and takes any word for a level.
+fn validate(settings: Settings, environment: Environment<'_>) -> Result<Command, String> {
+    let format = match &settings.log_format {
+        Some(text) => values::log_format(text).map_err(|reason| format!("--log-format {reason}"))?,
+        None => from_environment(LOG_FORMAT, environment, values::log_format)?.unwrap_or_default(),
+    };
+    let level = match &settings.log_level {
+        Some(text) => values::log_filter(text),
+        None => from_environment(LOG_LEVEL, environment, |text| Ok(values::log_filter(text)))?.unwrap_or_default(),
+    };
+    Ok(Command::Validate(settings.validate, Log::new(format, level)))
 }
 
 /// The log of a run. A format that is not known is plain, as linkerd-init has it: a log is no reason to keep a pod from
 /// starting.
-fn log(settings: &Settings) -> Log {
-    let text = settings.log_format.as_deref();
-    let format = text.map_or(Some(Format::default()), |text| by_name(text, &LOG_FORMATS));
-    let mut log = Log::new(format.unwrap_or(Format::Plain), settings.log_level.unwrap_or_default());
-    if let (None, Some(text)) = (format, text) {
+fn log(settings: &Settings) -> Result<Log, String> {
+    let level = match &settings.log_level {
+        Some(text) => values::log_level(text).map_err(|reason| format!("--log-level {reason}"))?,
+        None => Level::default(),
+    };
+    let text = settings.log_format.as_deref().unwrap_or("plain");
+    let format = values::log_format(text);
+    let mut log = Log::new(format.clone().unwrap_or_default(), level);
+    if format.is_err() {
         log.add(
             Level::Warning,
             format_args!("log format \"{text}\" is neither plain nor json: this log is plain"),
         );
     }
-    log
+    Ok(log)
 }
 
 /// Verifying without flags about rules. `--iptables-mode` is heeded if it names a mode; the environment, which says how
@@ -219,9 +231,10 @@ fn recognize(settings: Settings) -> Command {
 
 /// Which connection is to be explained.
 fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
-    let direction = match direction == Direction::Inbound.name() {
-        true => Direction::Inbound,
-        false => Direction::Outbound,
+    let direction = if direction == Direction::Inbound.name() {
+        Direction::Inbound
+    } else {
+        Direction::Outbound
     };
     let to = settings
         .to
@@ -487,7 +500,7 @@ mod tests {
         }
         let error = try_parse("proxy-init -p 1 -o 2", Some("bogus")).unwrap_err();
         assert!(
-            error.starts_with("IPTABLES_MODE in the environment valid values are only"),
+            error.starts_with("IPTABLES_MODE in the environment must be one of legacy, "),
             "{error}"
         );
         assert!(try_parse("proxy-init uninstall", Some("bogus")).is_ok());
@@ -573,12 +586,12 @@ mod tests {
     #[test]
     fn the_validators_flags_arrive_by_either_name() {
         let flags = "--log-format json --log-level linkerd=debug,warn --connect-addr [fd00::1]:20001 --listen-addr [::]:4141 \
-                     --timeout 1m30s";
+                     --timeout 2m";
         for program in ["proxy-init validate", "/usr/lib/linkerd/linkerd2-network-validator"] {
             let (validate, log) = validation(&format!("{program} {flags}"), &[]).unwrap();
             assert_eq!(validate.connect, "[fd00::1]:20001".parse().unwrap());
             assert_eq!(validate.listen, "[::]:4141".parse().unwrap());
-            assert_eq!(validate.timeout.as_secs(), 90);
+            assert_eq!(validate.timeout.as_secs(), 120);
             let want = Log::new(crate::log::Format::Json, Level::Debug);
             assert_eq!(format!("{log:?}"), format!("{want:?}"));
             let (validate, _) = validation(program, &[]).unwrap();
@@ -591,17 +604,23 @@ mod tests {
     #[test]
     fn the_validators_environment_counts_where_there_is_no_flag() {
         let environment = [
-            ("LINKERD_VALIDATOR_LOG_FORMAT", "json"),
-            ("LINKERD_VALIDATOR_LOG_LEVEL", "loud"),
+            ("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"),
+            ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug"),
         ];
-        let error = validation("proxy-init validate", &environment).unwrap_err();
-        assert!(
-            error.starts_with("LINKERD_VALIDATOR_LOG_LEVEL in the environment \"loud\""),
-            "{error}"
-        );
+        let (_, log) = validation("proxy-init validate", &environment).unwrap();
+        let want = Log::new(crate::log::Format::Json, Level::Debug);
+        assert_eq!(format!("{log:?}"), format!("{want:?}"));
         let (_, log) = validation("proxy-init validate --log-level warn", &environment).unwrap();
         let want = Log::new(crate::log::Format::Json, Level::Warning);
         assert_eq!(format!("{log:?}"), format!("{want:?}"));
+        let wrong = [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "yaml")];
+        let error = validation("proxy-init validate", &wrong).unwrap_err();
+        assert_eq!(
+            error,
+            "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT in the environment \"yaml\" is not a format: use plain or json"
+        );
+        let error = validation("proxy-init validate --log-format yaml", &[]).unwrap_err();
+        assert_eq!(error, "--log-format \"yaml\" is not a format: use plain or json");
     }
 
     #[test]
@@ -619,7 +638,7 @@ mod tests {
             ("verify -r 80 ,81", "write 80,81"),
             ("verify -r 80 81", "unexpected argument \"81\""),
             ("uninstall -- -w", "unexpected argument \"-w\""),
-            ("detect verify", "verify: a subcommand comes first"),
+            ("detect verify", "verify: a subcommand comes first, before all flags"),
             ("detect --output", "--output <FORMAT>: a value is missing"),
             ("show -p 4143", "show does not take -p: leave it out"),
             (
@@ -648,6 +667,14 @@ mod tests {
             (
                 "-p 1 -o 2 --output json",
                 "proxy-init does not take --output: leave it out (see proxy-init --help)",
+            ),
+            (
+                "--output json show",
+                "show: a subcommand comes first, before all flags: proxy-init show ... (see proxy-init --help)",
+            ),
+            (
+                "-p 1 -o 2 verify",
+                "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
             ),
             (
                 "-o 2",

@@ -13,8 +13,9 @@ use super::subcommand::Subcommand;
 #[derive(Debug)]
 pub(super) enum Asked<'a> {
     /// Help; `-h` asks for less of it than `--help`.
-    Help { is_long: bool },
-    /// The version.
+    Help {
+        is_long: bool,
+    },
     Version,
     /// What the subcommand does, with these flags.
     Given(Given<'a>),
@@ -62,12 +63,16 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<As
             word: None,
         },
     };
-    let asked = reader.read()?;
-    let word = subcommand.word().and_then(|word| word.missing);
-    match (asked, word) {
-        (Some(asked), _) => Ok(asked),
-        (None, Some(missing)) if reader.given.word.is_none() => Err(missing.to_owned()),
-        (None, _) => Ok(Asked::Given(reader.given)),
+    let asked = reader.read().map_err(|mistake| match late_subcommand(arguments) {
+        Some(late) if subcommand == Subcommand::Install => explain_misplaced(&late),
+        _ => mistake,
+    })?;
+    if let Some(asked) = asked {
+        return Ok(asked);
+    }
+    match subcommand.word().and_then(|word| word.missing) {
+        Some(missing) if reader.given.word.is_none() => Err(missing.to_owned()),
+        _ => Ok(Asked::Given(reader.given)),
     }
 }
 
@@ -151,8 +156,9 @@ impl<'a> Reader<'a> {
 
     /// The flag, if the subcommand takes it.
     fn find(&self, is_meant: impl Fn(&Flag) -> bool) -> Option<&'static Flag> {
-        let taken = |flag: &&Flag| is_meant(flag) && flag.is_taken_by(self.subcommand);
-        FLAGS.iter().find(taken)
+        FLAGS
+            .iter()
+            .find(|flag| is_meant(flag) && flag.is_taken_by(self.subcommand))
     }
 
     /// Reads a flag's value, which is the next argument unless it is `joined` to the flag.
@@ -172,12 +178,11 @@ impl<'a> Reader<'a> {
         let Some(word) = self.subcommand.word().filter(|_| self.given.word.is_none()) else {
             return Err(self.explain_stray());
         };
-        let known = word.words.iter().find(|&&word| argument == word);
-        let invalid = || {
+        self.given.word = word.words.iter().copied().find(|&word| argument == word);
+        if self.given.word.is_none() {
             let (what, words) = (word.what(), word.words.join(", "));
-            format!("{what} \"{}\" is invalid: use {words}", argument.display())
-        };
-        self.given.word = Some(known.ok_or_else(invalid)?);
+            return Err(format!("{what} \"{}\" is invalid: use {words}", argument.display()));
+        }
         Ok(())
     }
 
@@ -207,8 +212,8 @@ impl<'a> Reader<'a> {
                 _ => explain_misplaced(&stray),
             };
         };
-        let is_switch = |flag: &Flag| matches!(flag.value, Value::Switch(_)) && flag.spellings().any(|it| it == before);
-        if FLAGS.iter().any(is_switch) {
+        let mut switches = FLAGS.iter().filter(|flag| matches!(flag.value, Value::Switch(_)));
+        if switches.any(|flag| flag.spellings().any(|spelling| spelling == before)) {
             format!("{before} {stray}: a boolean takes its value after \"=\": write {before}={stray}")
         } else if before.ends_with(',') || stray.starts_with(',') {
             format!("{before} {stray}: a list is one argument, without blanks: write {before}{stray}")
@@ -216,6 +221,14 @@ impl<'a> Reader<'a> {
             explain_misplaced(&stray)
         }
     }
+}
+
+/// The name of a subcommand that follows flags.
+fn late_subcommand(arguments: &[OsString]) -> Option<String> {
+    let mut words = arguments.iter().filter_map(|argument| argument.to_str());
+    words
+        .find(|word| Subcommand::from_name(word).is_some())
+        .map(ToOwned::to_owned)
 }
 
 const HELP: &str = "help";
@@ -250,10 +263,11 @@ fn similar<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<
     if let (Some(name), None) = (having.next(), having.next()) {
         return Some(name);
     }
-    let likeness = |name: &'a str| (strsim::jaro(typed, name), name);
-    let candidates = names.into_iter().map(likeness).filter(|(likeness, _)| *likeness > 0.7);
-    let best = candidates.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.map(|(_, name)| name)
+    let rated = names.into_iter().map(|name| (strsim::jaro(typed, name), name));
+    let (_, name) = rated
+        .filter(|(likeness, _)| *likeness > 0.7)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    Some(name)
 }
 
 #[cfg(test)]

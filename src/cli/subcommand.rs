@@ -24,7 +24,6 @@ pub(super) enum Subcommand {
 pub(super) struct Word {
     /// The placeholder for it in help.
     pub(super) placeholder: &'static str,
-    /// What it may be.
     pub(super) words: Vec<&'static str>,
     /// What to say if it is missing; none if it need not be there.
     pub(super) missing: Option<&'static str>,
@@ -56,7 +55,6 @@ impl Subcommand {
         Self::Completions,
     ];
 
-    /// The one of this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Self::NAMED.into_iter().find(|subcommand| subcommand.name() == name)
     }
@@ -77,7 +75,7 @@ impl Subcommand {
         }
     }
 
-    /// Whether it takes --version: those that are programs by themselves.
+    /// Those that are programs by themselves take --version.
     pub(super) fn has_version(self) -> bool {
         matches!(self, Self::Install | Self::Validate)
     }
@@ -110,7 +108,6 @@ impl Subcommand {
         }
     }
 
-    /// One line.
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Install => "Redirects a pod's TCP connections through its sidecar proxy",
@@ -180,8 +177,9 @@ impl Subcommand {
                  to run as another user than the proxy's. If it may read the rules, which takes\n\
                  CAP_NET_ADMIN, it says why a connection did not arrive.\n\n\
                  A program of the name linkerd2-network-validator, a link or a copy, takes these\n\
-                 flags directly. LINKERD_VALIDATOR_LOG_FORMAT and LINKERD_VALIDATOR_LOG_LEVEL in\n\
-                 the environment stand for --log-format and --log-level where those are missing."
+                 flags directly. Where --log-format or --log-level is missing, the environment\n\
+                 has it in LINKERD_NETWORK_VALIDATOR_LOG_FORMAT or ..._LOG_LEVEL. A level may be\n\
+                 a filter of Rust's tracing, such as linkerd=debug,warn."
             }
             Self::Help => "It is the same text as that of --help after the subcommand.",
             Self::Man => "The page is written in roff, which man(1) formats.",
@@ -254,6 +252,48 @@ impl Subcommand {
                 "proxy-init completions bash > /etc/bash_completion.d/proxy-init",
                 "complete in every new bash",
             )],
+        }
+    }
+
+    /// The variables of the environment that it heeds.
+    pub(super) fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Install => &[
+                ("IPTABLES_MODE", "The mode, where --iptables-mode does not name one."),
+                (
+                    "PROXY_INIT_NO_FALLBACK",
+                    "Whether to fail where the mode cannot be used, where --no-fallback does not say so.",
+                ),
+                (
+                    "PATH",
+                    "Where legacy and plain mode look for iptables commands, unless proxy-init has more privileges than \
+                     the user who started it. They look in /usr/sbin, /usr/bin, /sbin and /bin then.",
+                ),
+                (
+                    "XTABLES_LOCKFILE",
+                    "The file of the xtables lock, which legacy mode takes; /run/xtables.lock if it is not set.",
+                ),
+                (
+                    "XTABLES_LIBDIR",
+                    "Where iptables commands look for their extensions, in legacy mode.",
+                ),
+                ("NO_COLOR", "If it is set, show and explain print no colours."),
+            ],
+            Self::Show | Self::Explain => &[
+                ("NO_COLOR", "If it is set, no colours are printed."),
+                ("TERM", "If it is dumb, no colours are printed."),
+            ],
+            Self::Validate => &[
+                (
+                    "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT",
+                    "The format, where --log-format is not given.",
+                ),
+                (
+                    "LINKERD_NETWORK_VALIDATOR_LOG_LEVEL",
+                    "The level, where --log-level is not given.",
+                ),
+            ],
+            _ => &[],
         }
     }
 

@@ -1,7 +1,6 @@
 //! The one sysctl that linkerd-init sets: how long conntrack keeps a connection in CLOSE_WAIT.
 
 use std::fs;
-use std::io;
 
 use crate::error::{Errno, Error};
 
@@ -22,12 +21,9 @@ impl CloseWaitTimeout {
     /// [`Error::Sysctl`]: conntrack is not loaded, the file cannot be written (in containers /proc/sys is read-only
     /// unless they are privileged), or the kernel refuses the value.
     pub(super) fn set(seconds: u32) -> Result<Self, Error> {
-        let write = || {
-            let previous = fs::read_to_string(PATH)?;
-            fs::write(PATH, seconds.to_string())?;
-            Ok(Self { previous })
-        };
-        write().map_err(|error: io::Error| {
+        let previous = fs::read_to_string(PATH);
+        let written = previous.and_then(|previous| fs::write(PATH, seconds.to_string()).map(|()| Self { previous }));
+        written.map_err(|error| {
             let errno = Errno::of_io(&error);
             let advice = match errno.raw() {
                 libc::ENOENT => "load the module nf_conntrack on the node (CONFIG_NF_CONNTRACK)",

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::iter::successors;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -80,7 +79,6 @@ pub struct Installed {
     pub warnings: Vec<Warning>,
     /// How long it took.
     pub took: Duration,
-    /// native mode's table.
     native: Option<Table>,
 }
 
@@ -259,11 +257,15 @@ impl Install {
     /// Whether an installation that begins in one mode goes on to another, because neither that one can be used here
     /// nor any that comes before the other.
     pub(super) fn falls_back(&self, from: Mode, to: Mode, rulesets: &[Ruleset]) -> bool {
-        let before: Vec<Mode> = successors(Some(from), |mode| mode.fallback())
-            .take_while(|&mode| mode != to)
-            .collect();
-        let leads_there = before.last().and_then(|mode| mode.fallback()) == Some(to);
-        !self.no_fallback && leads_there && before.into_iter().all(|mode| self.lack(mode, rulesets).is_some())
+        let mut mode = from;
+        while mode != to && !self.no_fallback && self.lack(mode, rulesets).is_some() {
+            match mode.fallback() {
+                Some(next) if next == to => return true,
+                Some(next) => mode = next,
+                None => return false,
+            }
+        }
+        false
     }
 }
 
@@ -431,14 +433,23 @@ impl Work<'_, '_> {
     }
 
     fn settle_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
-        let others = |work: &Self| {
-            Ok(match work.legacy_rules()? {
+        self.settle(mode, |work| {
+            planner(mode).map_or(Ok(()), |planner| work.commit(planner, false))
+        })
+    }
+
+    /// The other modes that hold rules of proxy-init's, of those that a commit in this mode doesn't exclude.
+    fn others(&self, mode: Mode) -> Result<Vec<Mode>, Error> {
+        let others = match mode {
+            Mode::Legacy => all::nf_tables_modes(),
+            Mode::Nft | Mode::Native => self.legacy_rules().map(|rules| match rules {
                 LegacyRules::Some => vec![Mode::Legacy],
                 LegacyRules::None | LegacyRules::Unseen(_) => vec![],
-            })
+            }),
         };
-        self.settle(mode, others, |work| {
-            planner(mode).map_or(Ok(()), |planner| work.commit(planner, false))
+        others.map_err(|error| Error::InstalledUnchecked {
+            mode,
+            error: Box::new(error),
         })
     }
 
@@ -455,12 +466,11 @@ impl Work<'_, '_> {
         });
         legacy::leave_out_ipv6(mode, &mut self.rulesets);
         let legacy = Legacy::new(commands, self.install.wait_for_lock);
-        let install = |work: &mut Self| {
+        self.changed |= legacy.install(&self.rulesets)?;
+        self.settle(mode, |work| {
             work.changed |= legacy.install(&work.rulesets)?;
             Ok(())
-        };
-        install(self)?;
-        self.settle(mode, |_| all::nf_tables_modes(), install)
+        })
     }
 
     /// Looks, after this mode's rules were committed, whether another mode was given rules at the same time: no
@@ -471,22 +481,11 @@ impl Work<'_, '_> {
     /// meanwhile, they are installed again, and it looks again. Otherwise legacy mode gives way, and this mode waits
     /// for that. If the other run was done before this one committed, it has nothing to give way to, so then this one
     /// does.
-    fn settle(
-        &mut self,
-        mode: Mode,
-        others: impl Fn(&Self) -> Result<Vec<Mode>, Error>,
-        mut install: impl FnMut(&mut Self) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let others = |work: &Self| {
-            others(work).map_err(|error| Error::InstalledUnchecked {
-                mode,
-                error: Box::new(error),
-            })
-        };
+    fn settle(&mut self, mode: Mode, install: impl Fn(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         if !self.install.replace_other_backend {
             let deadline = Instant::now() + PATIENCE;
             loop {
-                match others(self)?.first() {
+                match self.others(mode)?.first() {
                     None => return Ok(()),
                     Some(_) if mode != Mode::Legacy && Instant::now() < deadline => sleep(PAUSE),
                     Some(&other) => return Err(self.give_way(mode, other)),
@@ -494,7 +493,7 @@ impl Work<'_, '_> {
             }
         }
         for attempt in 1.. {
-            let others = others(self)?;
+            let others = self.others(mode)?;
             let Some(&first) = others.first() else {
                 break;
             };

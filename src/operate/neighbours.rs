@@ -19,18 +19,21 @@ pub(super) fn devices() -> Vec<Device> {
 
 /// What the kernel and the node show.
 pub(super) fn traces() -> Traces {
-    let read = |path: &str| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
     let thread = proc_of_thread();
     let names = fs::read_dir("/etc/cni/net.d").into_iter().flatten().flatten();
     Traces {
-        version: read("/proc/version"),
-        status: read(&format!("{thread}/status")),
-        confinement: read(&format!("{thread}/attr/current")),
+        version: text("/proc/version"),
+        status: text(&format!("{thread}/status")),
+        confinement: text(&format!("{thread}/attr/current")),
         owns_network: owns_network(),
         networks: names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect(),
     }
+}
+
+fn text(path: &str) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 /// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside.

@@ -49,17 +49,17 @@ impl Recognized {
 
     /// For machines; docs/verify.md has the schema.
     pub fn json(&self) -> String {
-        let nothing = || Value::Array(Vec::new());
+        let nothing = Value::Array(Vec::new());
         let mut pairs = match &self.compared {
             Ok((verdict, _)) => verdict.pairs(),
             Err(reason) => vec![
                 ("schema", 1.into()),
                 ("in_place", false.into()),
                 ("mode", self.mode.map(|mode| mode.to_string()).into()),
-                ("findings", nothing()),
-                ("other_backends", nothing()),
+                ("findings", nothing.clone()),
+                ("other_backends", nothing.clone()),
                 ("not_known", strings(&self.not_known)),
-                ("warnings", nothing()),
+                ("warnings", nothing),
                 ("reason", reason.to_string().into()),
             ],
         };
@@ -73,9 +73,10 @@ impl fmt::Display for Recognized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.compared {
             Ok((verdict, flags)) => {
-                let which = match verdict.is_in_place() {
-                    true => "these flags install what was found:",
-                    false => "the flags that come closest to what was found:",
+                let which = if verdict.is_in_place() {
+                    "these flags install what was found:"
+                } else {
+                    "the flags that come closest to what was found:"
                 };
                 write!(f, "{verdict}{which}\n{}\n", wrapped(flags))
             }

@@ -48,7 +48,6 @@ impl Default for Validate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// It listens here.
     Listening(SocketAddr),
     /// It is about to connect to this address.
     Connecting(SocketAddr),
@@ -62,58 +61,36 @@ pub enum Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotValidated {
-    /// It can't listen there.
     #[error("cannot listen on {address} ({errno}): {advice}")]
     Listen {
-        /// Where.
         address: SocketAddr,
-        /// What the kernel said.
         errno: Errno,
-        /// What to do.
         advice: &'static str,
     },
     /// The connection can't be made.
     #[error("the connection to {address} failed ({errno}): {why}")]
     Connect {
-        /// Where to.
         address: SocketAddr,
-        /// What the kernel said.
         errno: Errno,
-        /// Why.
         why: String,
     },
     /// The connection was made, but not to this process.
     #[error("another program answered the connection to {address}: {why}")]
-    OtherProgram {
-        /// Where to.
-        address: SocketAddr,
-        /// Why.
-        why: String,
-    },
+    OtherProgram { address: SocketAddr, why: String },
     /// Nothing has answered in time.
     #[error("no answer from {address} within {}: {why}", Spelled(*timeout))]
     NoAnswer {
-        /// Where to.
         address: SocketAddr,
-        /// How long it waited.
         timeout: Duration,
-        /// Why.
         why: String,
     },
-    /// A signal ended it.
     #[error("killed by {signal}")]
-    Killed {
-        /// Which one.
-        signal: &'static str,
-    },
+    Killed { signal: &'static str },
     /// It can't wait for connections and signals.
     #[error(
         "cannot wait for connections and signals ({errno}): raise the limits of the process, or allow it in the seccomp profile"
     )]
-    Wait {
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Wait { errno: Errno },
 }
 
 impl Validate {

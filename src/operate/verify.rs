@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use packets::found::{Found, Unseen};
+use packets::found::Found;
 use packets::rules::{Family, NAT, Subsystem, TableFamily};
 use serde_json::Value;
 
@@ -63,32 +63,11 @@ impl Verification {
     }
 
     pub(super) fn pairs(&self) -> Vec<(&'static str, Value)> {
-        let finding = |finding: &Finding| {
-            let (expected, found) = finding.problem.sides();
-            let mut pairs = vec![
-                ("family", finding.family.as_str().into()),
-                ("chain", finding.chain.as_str().into()),
-                ("kind", finding.kind().as_str().into()),
-                ("wanted", expected.into()),
-                ("found", found.into()),
-            ];
-            if let Problem::Shadowed {
-                connections, certain, ..
-            }
-            | Problem::Dropped {
-                connections, certain, ..
-            } = &finding.problem
-            {
-                pairs.push(("connections", connections.as_str().into()));
-                pairs.push(("certain", (*certain).into()));
-            }
-            object(pairs)
-        };
         vec![
             ("schema", 1.into()),
             ("in_place", self.is_in_place().into()),
             ("mode", self.mode.to_string().into()),
-            ("findings", self.findings.iter().map(finding).collect()),
+            ("findings", self.findings.iter().map(finding_json).collect()),
             ("other_backends", strings(&self.others)),
             ("not_known", strings(&self.not_known)),
             ("warnings", self.all_warnings().into()),
@@ -103,11 +82,33 @@ impl Verification {
 
     /// Whether the finding is that IPv6 has no rules, where those of IPv4, which always has some, are as expected.
     fn lacks_ipv6_alone(&self, finding: &Finding) -> bool {
-        let is_of = |finding: &Finding, family: Family| finding.family == family.to_string();
+        let v4 = Family::V4.to_string();
         matches!(finding.problem, Problem::NoRules(_))
-            && is_of(finding, Family::V6)
-            && !self.findings.iter().any(|other| is_of(other, Family::V4))
+            && finding.family == Family::V6.to_string()
+            && !self.findings.iter().any(|other| other.family == v4)
     }
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let (expected, found) = finding.problem.sides();
+    let mut pairs = vec![
+        ("family", finding.family.as_str().into()),
+        ("chain", finding.chain.as_str().into()),
+        ("kind", finding.kind().as_str().into()),
+        ("wanted", expected.into()),
+        ("found", found.into()),
+    ];
+    if let Problem::Shadowed {
+        connections, certain, ..
+    }
+    | Problem::Dropped {
+        connections, certain, ..
+    } = &finding.problem
+    {
+        pairs.push(("connections", connections.as_str().into()));
+        pairs.push(("certain", (*certain).into()));
+    }
+    object(pairs)
 }
 
 /// For people: a sentence if all is well, otherwise each difference and each warning.
@@ -127,11 +128,10 @@ impl fmt::Display for Verification {
             );
         }
         for subsystem in &self.not_known {
-            text += &match *subsystem == self.mode.subsystem() {
-                true => {
-                    format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
-                }
-                false => format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n"),
+            text += &if *subsystem == self.mode.subsystem() {
+                format!("not known: what {subsystem} tables other than nat hold, which run before and after it\n")
+            } else {
+                format!("not known: whether {subsystem} tables hold rules of proxy-init's too\n")
             };
         }
         for warning in self.all_warnings() {
@@ -147,10 +147,12 @@ impl Verification {
         if !self.is_in_place() {
             return format!("not in place: in {mode} mode, - is expected and + was found\n");
         }
-        let seen = match self.not_known.is_empty() {
-            true if !self.doubts.is_empty() => "nothing before or after them certainly drops connections",
-            true => "nothing before or after them drops connections",
-            false => "nothing that could be seen before or after them drops connections",
+        let seen = if !self.not_known.is_empty() {
+            "nothing that could be seen before or after them drops connections"
+        } else if !self.doubts.is_empty() {
+            "nothing before or after them certainly drops connections"
+        } else {
+            "nothing before or after them drops connections"
         };
         let proxy = match proxy::listens(&self.warnings) {
             Some(true) => "the proxy listens",
@@ -188,13 +190,14 @@ impl Install {
                 chosen => chosen.map_or(Mode::Nft, |(mode, _)| mode),
             },
         };
-        let not_listed = |unseen: &Unseen| unseen.subsystem == Subsystem::Legacy && unseen.not_permitted;
-        let mut others_unseen = false;
-        if mode == Mode::Legacy && found.not_known.iter().any(not_listed) {
+        let others_unseen = mode == Mode::Legacy
+            && found
+                .unseen(Subsystem::Legacy)
+                .is_some_and(|unseen| unseen.not_permitted);
+        if others_unseen {
             // Whoever may not list legacy tables may read those that the flags are about. What the others hold stays
             // unknown.
-            found.not_known.retain(|unseen| !not_listed(unseen));
-            others_unseen = true;
+            found.not_known.retain(|unseen| unseen.subsystem != Subsystem::Legacy);
             let mut unread = Family::ALL.to_vec();
             unread.retain(|&family| found.table(Subsystem::Legacy, TableFamily::Ip(family), NAT).is_none());
             found.tables.extend(legacy::read::read_nat(&unread)?.tables);

@@ -25,10 +25,10 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
         let keys = Condition::is(*field, Values::Set(map.clone()));
         words.push(condition_in_words(table, &keys));
     }
-    match words.is_empty() {
-        true => "everything".to_owned(),
-        false => words.join(", "),
+    if words.is_empty() {
+        return "everything".to_owned();
     }
+    words.join(", ")
 }
 
 /// What is said of a field.
@@ -100,7 +100,6 @@ fn item(field: Field, interval: (u128, u128)) -> String {
     }
 }
 
-/// What a rule does.
 pub(super) fn action(action: &Action) -> String {
     match action {
         Action::Jump(chain) => format!("to {chain}"),
@@ -176,19 +175,15 @@ fn flags(field: Field, had: Option<&Intervals>) -> String {
     };
     match field {
         Field::State => {
-            let is_possible = |tracked: &Tracked| had.meets(&[(tracked.number(), tracked.number())]);
-            let mut states: Vec<String> = Tracked::all().filter(is_possible).map(tracked_in_words).collect();
+            let possible = Tracked::all().filter(|tracked| had.meets(&[(tracked.number(), tracked.number())]));
+            let mut states: Vec<String> = possible.map(tracked_in_words).collect();
             states.dedup();
             format!("is {}", states.join(" or "))
         }
         Field::TcpFlags => {
-            let is = |flags: &[u8]| flags.iter().any(|&flags| had.meets(&[(flags.into(), flags.into())]));
-            let name = match (is(&SYN), is(&SYN_ACK)) {
-                (true, _) => "syn",
-                (_, true) => "syn,ack",
-                _ => "ack",
-            };
-            format!("is {name}")
+            let mut possible = [("syn", &SYN[..]), ("syn,ack", &SYN_ACK[..])].into_iter();
+            let packet = possible.find(|(_, flags)| flags.iter().any(|&it| had.meets(&[(it.into(), it.into())])));
+            format!("is {}", packet.map_or("ack", |(name, _)| name))
         }
         _ => format!("has {}", subject(field, Some(had))),
     }
@@ -271,16 +266,17 @@ fn is_one(ports: &Multiport) -> bool {
 /// A text for people whose lines fit a terminal. What is left of one goes on indented: after a diff's mark under what
 /// follows it, otherwise by two more.
 pub(super) fn filled(text: &str) -> String {
-    let fill = |line: &str| {
+    let mut filled = String::new();
+    for line in text.lines() {
         let unmarked = line.trim_start_matches(' ');
-        let body = unmarked.strip_prefix("- ").or(unmarked.strip_prefix("+ "));
-        let indent = match body {
+        let indent = match unmarked.strip_prefix("- ").or(unmarked.strip_prefix("+ ")) {
             Some(body) => line.len() - body.len(),
             None => line.len() - unmarked.len() + 2,
         };
-        folded(line, indent) + "\n"
-    };
-    text.lines().map(fill).collect()
+        filled += &folded(line, indent);
+        filled.push('\n');
+    }
+    filled
 }
 
 /// A line on lines that fit a terminal, all but the first indented by so much. None ends within quotes, nor within a
@@ -297,9 +293,10 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
     let mut is_quoted = false;
     for word in body.split(' ') {
         let is_option = word.starts_with('-') && !word.starts_with("--");
-        let goes_on = |part: &str| is_quoted || (has_options && (!is_option || part.ends_with(" !")));
         match parts.last_mut() {
-            Some(part) if goes_on(part) => *part += &format!(" {word}"),
+            Some(part) if is_quoted || (has_options && (!is_option || part.ends_with(" !"))) => {
+                *part += &format!(" {word}");
+            }
             _ => parts.push(word.to_owned()),
         }
         is_quoted ^= word.matches('"').count() % 2 == 1;

@@ -188,13 +188,7 @@ impl FromStr for Subnet {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let read = || -> Option<IpNet> {
-            let (address, length) = text.split_once('/')?;
-            let is_plain =
-                length.bytes().all(|byte| byte.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
-            IpNet::new(address.parse().ok()?, length.parse().ok().filter(|_| is_plain)?).ok()
-        };
-        let net = read().ok_or_else(|| Invalid::Subnet(text.to_owned()))?;
+        let net = network(text).ok_or_else(|| Invalid::Subnet(text.to_owned()))?;
         if let IpNet::V6(v6) = net
             && let Some(address) = v6.addr().to_ipv4_mapped()
         {
@@ -209,6 +203,12 @@ impl FromStr for Subnet {
             net: net.trunc(),
         })
     }
+}
+
+fn network(text: &str) -> Option<IpNet> {
+    let (address, length) = text.split_once('/')?;
+    let is_plain = length.bytes().all(|byte| byte.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
+    IpNet::new(address.parse().ok()?, length.parse().ok().filter(|_| is_plain)?).ok()
 }
 
 /// The id of a user or group other than root, as the kernel knows it: 1 to 2³² − 2. (2³² − 1 is `(uid_t) -1`, which
@@ -231,7 +231,6 @@ impl OwnerId {
     }
 }
 
-/// A decimal number.
 impl FromStr for OwnerId {
     type Err = Invalid;
 
@@ -292,9 +291,11 @@ impl FromStr for IdRange {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let id = |text: &str| text.trim().parse().ok().filter(|_| !text.contains('+'));
-        let range = id(first).zip(id(last)).and_then(|(first, last)| Self::new(first, last));
-        range.ok_or_else(|| Invalid::IdRange(text.to_owned()))
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if !text.contains('+') => Self::new(first, last),
+            _ => None,
+        }
+        .ok_or_else(|| Invalid::IdRange(text.to_owned()))
     }
 }
 
@@ -328,12 +329,12 @@ impl FromStr for Interface {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
-        let is_name = (1..=15).contains(&text.len()) && text.bytes().all(is_plain) && ![".", ".."].contains(&text);
-        match is_name && !text.starts_with('-') {
-            true => Ok(Self(text.to_owned())),
-            false => Err(Invalid::Interface(text.to_owned())),
+        let is_name = (1..=15).contains(&text.len()) && ![".", ".."].contains(&text) && !text.starts_with('-');
+        let mut bytes = text.bytes();
+        if !is_name || !bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte)) {
+            return Err(Invalid::Interface(text.to_owned()));
         }
+        Ok(Self(text.to_owned()))
     }
 }
 
@@ -411,10 +412,10 @@ impl Config {
     /// other subnet is an error to the other family's iptables. So where there are none but of all addresses, a family
     /// that has none of its own gets those of the other.
     pub(crate) fn ignored_sources(&self, family: Family) -> impl Iterator<Item = &Subnet> {
-        let listed = self.ignored_inbound_subnets.iter();
-        let is_own = move |subnet: &Subnet| subnet.family() == family;
-        let is_lent = listed.clone().all(Subnet::is_of_all) && !listed.clone().any(is_own);
-        listed.filter(move |subnet| is_lent || is_own(subnet))
+        let listed = &self.ignored_inbound_subnets;
+        let has_own = listed.iter().any(|subnet| subnet.family() == family);
+        let is_lent = !has_own && listed.iter().all(Subnet::is_of_all);
+        listed.iter().filter(move |subnet| is_lent || subnet.family() == family)
     }
 
     /// The families that get rules.

@@ -13,7 +13,6 @@ pub(crate) struct Draft {
     pub(crate) config: Config,
 }
 
-/// Nothing was said yet.
 impl Default for Draft {
     fn default() -> Self {
         Self {

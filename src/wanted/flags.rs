@@ -5,39 +5,22 @@ use std::fmt::Display;
 use crate::wanted::config::{Config, PortRange};
 use crate::wanted::mode::Choice;
 
-/// [`Config::inbound_port`].
 pub const INCOMING_PROXY_PORT: &str = "incoming-proxy-port";
-/// [`Config::outbound_port`].
 pub const OUTGOING_PROXY_PORT: &str = "outgoing-proxy-port";
-/// [`Config::proxy_uid`].
 pub const PROXY_UID: &str = "proxy-uid";
-/// [`Config::proxy_gid`].
 pub const PROXY_GID: &str = "proxy-gid";
-/// [`Config::redirected_ports`].
 pub const PORTS_TO_REDIRECT: &str = "ports-to-redirect";
-/// [`Config::ignored_inbound_ports`].
 pub const INBOUND_PORTS_TO_IGNORE: &str = "inbound-ports-to-ignore";
-/// [`Config::ignored_outbound_ports`].
 pub const OUTBOUND_PORTS_TO_IGNORE: &str = "outbound-ports-to-ignore";
-/// [`Config::ignored_inbound_subnets`].
 pub const INBOUND_SUBNETS_TO_IGNORE: &str = "inbound-subnets-to-ignore";
-/// [`Config::ignored_outbound_subnets`].
 pub const OUTBOUND_SUBNETS_TO_IGNORE: &str = "outbound-subnets-to-ignore";
-/// [`Config::redirected_outbound_ports`].
 pub const OUTBOUND_PORTS_TO_REDIRECT: &str = "outbound-ports-to-redirect";
-/// [`Config::redirected_outbound_subnets`].
 pub const OUTBOUND_SUBNETS_TO_REDIRECT: &str = "outbound-subnets-to-redirect";
-/// [`Config::ignored_uids`].
 pub const SKIP_UID: &str = "skip-uid";
-/// [`Config::ignored_gids`].
 pub const SKIP_GID: &str = "skip-gid";
-/// [`Config::ignored_inbound_interfaces`].
 pub const INBOUND_INTERFACES_TO_IGNORE: &str = "inbound-interfaces-to-ignore";
-/// [`Config::ignored_outbound_interfaces`].
 pub const OUTBOUND_INTERFACES_TO_IGNORE: &str = "outbound-interfaces-to-ignore";
-/// [`Config::ipv6`].
 pub const IPV6: &str = "ipv6";
-/// [`Choice`].
 pub const IPTABLES_MODE: &str = "iptables-mode";
 
 /// The most items of a list in one argument. The kernel takes no argument longer than 128 KiB (MAX_ARG_STRLEN), and the
@@ -89,7 +72,6 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
     flags.0
 }
 
-/// The arguments so far.
 #[derive(Default)]
 struct Flags(Vec<String>);
 
@@ -101,8 +83,10 @@ impl Flags {
     }
 
     fn list(&mut self, name: &str, items: &[impl ToString]) {
-        let list = |items: &[_]| items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        self.add(name, items.chunks(ITEMS).map(list));
+        for items in items.chunks(ITEMS) {
+            let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+            self.add(name, [items.join(",")]);
+        }
     }
 }
 

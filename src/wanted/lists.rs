@@ -7,16 +7,21 @@ use crate::wanted::config::{Port, PortRange};
 
 /// The ports as ranges. Numbers that are no ports are left out.
 pub fn ranges(numbers: &Intervals) -> Vec<PortRange> {
-    let numbers = numbers.and(&Field::DestinationPort.any());
-    let port = |number| u16::try_from(number).ok();
-    let range = |&(first, last): &(u128, u128)| PortRange::new(port(first)?, port(last)?);
-    numbers.as_slice().iter().filter_map(range).collect()
+    let mut ranges = Vec::new();
+    for &(first, last) in numbers.and(&Field::DestinationPort.any()).as_slice() {
+        if let (Ok(first), Ok(last)) = (u16::try_from(first), u16::try_from(last)) {
+            ranges.extend(PortRange::new(first, last));
+        }
+    }
+    ranges
 }
 
 /// Each port by itself, without 0, which is no port to listen on.
 pub fn ports(numbers: &Intervals) -> Vec<Port> {
-    let each = |range: PortRange| (range.first()..=range.last()).filter_map(Port::new);
-    ranges(numbers).into_iter().flat_map(each).collect()
+    let each = ranges(numbers)
+        .into_iter()
+        .flat_map(|range| range.first()..=range.last());
+    each.filter_map(Port::new).collect()
 }
 
 /// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule

@@ -151,13 +151,11 @@ impl Mode {
 
     /// The mode whose rules a table holds, or would hold if there were any.
     pub(crate) fn of(table: &Table) -> Option<Self> {
-        let is_of = |mode: &Self, family: Family| {
-            let (table_family, name) = mode.table(family);
-            table.subsystem == mode.subsystem() && table.family == table_family && table.name == *name
-        };
-        Mode::ALL
-            .into_iter()
-            .find(|mode| Family::ALL.into_iter().any(|family| is_of(mode, family)))
+        let mut modes = Mode::ALL.into_iter().filter(|mode| mode.subsystem() == table.subsystem);
+        modes.find(|mode| {
+            let mut tables = Family::ALL.into_iter().map(|family| mode.table(family));
+            tables.any(|(family, name)| table.family == family && table.name == *name)
+        })
     }
 }
 

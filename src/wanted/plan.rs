@@ -4,28 +4,31 @@ use packets::rules::{
     Action, Condition, Counters, Family, Field, LOOPBACK, Name, Rule, TCP, Values, addresses, interface,
 };
 
-use crate::wanted::config::{Config, IdRange, Interface, OwnerId, Port, PortRange, Subnet};
+use crate::wanted::config::{Config, Interface, OwnerId, Port, PortRange, Subnet};
 use crate::wanted::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 
 /// The rules that `config` asks for, one ruleset per family: linkerd-init's, in its order, with its comments.
 pub fn plan(config: &Config) -> Vec<Ruleset> {
-    let ruleset = |&family: &Family| Ruleset {
-        family,
-        rules: rules(config, family),
-    };
-    config.families().iter().map(ruleset).collect()
+    let mut rulesets = Vec::new();
+    for &family in config.families() {
+        let rules = rules(config, family);
+        rulesets.push(Ruleset { family, rules });
+    }
+    rulesets
 }
 
 fn rules(config: &Config, family: Family) -> Vec<(ChainName, Rule)> {
     let mut rules = Vec::new();
-    let mut add = |chain: ChainName, purposes: Vec<Purpose>| {
-        let rule = |purpose: &Purpose| Some((chain, rule(config, family, chain, purpose)?));
-        rules.extend(purposes.iter().filter_map(rule));
-    };
-    add(ChainName::ProxyInitRedirect, inbound(config, family));
-    add(ChainName::Prerouting, vec![Purpose::LookAtInbound]);
-    add(ChainName::ProxyInitOutput, outbound(config, family));
-    add(ChainName::Output, vec![Purpose::LookAtOutbound]);
+    for (chain, purposes) in [
+        (ChainName::ProxyInitRedirect, inbound(config, family)),
+        (ChainName::Prerouting, vec![Purpose::LookAtInbound]),
+        (ChainName::ProxyInitOutput, outbound(config, family)),
+        (ChainName::Output, vec![Purpose::LookAtOutbound]),
+    ] {
+        for purpose in purposes {
+            rules.extend(rule(config, family, chain, &purpose).map(|rule| (chain, rule)));
+        }
+    }
     rules
 }
 
@@ -78,46 +81,38 @@ fn ignored_interfaces(interfaces: &[Interface]) -> impl Iterator<Item = Purpose>
 
 /// The rule for a purpose, as linkerd-init makes it; none for an owner that the proxy doesn't have.
 fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) -> Option<Rule> {
-    let tcp = || Condition::is(Field::Protocol, TCP);
-    let owner = |field, id: OwnerId| vec![Condition::is(field, u128::from(id.get()))];
-    let owners = |field, ids: IdRange| vec![Condition::is(field, ids.numbers())];
-    let redirect = |port: Port| Action::Redirect(Some((port.get(), port.get())));
-    let ports = |ports: &Multiport, negated| Condition::In {
-        field: Field::DestinationPort,
-        values: Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect()),
-        negated,
-    };
+    let tcp = Condition::is(Field::Protocol, TCP);
     // What a rule can look at of the other end, and of the way to it.
     let (side, device) = match chain {
         ChainName::Prerouting | ChainName::ProxyInitRedirect => (Field::Source(family), Field::InInterface),
         ChainName::Output | ChainName::ProxyInitOutput => (Field::Destination(family), Field::OutInterface),
     };
-    let within = |subnet: &Subnet| {
-        // A subnet of all addresses needs no condition; iptables leaves it out too.
-        let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0);
-        net.map(|net| Condition::is(side, addresses(net))).into_iter()
-    };
     let (conditions, action) = match purpose {
-        Purpose::IgnorePorts(listed) => (vec![tcp(), ports(listed, false)], Action::Return),
+        Purpose::IgnorePorts(ports) => (vec![tcp, on_ports(ports, false)], Action::Return),
         Purpose::IgnoreUnlistedPorts => {
-            let listed = Multiport::pieces(&config.redirected_outbound_ports);
-            let unlisted = listed.iter().map(|listed| ports(listed, true));
-            ([tcp()].into_iter().chain(unlisted).collect(), Action::Return)
+            let mut conditions = vec![tcp];
+            for ports in Multiport::pieces(&config.redirected_outbound_ports) {
+                conditions.push(on_ports(&ports, true));
+            }
+            (conditions, Action::Return)
         }
-        Purpose::IgnoreSubnet(subnet) => (within(subnet).collect(), Action::Return),
-        Purpose::RedirectSubnet(subnet) => (within(subnet).chain([tcp()]).collect(), redirect(config.outbound_port)),
-        Purpose::IgnoreUser => (owner(Field::Uid, config.proxy_uid?), Action::Return),
-        Purpose::IgnoreGroup => (owner(Field::Gid, config.proxy_gid?), Action::Return),
-        Purpose::IgnoreUsers(ids) => (owners(Field::Uid, *ids), Action::Return),
-        Purpose::IgnoreGroups(ids) => (owners(Field::Gid, *ids), Action::Return),
+        Purpose::IgnoreSubnet(subnet) => (on_subnet(side, subnet).into_iter().collect(), Action::Return),
+        Purpose::RedirectSubnet(subnet) => {
+            let conditions = on_subnet(side, subnet).into_iter().chain([tcp]).collect();
+            (conditions, redirect_to(config.outbound_port))
+        }
+        Purpose::IgnoreUser => (vec![on_owner(Field::Uid, config.proxy_uid?)], Action::Return),
+        Purpose::IgnoreGroup => (vec![on_owner(Field::Gid, config.proxy_gid?)], Action::Return),
+        Purpose::IgnoreUsers(ids) => (vec![Condition::is(Field::Uid, ids.numbers())], Action::Return),
+        Purpose::IgnoreGroups(ids) => (vec![Condition::is(Field::Gid, ids.numbers())], Action::Return),
         Purpose::IgnoreInterface(name) => (vec![Condition::is(device, name.number())], Action::Return),
         Purpose::IgnoreLoopback => (vec![Condition::is(device, interface(LOOPBACK))], Action::Return),
         Purpose::RedirectPort(port) => {
-            let to_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
-            (vec![tcp(), to_port], redirect(config.inbound_port))
+            let on_port = Condition::is(Field::DestinationPort, u128::from(port.get()));
+            (vec![tcp, on_port], redirect_to(config.inbound_port))
         }
-        Purpose::RedirectInbound => (vec![tcp()], redirect(config.inbound_port)),
-        Purpose::RedirectOutbound => (vec![tcp()], redirect(config.outbound_port)),
+        Purpose::RedirectInbound => (vec![tcp], redirect_to(config.inbound_port)),
+        Purpose::RedirectOutbound => (vec![tcp], redirect_to(config.outbound_port)),
         Purpose::LookAtInbound | Purpose::LookAtOutbound => {
             (vec![], Action::Jump(Name::from(chain.counterpart().as_str())))
         }
@@ -127,6 +122,28 @@ fn rule(config: &Config, family: Family, chain: ChainName, purpose: &Purpose) ->
         counters: Some(Counters::default()),
         ..Rule::new(conditions, action)
     })
+}
+
+fn redirect_to(port: Port) -> Action {
+    Action::Redirect(Some((port.get(), port.get())))
+}
+
+fn on_owner(field: Field, id: OwnerId) -> Condition {
+    Condition::is(field, u128::from(id.get()))
+}
+
+fn on_ports(ports: &Multiport, negated: bool) -> Condition {
+    Condition::In {
+        field: Field::DestinationPort,
+        values: Values::Listed(ports.ranges().iter().map(|range| range.numbers()).collect()),
+        negated,
+    }
+}
+
+/// A subnet of all addresses needs no condition; iptables leaves it out too.
+fn on_subnet(side: Field, subnet: &Subnet) -> Option<Condition> {
+    let net = Some(subnet.net()).filter(|net| net.prefix_len() > 0)?;
+    Some(Condition::is(side, addresses(net)))
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::wanted::ruleset::{ChainName, Ruleset};
 pub(crate) struct Input(Vec<u8>);
 
 impl Input {
-    /// The transaction's first line.
     pub(crate) fn new() -> Self {
         Self(b"*nat\n".to_vec())
     }
@@ -46,7 +45,6 @@ impl Input {
         self.line(format_args!("\" {}", index + 1));
     }
 
-    /// Deletes an empty chain.
     pub(crate) fn delete_chain(&mut self, chain: ChainName) {
         self.line(format_args!("-X {chain}"));
     }

@@ -168,8 +168,8 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
         let &[(first, last)] = values.listed()? else {
             return None;
         };
-        let id = |number| u32::try_from(number).ok();
-        Some((IdRange::new(id(first)?, id(last)?)?, map))
+        let ids = IdRange::new(u32::try_from(first).ok()?, u32::try_from(last).ok()?)?;
+        Some((ids, map))
     })
 }
 
@@ -349,14 +349,14 @@ impl Multiport {
 
     /// The ports as iptables writes them: `4190,8000:8100`.
     pub fn from_iptables(text: &str) -> Option<Self> {
-        let range = |item: &str| {
+        let mut ports = Vec::new();
+        for item in text.split(',') {
             let (first, last) = item.split_once(':').unwrap_or((item, item));
-            PortRange::new(first.parse().ok()?, last.parse().ok()?)
-        };
-        Self::new(text.split(',').map(range).collect::<Option<_>>()?)
+            ports.push(PortRange::new(first.parse().ok()?, last.parse().ok()?)?);
+        }
+        Self::new(ports)
     }
 
-    /// The ports and ranges.
     pub fn ranges(&self) -> &[PortRange] {
         &self.0
     }

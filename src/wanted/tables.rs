@@ -103,10 +103,10 @@ fn needed(sets: Vec<Set>, chains: &mut [Chain]) -> Vec<Set> {
         }
         let shared = set.name.as_bytes().strip_prefix(b"outbound-");
         let twin = shared.and_then(|shared| {
-            let is_twin = |twin: &&mut Set| {
+            let twin = needed.iter_mut().find(|twin| {
                 twin.name.as_bytes().strip_prefix(b"inbound-") == Some(shared) && twin.elements == set.elements
-            };
-            Some((Name::from(shared), needed.iter_mut().find(is_twin)?))
+            })?;
+            Some((Name::from(shared), twin))
         });
         match twin {
             Some((shared, twin)) => {
@@ -156,8 +156,10 @@ impl Merged<'_> {
     /// of all of them as they were written. Where there is no room for all, it lists those of the set, as far as there
     /// is room: so it depends on nothing but the set, and [`recognize`](crate::findings::recognize) can recover it.
     fn comment(&self, sets: &[Set]) -> String {
-        let text = |comment: &&Option<Name>| comment.as_ref().map(ToString::to_string).unwrap_or_default();
-        let comments: Vec<String> = self.comments.iter().map(text).collect();
+        let comments = self.comments.iter().copied();
+        let comments: Vec<String> = comments
+            .map(|comment| comment.as_ref().map(ToString::to_string).unwrap_or_default())
+            .collect();
         let first = comments.first().map(String::as_str).unwrap_or_default();
         let Some((before, _, after)) = Purpose::list(first) else {
             return first.to_owned();
@@ -244,14 +246,17 @@ impl Sets {
     }
 
     fn finish(self) -> Vec<Set> {
-        let set = |set: GrowingSet| Set {
-            name: set.name,
-            bits: set.field.bits(),
-            elements: Some(Intervals::new(set.numbers)),
-            verdicts: Vec::new(),
-            expires: false,
-        };
-        self.0.into_iter().map(set).collect()
+        let mut sets = Vec::new();
+        for set in self.0 {
+            sets.push(Set {
+                name: set.name,
+                bits: set.field.bits(),
+                elements: Some(Intervals::new(set.numbers)),
+                verdicts: Vec::new(),
+                expires: false,
+            });
+        }
+        sets
     }
 }
 

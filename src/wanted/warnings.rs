@@ -60,16 +60,21 @@ pub fn warnings(config: &Config) -> Vec<Warning> {
         let lent = config.ignored_sources(family).find(|subnet| subnet.family() != family);
         warnings.extend(lent.map(|subnet| Warning::BothFamilies(subnet.clone(), family)));
     }
-    let (inbound, outbound) = (&config.ignored_inbound_subnets, &config.ignored_outbound_subnets);
-    let is_used = |subnet: &Subnet| {
-        families
-            .iter()
-            .any(|&family| config.ignored_sources(family).any(|it| it == subnet))
-    };
-    let unused = inbound.iter().filter(|subnet| !is_used(subnet));
-    let outbound = outbound.iter().chain(&config.redirected_outbound_subnets);
-    let unused = unused.chain(outbound.filter(|subnet| !families.contains(&subnet.family())));
-    warnings.extend(unused.cloned().map(Warning::NoRulesFor));
+    for subnet in &config.ignored_inbound_subnets {
+        let mut used = families.iter().flat_map(|&family| config.ignored_sources(family));
+        if !used.any(|used| used == subnet) {
+            warnings.push(Warning::NoRulesFor(subnet.clone()));
+        }
+    }
+    for subnet in config
+        .ignored_outbound_subnets
+        .iter()
+        .chain(&config.redirected_outbound_subnets)
+    {
+        if !families.contains(&subnet.family()) {
+            warnings.push(Warning::NoRulesFor(subnet.clone()));
+        }
+    }
     warnings
 }
 

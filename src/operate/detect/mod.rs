@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use netfilter::netlink::user_namespace::owns_network;
 use nix::sys::utsname::uname;
-use packets::found::Found;
+use packets::found::{Found, Unseen};
 use packets::rules::{Subsystem, Table as FoundTable};
 
 use crate::backend::all::{self, in_native_mode, in_nft_mode};
@@ -28,9 +28,7 @@ pub struct Detected {
     pub kernel: String,
     /// Each thing that nft and native mode need of the kernel.
     pub features: Vec<Feature>,
-    /// The tables of nf_tables.
     pub(crate) nft: Tables,
-    /// The legacy tables.
     pub(crate) legacy: Tables,
     /// What Kubernetes' chains say about who uses which backend.
     pub(crate) hints: Vec<String>,
@@ -61,7 +59,6 @@ pub struct Feature {
 /// A backend's tables, or why they cannot be read.
 pub type Tables = Result<Vec<Table>, String>;
 
-/// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// Its family and name, such as `ip nat`.
@@ -73,7 +70,6 @@ pub struct Table {
 /// An iptables command on PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binary {
-    /// Its name.
     pub name: &'static str,
     /// The file that this name leads to.
     pub path: PathBuf,
@@ -94,44 +90,43 @@ pub fn detect(netns: Option<&Path>) -> Result<Detected, Error> {
 fn look_around() -> Detected {
     let everything = everything();
     let kernel = uname().map(|system| system.release().to_string_lossy().into_owned());
-    let found = all::read();
-    let Trial { features, mut nft } = Trial::all(&everything, found.as_ref().is_ok_and(is_like_new));
+    let found = all::read().unwrap_or_else(|error| Found {
+        tables: Vec::new(),
+        not_known: [Subsystem::NfTables, Subsystem::Legacy]
+            .map(|subsystem| Unseen {
+                subsystem,
+                not_permitted: false,
+                reason: error.to_string(),
+            })
+            .into(),
+    });
+    let Trial { features, mut nft } = Trial::all(&everything, is_like_new(&found));
     let native_works = features.iter().any(|it| it.name == NATIVE && it.works.is_ok());
-    let auto = match &found {
-        Ok(found) => choose(found, |mode| match (mode, nft.take()) {
-            (Mode::Nft, Some(result)) => result,
-            (Mode::Native, _) if native_works => Ok(()),
-            (mode, _) => try_out(mode, &everything),
-        }),
-        Err(error) => Err(ModeError::Unseen(error.to_string()).in_mode(Mode::Nft)),
-    };
-    let tables = |subsystem| match &found {
-        Ok(found) => match found.unseen(subsystem) {
-            Some(unseen) => Err(unseen.reason.clone()),
-            None => Ok(found.tables_of(subsystem).map(counted).collect()),
-        },
-        Err(error) => Err(error.to_string()),
-    };
-    let neighbours = match &found {
-        Ok(found) => neighbours(found, &features),
-        Err(_) => neighbours(&Found::default(), &features),
-    };
+    let auto = choose(&found, |mode| match (mode, nft.take()) {
+        (Mode::Nft, Some(result)) => result,
+        (Mode::Native, _) if native_works => Ok(()),
+        (mode, _) => try_out(mode, &everything),
+    });
     Detected {
         kernel: kernel.unwrap_or_default(),
+        neighbours: neighbours(&found, &features),
         features,
-        neighbours,
-        nft: tables(Subsystem::NfTables),
-        legacy: tables(Subsystem::Legacy),
-        hints: found.as_ref().map(hints).unwrap_or_default(),
+        nft: tables(&found, Subsystem::NfTables),
+        legacy: tables(&found, Subsystem::Legacy),
+        hints: hints(&found),
         binaries: binaries(),
         user_namespaces: user_namespaces(),
-        installed: found.iter().flat_map(holders).collect(),
-        not_known: match &found {
-            Ok(found) => found.unseen_subsystems(),
-            Err(_) => vec![Subsystem::NfTables, Subsystem::Legacy],
-        },
+        installed: holders(&found).collect(),
+        not_known: found.unseen_subsystems(),
         auto,
     }
+}
+
+fn tables(found: &Found, subsystem: Subsystem) -> Tables {
+    if let Some(unseen) = found.unseen(subsystem) {
+        return Err(unseen.reason.clone());
+    }
+    Ok(found.tables_of(subsystem).map(counted).collect())
 }
 
 /// Whether the kernel takes the same rules here as in a new network namespace of the process's.
@@ -141,20 +136,15 @@ fn is_like_new(found: &Found) -> bool {
 
 /// What the namespace, the kernel and the node show of other programs.
 fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
-    let is_refused = |feature: &Feature| match &feature.works {
+    let is_refused = features.iter().any(|feature| match &feature.works {
         Err(Error::InMode(_, ModeError::NotPermitted(_))) => true,
         // A call that a filter refuses.
         Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
         _ => false,
-    };
+    });
     let devices = devices();
     let mut signs = shown_by_namespace(found, &devices);
-    signs.extend(shown_by_node(
-        found,
-        &devices,
-        &traces(),
-        features.iter().any(is_refused),
-    ));
+    signs.extend(shown_by_node(found, &devices, &traces(), is_refused));
     signs
 }
 
@@ -168,11 +158,16 @@ fn counted(table: &FoundTable) -> Table {
 
 /// What Kubernetes' chains say about who uses which backend.
 fn hints(found: &Found) -> Vec<String> {
-    let of_table = |table: &FoundTable| {
+    let mut hints = Vec::new();
+    for table in &found.tables {
         let chains: Vec<String> = table.chains.iter().map(|chain| chain.name.to_string()).collect();
-        kubernetes_hint(&table.subsystem.to_string(), &counted(table).name, &chains)
-    };
-    found.tables.iter().filter_map(of_table).collect()
+        hints.extend(kubernetes_hint(
+            &table.subsystem.to_string(),
+            &counted(table).name,
+            &chains,
+        ));
+    }
+    hints
 }
 
 /// What the names of Kubernetes' chains in a table say about who uses the backend.
@@ -189,13 +184,12 @@ fn kubernetes_hint(backend: &str, table: &str, chains: &[String]) -> Option<Stri
 
 /// Rulesets with a rule of each kind, for both families.
 pub(super) fn everything() -> Vec<Ruleset> {
-    let port = |number| Port::new(number).into_iter();
-    let Some((inbound, outbound)) = port(4143).zip(port(4140)).next() else {
+    let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) else {
         return Vec::new();
     };
     let mut config = Config::new(inbound, outbound);
     config.proxy_uid = OwnerId::new(2102);
-    config.redirected_ports = port(80).collect();
+    config.redirected_ports = Port::new(80).into_iter().collect();
     config.ignored_inbound_ports = PortRange::new(4190, 4191).into_iter().collect();
     plan(&config)
 }
@@ -216,40 +210,43 @@ impl Trial {
     fn all(everything: &[Ruleset], is_like_new: bool) -> Self {
         let mut names = Vec::new();
         let mut parts = Vec::new();
-        for ruleset in everything {
-            let mut add = |name: &str, keep: fn(&Purpose) -> bool| {
-                names.push(format!("{}: {name}", ruleset.family));
-                let rules = ruleset.rules.iter();
-                let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|it| keep(&it)));
-                parts.push([Ruleset {
-                    family: ruleset.family,
-                    rules: rules.cloned().collect(),
-                }]);
-            };
-            add("nat chains", |_| false);
-            add("multiport (xt_multiport)", |it| matches!(it, Purpose::IgnorePorts(_)));
-            add("owner (xt_owner)", |it| *it == Purpose::IgnoreUser);
-            add("REDIRECT (xt_REDIRECT)", |it| *it == Purpose::RedirectOutbound);
-            add("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_)));
+        for &Ruleset { family, ref rules } in everything {
+            for (name, is_tried) in PARTS {
+                let rules = rules.iter();
+                let rules = rules.filter(|(_, rule)| Purpose::of(rule).is_some_and(|purpose| is_tried(&purpose)));
+                let rules = rules.cloned().collect();
+                names.push(format!("{family}: {name}"));
+                parts.push([Ruleset { family, rules }]);
+            }
         }
         names.push(NATIVE.to_owned());
         let whole = [in_native_mode(everything), in_nft_mode(everything)];
         // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
-        let mut results = match is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
-            true => parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect(),
-            false => {
-                let parts = parts.iter().map(|part| in_nft_mode(part));
-                all::check_each(&parts.chain(whole).collect::<Vec<_>>())
-            }
+        let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
+            parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
+        } else {
+            let parts = parts.iter().map(|part| in_nft_mode(part));
+            all::check_each(&parts.chain(whole).collect::<Vec<_>>())
         };
         let nft = results.pop();
-        let feature = |(name, works)| Feature { name, works };
+        let features = names.into_iter().zip(results);
         Self {
-            features: names.into_iter().zip(results).map(feature).collect(),
+            features: features.map(|(name, works)| Feature { name, works }).collect(),
             nft,
         }
     }
 }
+
+/// Something that nft mode needs of the kernel for each family, and which rules need it.
+type Part = (&'static str, fn(&Purpose) -> bool);
+
+const PARTS: [Part; 5] = [
+    ("nat chains", |_| false),
+    ("multiport (xt_multiport)", |it| matches!(it, Purpose::IgnorePorts(_))),
+    ("owner (xt_owner)", |it| *it == Purpose::IgnoreUser),
+    ("REDIRECT (xt_REDIRECT)", |it| *it == Purpose::RedirectOutbound),
+    ("tcp (xt_tcpudp)", |it| matches!(it, Purpose::RedirectPort(_))),
+];
 
 /// The iptables commands on PATH. None is run.
 fn binaries() -> Vec<Binary> {
@@ -263,17 +260,19 @@ fn binaries() -> Vec<Binary> {
         "nft",
     ];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let find = |name: &'static str| {
-        let file = std::env::split_paths(&path)
-            .map(|folder| folder.join(name))
-            .find(|file| file.is_file())?;
+    let mut binaries = Vec::new();
+    for name in names {
+        let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
+        let Some(file) = files.find(|file| file.is_file()) else {
+            continue;
+        };
         let path = std::fs::canonicalize(&file).unwrap_or(file);
         let kind = match path.file_name().and_then(|name| name.to_str()) {
             Some(name) if name.contains("nft") => "nf_tables",
             Some(name) if name.contains("legacy") => "legacy",
             _ => "unknown kind",
         };
-        Some(Binary { name, path, kind })
-    };
-    names.into_iter().filter_map(find).collect()
+        binaries.push(Binary { name, path, kind });
+    }
+    binaries
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Direction, Name};
+use packets::rules::Direction;
 use packets::walk::{Matched, Place, Step};
 
 use self::routing::Routing;
@@ -37,9 +37,7 @@ pub struct Explained<'a> {
     /// Everything that the connection was compared with, in the kernel's order. There may be thousands of rules, of
     /// which the text has a few: each is put into words when they are asked for.
     steps: Vec<Step<'a>>,
-    /// The place that decides.
     at: Option<Place<'a>>,
-    /// The proxy's ports.
     ports: Vec<u16>,
 }
 
@@ -61,10 +59,10 @@ impl fmt::Display for Decider {
         let mode = self.mode.map_or(String::new(), |mode| format!(", {mode} mode"));
         let (place, rule) = (&self.place, &self.rule);
         let line = format!("{place}{mode}: {rule}");
-        match f.alternate() && "by ".len() + line.len() > words::WIDTH {
-            true => write!(f, "{place}{mode}:\n{}", words::folded(&format!("  {rule}"), 2)),
-            false => f.write_str(&line),
+        if f.alternate() && "by ".len() + line.len() > words::WIDTH {
+            return write!(f, "{place}{mode}:\n{}", words::folded(&format!("  {rule}"), 2));
         }
+        f.write_str(&line)
     }
 }
 
@@ -144,20 +142,21 @@ impl<'a> Explained<'a> {
     /// What becomes of the connection by a step's rule, if that decides it.
     fn decided_by(&self, step: &Step<'_>) -> Option<Verdict> {
         let line = step.at.line()?;
-        let to_proxy = line.rule.redirects_to().filter(|port| self.ports.contains(port));
-        let decides = || (self.at == Some(step.at)).then(|| self.verdict.clone());
-        to_proxy.map(Verdict::Proxy).or_else(decides)
+        match line.rule.redirects_to() {
+            Some(port) if self.ports.contains(&port) => Some(Verdict::Proxy(port)),
+            _ if self.at == Some(step.at) => Some(self.verdict.clone()),
+            _ => None,
+        }
     }
 
     /// What is done with the connection if it matches, or why it doesn't or why that isn't known, in words.
     fn why(&self, step: &Step<'_>) -> String {
         let table = step.at.table();
-        let is_empty = |chain: &Name| table.chain(chain).is_some_and(|chain| chain.rules.is_empty());
         match (&step.matched, self.decided_by(step)) {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
-            (Matched::Yes(action), None) => match action.target().filter(|chain| is_empty(chain)) {
-                Some(chain) => format!("to {chain}, which has no rules"),
-                None => words::action(action),
+            (Matched::Yes(action), None) => match action.target().and_then(|chain| table.chain(chain)) {
+                Some(chain) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
+                _ => words::action(action),
             },
             (Matched::No(reason), _) => words::why_not(table, reason),
             (Matched::Perhaps(reason), _) => words::why_not_known(reason),

@@ -83,16 +83,12 @@ impl Explained<'_> {
 
     /// Whether two jumps lead to the same chain, and the same comes of it.
     fn is_same_way(&self, one: &[Step<'_>], other: &[Step<'_>]) -> bool {
-        let top = |steps: &[Step<'_>]| steps.first().map_or(0, |step| step.depth);
-        let (one_top, other_top) = (top(one), top(other));
-        let is_same = |(one, other): (&Step<'_>, &Step<'_>)| {
-            let place = |step: &Step<'_>, top| (step.packet, step.hook, step.depth.checked_sub(top));
-            place(one, one_top) == place(other, other_top)
-                && one.at == other.at
-                && is_match(one) == is_match(other)
-                && self.why(one) == self.why(other)
-        };
-        one.len() == other.len() && one.iter().zip(other).all(is_same)
+        one.len() == other.len()
+            && one.iter().zip(other).all(|(one, other)| {
+                (one.packet, one.hook, one.at) == (other.packet, other.hook, other.at)
+                    && is_match(one) == is_match(other)
+                    && self.why(one) == self.why(other)
+            })
     }
 
     /// Adds a step's line, after a line for the chain if that is another one than before.
@@ -133,10 +129,11 @@ impl Explained<'_> {
         let start = format!("{:indent$}{number:<3} {matched:<3}  ", "");
         let line = format!("{start}{}: {}", matches(step), self.why(step));
         // Many jumps deep, a few words would be left for a line.
-        *text += &match start.len() <= WIDTH / 2 {
-            true => folded(&line, start.len()),
-            false => line,
-        };
+        if start.len() <= WIDTH / 2 {
+            *text += &folded(&line, start.len());
+        } else {
+            *text += &line;
+        }
         text.push('\n');
     }
 
@@ -170,14 +167,15 @@ fn end_row(text: &mut String, before: Option<&Step<'_>>, left_out: &mut usize) {
 }
 
 fn is_in_chain_of(one: &Step<'_>, other: &Step<'_>) -> bool {
-    let visit = |step: &Step<'_>| (step.packet, step.hook, step.depth);
-    visit(one) == visit(other) && one.at.is_in_chain_of(&other.at)
+    (one.packet, one.hook, one.depth) == (other.packet, other.hook, other.depth) && one.at.is_in_chain_of(&other.at)
 }
 
 /// How many of the steps after one are in the chain to which it leads, and in those to which that one does.
 fn jump_length(one: &Step<'_>, after: &[Step<'_>]) -> usize {
-    let is_inside = |other: &&Step<'_>| (other.packet, other.hook) == (one.packet, one.hook) && other.depth > one.depth;
-    after.iter().take_while(is_inside).count()
+    let inside = after
+        .iter()
+        .take_while(|step| (step.packet, step.hook) == (one.packet, one.hook) && step.depth > one.depth);
+    inside.count()
 }
 
 fn indent(step: &Step<'_>) -> usize {

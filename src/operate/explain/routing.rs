@@ -1,6 +1,7 @@
 //! What the kernel's routing adds to a connection, and what it does with one that the rules let through.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netfilter::netlink::ReadError;
@@ -76,27 +77,27 @@ pub(super) enum Destination {
 /// one is.
 pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result<Destination, Error> {
     let to = connection.to.ip();
-    let no_connection = |reason| Err(Error::NoConnection { to, reason });
     if to.is_multicast() || to == Ipv4Addr::BROADCAST {
-        return no_connection(NOT_UNICAST);
+        return no_connection(to, NOT_UNICAST);
     }
     check_device(routing, connection)?;
     match connection.direction {
         Direction::Outbound => add_route(routing, connection),
         Direction::Inbound if to.is_unspecified() => {
-            no_connection("name an address of this network namespace with --to")
+            no_connection(to, "name an address of this network namespace with --to")
         }
         Direction::Inbound => match to {
             // `ip6_rcv_core` drops it before any hook.
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => {
-                no_connection("the kernel drops what comes in to it from another host: use `explain outbound`")
-            }
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => no_connection(
+                to,
+                "the kernel drops what comes in to it from another host: use `explain outbound`",
+            ),
             IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
             _ => match routing.route(packet(connection.to, connection)) {
                 Ok(found) => match found.kind {
                     Kind::Local => Ok(Destination::Usual),
                     Kind::Unicast => Ok(Destination::NotHere),
-                    Kind::NotUnicast => no_connection(NOT_UNICAST),
+                    Kind::NotUnicast => no_connection(to, NOT_UNICAST),
                 },
                 Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
                 // Where routing can't be asked, the answer says so.
@@ -104,6 +105,10 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
             },
         },
     }
+}
+
+fn no_connection(to: IpAddr, reason: &'static str) -> Result<Destination, Error> {
+    Err(Error::NoConnection { to, reason })
 }
 
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
@@ -140,12 +145,6 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
     }
     let to = connection.to.ip();
     let is_link_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let no_connection = |reason| Err(Error::NoConnection { to, reason });
-    let no_route = |error| Error::NoRoute {
-        to,
-        from: connection.from,
-        errno: error::Errno::of(errno(&error)),
-    };
     if let Some(named) = &connection.device {
         let device = routing.device(named.as_bytes());
         return match device.and_then(|device| route_by(routing, &device, connection.to, connection)) {
@@ -154,26 +153,37 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
                 connection.device = Some(Name::from(LOOPBACK));
                 Ok(Destination::Usual)
             }
-            Err(error) if is_refusal(&error) => Err(no_route(error)),
+            Err(error) if is_refusal(&error) => Err(no_route(connection, &error)),
             _ if named.as_bytes() == LOOPBACK => Ok(Destination::Usual),
             _ => Ok(Destination::Bound),
         };
     }
     if is_link_local {
-        return no_connection("it is a link-local address: name the device by which it is reached with --out");
+        return no_connection(
+            to,
+            "it is a link-local address: name the device by which it is reached with --out",
+        );
     }
     let found = match routing.route(leaving(connection.to, connection)) {
         Ok(found) => found,
-        Err(error) if is_refusal(&error) => return Err(no_route(error)),
+        Err(error) if is_refusal(&error) => return Err(no_route(connection, &error)),
         // Where routing can't be asked, the answer says so.
         Err(_) => return Ok(Destination::Usual),
     };
     if found.kind == Kind::NotUnicast {
-        return no_connection(NOT_UNICAST);
+        return no_connection(to, NOT_UNICAST);
     }
     connection.device = Some(found.device.name);
     connection.from = found.source;
     Ok(Destination::Usual)
+}
+
+fn no_route(connection: &Connection, error: &ReadError) -> Error {
+    Error::NoRoute {
+        to: connection.to.ip(),
+        from: connection.from,
+        errno: error::Errno::of(errno(error)),
+    }
 }
 
 /// By which devices connections leave that other programs' rules send to other addresses: by lo, if these are of this
@@ -186,16 +196,15 @@ pub(super) fn of_others(
 ) -> Vec<(IpAddr, Option<Name>)> {
     /// For more addresses, routing isn't asked.
     const MOST: usize = 32;
-    let rules = found.tables.iter().flat_map(Table::rules);
-    let addresses = rules.filter_map(|rule| match &rule.action {
-        Action::Nat(nat) => nat.address,
-        _ => None,
-    });
-    let mut addresses: Vec<IpAddr> = addresses.filter(|to| to.is_ipv4() == connection.to.is_ipv4()).collect();
-    addresses.sort();
-    addresses.dedup();
+    let mut addresses = BTreeSet::new();
+    for rule in found.tables.iter().flat_map(Table::rules) {
+        if let Action::Nat(nat) = &rule.action {
+            addresses.extend(nat.address.filter(|to| to.is_ipv4() == connection.to.is_ipv4()));
+        }
+    }
     let bound = connection.device.as_ref().filter(|_| destination == Destination::Bound);
-    let ask = |&to: &IpAddr| {
+    let mut routes = Vec::new();
+    for to in addresses.into_iter().take(MOST) {
         let target = SocketAddr::new(to, connection.to.port());
         let found = match (connection.direction, bound) {
             (Direction::Inbound, _) => routing.route(packet(target, connection)),
@@ -206,28 +215,34 @@ pub(super) fn of_others(
             }
         };
         match found {
-            Ok(found) => Some((to, Some(found.device.name))),
+            Ok(found) => routes.push((to, Some(found.device.name))),
             // What comes in may have a route of its own, by the device at which it does.
-            Err(error) if is_refusal(&error) && connection.direction == Direction::Outbound => Some((to, None)),
-            Err(_) => None,
+            Err(error) if is_refusal(&error) && connection.direction == Direction::Outbound => routes.push((to, None)),
+            Err(_) => {}
         }
-    };
-    addresses.iter().take(MOST).filter_map(ask).collect()
+    }
+    routes
 }
 
 /// The route of a packet to this address from a socket that is bound to a device.
 fn route_by(routing: &Routing, device: &Device, to: SocketAddr, connection: &Connection) -> Result<Route, ReadError> {
-    let bound = |packet| Packet {
-        device: Some(device.index),
-        ..packet
-    };
+    let device_index = Some(device.index);
     // With a source, IPv6 answers as for a socket that isn't bound (`ip6_route_output_flags`): then the device is a
     // wish.
-    let freely = routing.route(bound(packet(to, connection)));
-    freely.or_else(|refused| match routing.route(bound(leaving(to, connection))) {
-        Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
-        _ => Err(refused),
-    })
+    let freely = Packet {
+        device: device_index,
+        ..packet(to, connection)
+    };
+    let from_its_source = Packet {
+        device: device_index,
+        ..leaving(to, connection)
+    };
+    routing
+        .route(freely)
+        .or_else(|refused| match routing.route(from_its_source) {
+            Ok(found) if connection.from.is_some() && found.device.index == device.index => Ok(found),
+            _ => Err(refused),
+        })
 }
 
 /// A packet of the connection, to this address.
@@ -266,10 +281,9 @@ fn errno(error: &ReadError) -> Errno {
 
 /// What routing does with a connection that the rules let through.
 pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: Destination, answer: &mut Answer<'_>) {
-    let is_redirection = |action: &Action| matches!(action, Action::Redirect(_));
     let is_redirected = match answer.verdict {
         Verdict::Proxy(_) => true,
-        Verdict::Elsewhere(_) => answer.action.is_some_and(is_redirection),
+        Verdict::Elsewhere(_) => matches!(answer.action, Some(Action::Redirect(_))),
         _ => false,
     };
     if is_redirected {
@@ -310,7 +324,7 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         && !answer
             .steps
             .iter()
-            .any(|step| matches!(step.matched, Matched::Yes(action) if is_redirection(action)));
+            .any(|step| matches!(step.matched, Matched::Yes(Action::Redirect(_))));
     if answer.verdict != Verdict::Bypass && !dropped_at_input {
         return;
     }

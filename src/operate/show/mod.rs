@@ -39,7 +39,6 @@ pub struct Shown<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backend<'a> {
-    /// The mode.
     pub mode: Mode,
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
     pub flags: Option<Vec<String>>,
@@ -49,7 +48,6 @@ pub struct Backend<'a> {
     pub later: Vec<Slot<'a>>,
 }
 
-/// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShownChain<'a> {
@@ -110,7 +108,6 @@ pub enum Effect {
     Proxy(u16),
     /// It goes through another chain.
     Jump,
-    /// Something else, or nothing.
     Other,
 }
 
@@ -240,7 +237,6 @@ fn title(table: &Table, chain: &Chain) -> String {
 struct Way<'a> {
     /// The table of proxy-init's rules.
     ours: &'a Table,
-    /// The proxy's ports.
     proxy: Vec<u16>,
     direction: Direction,
     chains: Vec<ShownChain<'a>>,
