@@ -81,9 +81,10 @@ impl Owner {
             let chains = table.chains.iter().filter(move |chain| is_its(&table, chain));
             chains.flat_map(|chain| &chain.rules)
         });
-        match rules.any(|rule| matches!(rule.action, Action::Redirect(_))) {
-            true => "it has rules that redirect connections too",
-            false => "no rule of its is known to redirect connections",
+        if rules.any(|rule| matches!(rule.action, Action::Redirect(_))) {
+            "it has rules that redirect connections too"
+        } else {
+            "no rule of its is known to redirect connections"
         }
     }
 }

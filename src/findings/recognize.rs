@@ -295,9 +295,10 @@ fn as_written<T>(
     interval: impl Fn(&T) -> (u128, u128),
     fewest: impl Fn(&Intervals) -> Vec<T>,
 ) -> Vec<T> {
-    match Intervals::new(written.iter().map(interval)) == *numbers {
-        true => written,
-        false => fewest(numbers),
+    if Intervals::new(written.iter().map(interval)) == *numbers {
+        written
+    } else {
+        fewest(numbers)
     }
 }
 

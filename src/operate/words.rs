@@ -2,7 +2,7 @@
 
 use packets::rules::flags::{SYN, SYN_ACK, Tracked};
 use packets::rules::nftables::{element, interface_name, is_implied};
-use packets::rules::{Action, Condition, Field, Intervals, Nat, Rule, Table, Values};
+use packets::rules::{Action, Condition, Effect, Field, FieldWords, Intervals, Nat, Rule, Table, Values};
 use packets::walk::Reason;
 
 use crate::wanted::{Multiport, Purpose};
@@ -31,43 +31,11 @@ pub(super) fn matches(table: &Table, rule: &Rule) -> String {
     words.join(", ")
 }
 
-/// What is said of a field.
-struct FieldWords {
-    /// Before the numbers that a rule compares it with.
-    of: &'static str,
-    /// Before its number in a packet.
-    what: &'static str,
-    /// Of a packet in which it may be anything.
-    any: &'static str,
-}
-
-impl FieldWords {
-    fn of(field: Field) -> Self {
-        let (of, what, any) = match field {
-            Field::Family => ("", "", "any family"),
-            Field::Protocol => ("", "", "any protocol"),
-            Field::Source(_) => ("from ", "", "any source"),
-            Field::Destination(_) => ("to ", "", "any destination"),
-            Field::SourcePort => ("from port ", "source port ", "any source port"),
-            Field::DestinationPort => ("to port ", "port ", "any port"),
-            Field::Uid => ("of user ", "user ", "any user but the proxy's"),
-            Field::Gid => ("of group ", "group ", "any group but the proxy's"),
-            Field::InInterface => ("in by ", "", "any device"),
-            Field::OutInterface => ("out by ", "", "any device"),
-            Field::State => ("ct state ", "", "any state"),
-            Field::Mark => ("mark ", "mark ", "any mark"),
-            Field::ConnectionMark => ("ct mark ", "ct mark ", "any ct mark"),
-            Field::TcpFlags => ("tcp flags ", "", "any flags"),
-        };
-        Self { of, what, any }
-    }
-}
-
 fn condition_in_words(table: &Table, condition: &Condition) -> String {
     match condition {
         Condition::In { field, values, negated } => {
             let not = if *negated { "not " } else { "" };
-            format!("{not}{}{}", FieldWords::of(*field).of, list(table, *field, values))
+            format!("{not}{}{}", field.facts().words.of, list(table, *field, values))
         }
         Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => text.clone(),
     }
@@ -100,16 +68,21 @@ fn item(field: Field, interval: (u128, u128)) -> String {
     }
 }
 
-pub(super) fn action(action: &Action) -> String {
+/// What a rule does with these effects and this action.
+pub(super) fn action(effects: &[Effect], action: &Action) -> String {
     match action {
+        Action::Continue if effects.contains(&Effect::Untrack) => "is not tracked".to_owned(),
+        Action::Continue if !effects.is_empty() => {
+            let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
+            texts.join(" ")
+        }
         Action::Jump(chain) => format!("to {chain}"),
         Action::Goto(chain) => format!("to {chain}, for good"),
-        Action::Continue(None) => "only counts".to_owned(),
-        Action::Continue(Some(text)) | Action::Nat(Nat { text, .. }) => text.clone(),
+        Action::Continue => "only counts".to_owned(),
+        Action::Nat(Nat { text, .. }) => text.clone(),
         Action::Accept => "ends this chain".to_owned(),
         Action::Return => "returns".to_owned(),
         Action::Drop => "drops".to_owned(),
-        Action::Untrack => "is not tracked".to_owned(),
         Action::Redirect(None) => "to this host".to_owned(),
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
@@ -142,15 +115,13 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         };
     }
     let is_known = had.is_some_and(|numbers| is_number(numbers.as_slice()));
-    let flag = match field {
-        Field::Uid => "--uid",
-        Field::Gid => "--gid",
-        Field::InInterface => "--in",
-        Field::OutInterface => "--out",
-        _ => "",
-    };
-    if !is_known && !flag.is_empty() {
-        let FieldWords { what, .. } = FieldWords::of(field);
+    // Addresses and ports that aren't given are any; of these, some are left out.
+    let is_assumed = matches!(
+        field,
+        Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface
+    );
+    let FieldWords { what, flag, .. } = field.facts().words;
+    if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
         let not = if negated { "" } else { "not " };
         return format!("assumed {not}{what}{} (see {flag})", list(table, field, values));
     }
@@ -218,7 +189,7 @@ fn is_number(list: &[(u128, u128)]) -> bool {
 
 /// What a condition looks at, in a connection whose field may have these numbers.
 fn subject(field: Field, numbers: Option<&Intervals>) -> String {
-    let FieldWords { what, any, .. } = FieldWords::of(field);
+    let FieldWords { what, any, .. } = field.facts().words;
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
         Some(list @ &[interval]) if is_number(list) => format!("{what}{}", item(field, interval)),

@@ -3,7 +3,7 @@
 use packets::rules::flags::constant;
 use packets::rules::{
     Action, Base, Chain, Condition, Counters, Family, Field, Hook, Kind, NAT, Name, Policy, Rule, Subsystem, Table,
-    TableFamily, XTABLES, interface, nat_priority, subnet, without_verdict,
+    TableFamily, XTABLES, interface, nat_priority, subnet,
 };
 
 use crate::netlink::message::{Malformed, number, string, u8_at, u16_at, u32_at, u64_at};
@@ -217,7 +217,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
         }
         name => match xt::read_target(name, target.revision.into(), target.info, family)? {
             xt::Target::Action(action) => (action, Vec::new()),
-            xt::Target::Effect(effect) => without_verdict(vec![effect]),
+            xt::Target::Effect(effect) => (Action::Continue, vec![effect]),
         },
     };
     Ok(Rule {
@@ -244,7 +244,7 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
             let chain = heads.binary_search_by_key(&to, |&(first, _)| first);
             match chain.ok().and_then(|index| heads.get(index)) {
                 // A rule without a target goes on with the next one.
-                _ if to == entry.offset + entry.bytes.len() => Action::Continue(None),
+                _ if to == entry.offset + entry.bytes.len() => Action::Continue,
                 Some((_, name)) if goto => Action::Goto(Name::from(*name)),
                 Some((_, name)) => Action::Jump(Name::from(*name)),
                 None => Action::Unknown(format!("[jump to {to}]")),

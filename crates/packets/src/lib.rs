@@ -9,6 +9,8 @@
     not(any(test, feature = "testing")),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+// Nobody reads these crates' documentation but here: what a name says already isn't said again.
+#![allow(missing_docs)]
 
 pub mod found;
 pub mod rules;

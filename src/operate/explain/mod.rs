@@ -156,7 +156,7 @@ impl<'a> Explained<'a> {
             (Matched::Yes(_), Some(verdict)) => verdict.to_string(),
             (Matched::Yes(action), None) => match action.target().and_then(|chain| table.chain(chain)) {
                 Some(chain) if chain.rules.is_empty() => format!("to {}, which has no rules", chain.name),
-                _ => words::action(action),
+                _ => words::action(step.at.rule().map_or(&[], |rule| &rule.effects), action),
             },
             (Matched::No(reason), _) => words::why_not(table, reason),
             (Matched::Perhaps(reason), _) => words::why_not_known(reason),

@@ -6,7 +6,7 @@ mod print;
 use std::path::Path;
 
 use packets::found::{Found, Line, Unseen};
-use packets::rules::{Action, Base, Chain, Direction, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
+use packets::rules::{self, Action, Base, Chain, Direction, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
 use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
@@ -92,7 +92,7 @@ impl ShownRule<'_> {
         let does = match self.effect {
             Effect::Bypass => "bypasses the proxy".to_owned(),
             Effect::Proxy(port) => format!("to the proxy, port {port}"),
-            Effect::Jump | Effect::Other => words::action(&rule.action),
+            Effect::Jump | Effect::Other => words::action(&rule.effects, &rule.action),
         };
         [words::matches(table, rule), does, words::purpose(rule)]
     }
@@ -353,7 +353,7 @@ impl<'a> Way<'a> {
         match &rule.action {
             Action::Return if is_own_chain => Effect::Bypass,
             Action::Accept if is_own_table => Effect::Bypass,
-            Action::Untrack => Effect::Bypass,
+            Action::Continue if rule.effects.contains(&rules::Effect::Untrack) => Effect::Bypass,
             Action::Redirect(Some((first, last))) if first == last && self.proxy.contains(first) => {
                 Effect::Proxy(*first)
             }

@@ -367,9 +367,10 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
         }
         _ => about.extend(first.note.map(ToOwned::to_owned)),
     }
-    match about.is_empty() {
-        true => first.title.clone(),
-        false => format!("{} ({})", first.title, about.join(", ")),
+    if about.is_empty() {
+        first.title.clone()
+    } else {
+        format!("{} ({})", first.title, about.join(", "))
     }
 }
 

@@ -5,10 +5,10 @@
 //! names of its expressions.
 
 use packets::rules::flags::{ct_state, of_states, tracked};
-use packets::rules::nftables::{field_name, is_of, masked, nfproto};
+use packets::rules::nftables::{is_of, masked, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule,
-    Set, TableFamily, Values, interface, without_verdict,
+    Set, TableFamily, Values, interface,
 };
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
                 TableFamily::Inet | TableFamily::Netdev => None,
             },
             registers: Registers::default(),
-            rule: Rule::new(Vec::new(), Action::Continue(None)),
+            rule: Rule::new(Vec::new(), Action::Continue),
             changes: None,
             decided: false,
         }
@@ -80,10 +80,7 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self) -> Rule {
         match (&self.rule.action, self.changes.take()) {
-            (Action::Continue(_), Some(change)) => self.rule.action = Action::Unknown(change),
-            (Action::Continue(_), None) => {
-                (self.rule.action, self.rule.effects) = without_verdict(std::mem::take(&mut self.rule.effects));
-            }
+            (Action::Continue, Some(change)) => self.rule.action = Action::Unknown(change),
             // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
             (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
             _ => {}
@@ -456,7 +453,7 @@ impl<'a> Reader<'a> {
                     Values::Set(set.name.clone())
                 };
                 // An interval's elements are in network order, which the map doesn't tell.
-                let field_of_map = (host_order == field.is_in_host_order()).then_some(field);
+                let field_of_map = (host_order == field.facts().is_in_host_order).then_some(field);
                 Some((Condition::compare(field, values, negated), field_of_map))
             }
             _ => None,
@@ -510,11 +507,11 @@ impl<'a> Reader<'a> {
         };
         let what = match to {
             Some(Bits { mask: 0, xor, .. }) => format!("{xor:#x}"),
-            Some(bits) if bits == Bits::all(bits.field) => field_name(bits.field).to_owned(),
-            Some(Bits { field, mask, xor }) => format!("{} & {mask:#x} ^ {xor:#x}", field_name(field)),
+            Some(bits) if bits == Bits::all(bits.field) => bits.field.facts().nft.to_owned(),
+            Some(Bits { field, mask, xor }) => format!("{} & {mask:#x} ^ {xor:#x}", field.facts().nft),
             None => "[...]".to_owned(),
         };
-        let text = format!("{} set {what}", field_name(field));
+        let text = format!("{} set {what}", field.facts().nft);
         self.rule.effects.push(Effect::Mark { field, to, text });
     }
 
@@ -613,7 +610,7 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
     match verdict {
         Verdict::Accept => Action::Accept,
         Verdict::Drop => Action::Drop,
-        Verdict::Continue => Action::Continue(None),
+        Verdict::Continue => Action::Continue,
         Verdict::Return => Action::Return,
         Verdict::Jump(chain) => Action::Jump(Name::from(chain)),
         Verdict::Goto(chain) => Action::Goto(Name::from(chain)),

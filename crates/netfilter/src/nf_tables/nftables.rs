@@ -39,7 +39,7 @@ pub(super) fn write_condition(list: &mut Writer, sets: &[Set], condition: &Condi
     let Condition::In { field, values, negated } = condition else {
         return None;
     };
-    let host_order = cfg!(target_endian = "little") && field.is_in_host_order();
+    let host_order = cfg!(target_endian = "little") && field.facts().is_in_host_order;
     let length = field.bytes();
     Expression::load(*field)?.write(list);
     match values {

@@ -17,7 +17,7 @@ impl Part {
         Self {
             field,
             bytes: field.bytes(),
-            host_order: field.is_in_host_order(),
+            host_order: field.facts().is_in_host_order,
         }
     }
 

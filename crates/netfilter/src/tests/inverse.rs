@@ -4,7 +4,7 @@
 use packets::rules::examples::random;
 use packets::rules::flags::{CtState, ct_state};
 use packets::rules::{
-    Action, Condition, Counters, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, interface,
+    Action, Condition, Counters, Effect, Family, Field, Name, Nat, Rule, Set, TCP, TableFamily, Values, interface,
 };
 use proptest::prelude::*;
 
@@ -92,9 +92,7 @@ fn action() -> impl Strategy<Value = Action> {
         prop::sample::select(vec![
             Action::Accept,
             Action::Drop,
-            Action::Untrack,
-            Action::Continue(None),
-            Action::Continue(Some("log".to_owned())),
+            Action::Continue,
             Action::Nat(Nat::somewhere("dnat to 10.0.0.1")),
             Action::Map(Field::DestinationPort, Name::from("ports")),
             Action::Unknown("queue".to_owned()),
@@ -108,16 +106,21 @@ fn rule() -> impl Strategy<Value = Rule> {
         let (packets, bytes) = counters?;
         Some(Counters { packets, bytes })
     });
-    (prop::collection::vec(condition(), 0..4), action(), comment, counters).prop_map(
-        |(conditions, action, comment, counters)| Rule {
-            effects: Vec::new(),
+    let effects = prop_oneof![
+        9 => Just(vec![]),
+        1 => prop::sample::select(vec![vec![Effect::Untrack], vec![Effect::Other("log".to_owned())]]),
+    ];
+    let conditions = prop::collection::vec(condition(), 0..4);
+    (conditions, effects, action(), comment, counters).prop_map(|(conditions, effects, action, comment, counters)| {
+        Rule {
+            effects,
             conditions,
             action,
             comment,
             counters,
             handle: 0,
-        },
-    )
+        }
+    })
 }
 
 proptest! {
@@ -212,7 +215,7 @@ fn what_is_refused_is_named() {
     }
     for action in [
         Action::Accept,
-        Action::Continue(None),
+        Action::Continue,
         Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
         Action::Unknown("queue".to_owned()),
     ] {

@@ -2,12 +2,9 @@
 
 use crate::rules::Name;
 
-/// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its number.
     pub index: u32,
-    /// Its name.
     pub name: Name,
     /// Its kind, such as `veth` (`IFLA_INFO_KIND`); empty for lo, and for those that drivers of hardware make.
     pub kind: Vec<u8>,

@@ -11,9 +11,7 @@ use crate::rules::{Chain, Rule, Table};
 pub struct Line<'a> {
     /// The table; it decides the syntax.
     pub table: &'a Table,
-    /// The chain.
     pub chain: &'a Chain,
-    /// The rule.
     pub rule: &'a Rule,
     /// The rule's place in its chain, from 1 on.
     pub number: usize,

@@ -9,7 +9,6 @@ use crate::rules::{Direction, Family, LOOPBACK_INDEX};
 pub struct Listener {
     /// The address that it is bound to; the unspecified one for any.
     pub address: IpAddr,
-    /// Its port.
     pub port: u16,
     /// The number of the device that it is bound to; 0 for any.
     pub device: u32,

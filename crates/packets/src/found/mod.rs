@@ -27,7 +27,6 @@ pub struct Unseen {
     pub subsystem: Subsystem,
     /// The process lacks the privilege to see it.
     pub not_permitted: bool,
-    /// Why, for people.
     pub reason: String,
 }
 

@@ -7,10 +7,11 @@ use proptest::prelude::ProptestConfig;
 use proptest::test_runner::RngSeed;
 
 use crate::rules::family::Family;
+use crate::rules::field::Field;
 use crate::rules::hook::Hook;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Condition, Field, Rule};
+use crate::rules::rule::{Action, Condition, Effect, Rule};
 use crate::rules::set::Set;
 use crate::rules::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};
 
@@ -50,7 +51,6 @@ pub fn table(name: &str, chains: Vec<Chain>) -> Table {
     }
 }
 
-/// A regular chain.
 pub fn chain(name: &str, rules: Vec<Rule>) -> Chain {
     Chain::new(Name::from(name), None, rules)
 }
@@ -69,6 +69,14 @@ pub fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec<Rule>)
 /// A rule without a comment and a counter.
 pub fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
     Rule::new(conditions.into(), action)
+}
+
+/// A rule that does this and decides nothing.
+pub fn effect_of<const N: usize>(conditions: [Condition; N], effect: Effect) -> Rule {
+    Rule {
+        effects: vec![effect],
+        ..rule(conditions, Action::Continue)
+    }
 }
 
 /// The same with a comment.
@@ -96,7 +104,6 @@ pub fn to_port(port: u16) -> Condition {
     Condition::is(Field::DestinationPort, u128::from(port))
 }
 
-/// A set of ports.
 pub fn ports(name: &str, elements: &[(u128, u128)]) -> Set {
     Set {
         name: Name::from(name),

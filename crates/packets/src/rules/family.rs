@@ -13,10 +13,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// That of an address.
     pub fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,

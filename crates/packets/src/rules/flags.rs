@@ -1,7 +1,8 @@
 //! Fields whose numbers are flags that have names: connection tracking's states, and TCP's flags.
 
+use crate::rules::field::Field;
 use crate::rules::intervals::Intervals;
-use crate::rules::rule::{Condition, Field};
+use crate::rules::rule::Condition;
 
 /// What connection tracking says of a packet (`ct state`): `NF_CT_STATE_BIT` and the others in
 /// linux/netfilter/nf_conntrack_common.h.
@@ -13,7 +14,6 @@ pub enum CtState {
     Established = 2,
     /// It begins a connection that belongs to another one.
     Related = 4,
-    /// It begins a connection.
     New = 8,
     /// Connection tracking was told to leave it alone.
     Untracked = 64,
@@ -29,7 +29,6 @@ impl CtState {
         Self::Untracked,
     ];
 
-    /// Its bit.
     pub fn bit(self) -> u32 {
         self as u32
     }
@@ -94,9 +93,10 @@ impl Tracked {
 pub fn ct_state(holds: impl Fn(CtState) -> bool) -> Condition {
     let (held, others): (Vec<CtState>, Vec<CtState>) = CtState::ALL.into_iter().partition(|state| holds(*state));
     let names = |states: &[CtState]| states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
-    let text = match held.len() <= others.len() {
-        true => format!("ct state {}", names(&held)),
-        false => format!("ct state != {}", names(&others)),
+    let text = if held.len() <= others.len() {
+        format!("ct state {}", names(&held))
+    } else {
+        format!("ct state != {}", names(&others))
     };
     tracked(text, |tracked| held.contains(&tracked.state))
 }

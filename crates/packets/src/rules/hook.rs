@@ -35,7 +35,6 @@ impl Hook {
     pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
 }
 
-/// As nft writes it.
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -64,12 +64,10 @@ impl Intervals {
         }
     }
 
-    /// One number.
     pub fn one(number: u128) -> Self {
         Self(Held::One((number, number)))
     }
 
-    /// Each of these numbers.
     pub fn each(numbers: impl IntoIterator<Item = impl Into<u128>>) -> Self {
         Self::new(numbers.into_iter().map(Into::into).map(|number| (number, number)))
     }
@@ -79,7 +77,6 @@ impl Intervals {
         Self(Held::One((0, last)))
     }
 
-    /// The intervals, in order.
     pub fn as_slice(&self) -> &[(u128, u128)] {
         match &self.0 {
             Held::One(one) => slice::from_ref(one),

@@ -6,6 +6,7 @@ mod direction;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
 mod family;
+mod field;
 pub mod flags;
 mod hook;
 mod intervals;
@@ -19,12 +20,13 @@ pub mod xtables;
 
 pub use self::direction::Direction;
 pub use self::family::Family;
+pub use self::field::{Field, FieldFacts, FieldWords, IptablesOption};
 pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::name::{Name, is_hidden};
 pub use self::rule::{
-    Action, Bits, Condition, Counters, Effect, Field, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
-    beginning, device, interface, without_verdict,
+    Action, Bits, Condition, Counters, Effect, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address, beginning,
+    device, interface,
 };
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, subnet};

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::rules::family::Family;
-use crate::rules::intervals::Intervals;
+use crate::rules::field::Field;
 use crate::rules::name::Name;
 
 /// A rule: its action is taken for packets that meet every condition.
@@ -13,9 +12,7 @@ pub struct Rule {
     pub conditions: Vec<Condition>,
     /// What else the rule does before that, beside counting.
     pub effects: Vec<Effect>,
-    /// What happens to it.
     pub action: Action,
-    /// Its comment.
     pub comment: Option<Name>,
     /// The traffic that it has counted; none if it has no counter.
     pub counters: Option<Counters>,
@@ -46,7 +43,7 @@ impl Rule {
 
     /// Whether it may do something that later rules see, or decides.
     pub fn does_something(&self) -> bool {
-        !matches!(self.action, Action::Continue(_)) || self.has_lasting_effect()
+        self.action != Action::Continue || self.has_lasting_effect()
     }
 
     /// Whether it may do something that later rules see, whatever it decides.
@@ -67,81 +64,8 @@ impl Rule {
 /// How much traffic a rule has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// How many packets.
     pub packets: u64,
-    /// How many bytes.
     pub bytes: u64,
-}
-
-/// A property of a packet that conditions look at, as a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Field {
-    /// `NFPROTO_IPV4` (2) or `NFPROTO_IPV6` (10).
-    Family,
-    /// The transport protocol: 6 is TCP.
-    Protocol,
-    /// The source address, in this family's header.
-    Source(Family),
-    /// The destination address, in this family's header.
-    Destination(Family),
-    /// The source port.
-    SourcePort,
-    /// The destination port.
-    DestinationPort,
-    /// The user id of the socket that sends it.
-    Uid,
-    /// The group id of that socket.
-    Gid,
-    /// The name of the device by which it came in, padded with zeros to 16 bytes; all zeros if there is no device.
-    InInterface,
-    /// The name of the device by which it leaves, in the same form.
-    OutInterface,
-    /// What connection tracking has of it; see [`Tracked::number`](crate::rules::flags::Tracked::number).
-    State,
-    /// The mark of the packet (`meta mark`).
-    Mark,
-    /// The mark of its connection (`ct mark`); it doesn't exist for a packet of no connection.
-    ConnectionMark,
-    /// TCP's flags (the 14th byte of its header).
-    TcpFlags,
-}
-
-impl Field {
-    /// How many bits its numbers have.
-    pub fn bits(self) -> u32 {
-        match self {
-            Field::Family | Field::Protocol | Field::TcpFlags => 8,
-            Field::SourcePort | Field::DestinationPort => 16,
-            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark => 32,
-            Field::Source(Family::V4) | Field::Destination(Family::V4) => 32,
-            Field::Source(Family::V6) | Field::Destination(Family::V6) => 128,
-            Field::InInterface | Field::OutInterface => 128,
-        }
-    }
-
-    /// How many bytes they have.
-    pub fn bytes(self) -> usize {
-        (self.bits() / 8) as usize
-    }
-
-    /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
-    pub fn is_in_host_order(self) -> bool {
-        match self {
-            Field::Uid | Field::Gid | Field::State | Field::Mark | Field::ConnectionMark => true,
-            Field::Family | Field::Protocol | Field::TcpFlags | Field::SourcePort | Field::DestinationPort => false,
-            Field::Source(_) | Field::Destination(_) | Field::InInterface | Field::OutInterface => false,
-        }
-    }
-
-    /// The largest number that it can have.
-    pub fn largest(self) -> u128 {
-        u128::MAX >> (128 - self.bits())
-    }
-
-    /// Every number that it can have.
-    pub fn any(self) -> Intervals {
-        Intervals::up_to(self.largest())
-    }
 }
 
 /// An interface's name as a number; see [`Field::InInterface`]. Bytes after the 16th are ignored: the kernel has no
@@ -184,29 +108,21 @@ pub const TCP: u128 = 6;
 pub enum Condition {
     /// The field is one of these numbers or, if negated, none of them.
     In {
-        /// What it looks at.
         field: Field,
-        /// The numbers.
         values: Values,
         /// It holds if the field is none of them.
         negated: bool,
     },
     /// The same of a field whose numbers are flags that have names: `ct state new`.
     Flags {
-        /// How it is written.
         text: String,
-        /// What it looks at.
         field: Field,
-        /// The numbers.
         numbers: Vec<(u128, u128)>,
     },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
     Masked {
-        /// How it is written.
         text: String,
-        /// What it looks at.
         field: Field,
-        /// The bits that count.
         mask: u128,
         /// What they are to be.
         number: u128,
@@ -284,15 +200,13 @@ impl From<(u128, u128)> for Values {
 /// What a rule does with a packet beside deciding about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Connection tracking ignores the packet, if it hasn't seen it yet.
+    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain.
     Untrack,
-    /// It sets a mark.
     Mark {
         /// Which one: [`Field::Mark`] or [`Field::ConnectionMark`].
         field: Field,
         /// What to; none: that isn't known.
         to: Option<Bits>,
-        /// How it is written.
         text: String,
     },
     /// Something that doesn't affect the packet's way; how it is written.
@@ -300,7 +214,6 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// How it is written.
     pub fn text(&self) -> &str {
         match self {
             Self::Untrack => "notrack",
@@ -309,23 +222,10 @@ impl Effect {
     }
 }
 
-/// What a rule without a verdict does, which is no more than its effects, and those of them that later rules see.
-pub fn without_verdict(effects: Vec<Effect>) -> (Action, Vec<Effect>) {
-    let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
-    let action = match effects.contains(&Effect::Untrack) {
-        true => Action::Untrack,
-        false => Action::Continue((!texts.is_empty()).then(|| texts.join(" "))),
-    };
-    let is_seen = |effect: &Effect| matches!(effect, Effect::Mark { .. });
-    (action, effects.into_iter().filter(is_seen).collect())
-}
-
 /// A number that is made of a field's: the field under a mask, with these bits turned round. A constant has no mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bits {
-    /// The field.
     pub field: Field,
-    /// Its bits that count.
     pub mask: u128,
     /// The bits that are turned round.
     pub xor: u128,
@@ -359,11 +259,10 @@ impl Bits {
 /// What a rule does with a packet that meets its conditions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// Nothing that affects its way: the next rule is asked. The text says what it does beside counting.
-    Continue(Option<String>),
+    /// Nothing: the next rule is asked.
+    Continue,
     /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
-    /// The packet is dropped.
     Drop,
     /// The packet returns to the chain that jumped here.
     Return,
@@ -375,9 +274,6 @@ pub enum Action {
     Redirect(Option<(u16, u16)>),
     /// The connection goes elsewhere, or comes from elsewhere.
     Nat(Nat),
-    /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain. The next rule is
-    /// asked.
-    Untrack,
     /// What the verdict map says for the field's number. If it says nothing, the next rule is asked.
     Map(Field, Name),
     /// The connection goes to the port of this host that the map has for the field's number.
@@ -399,7 +295,6 @@ impl Action {
 /// What a rule that changes addresses changes them to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nat {
-    /// How it is written.
     pub text: String,
     /// The address, if it is known.
     pub address: Option<IpAddr>,
@@ -423,7 +318,6 @@ impl Nat {
         Self { text, address, ports }
     }
 
-    /// To what isn't known.
     pub fn somewhere(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -433,7 +327,6 @@ impl Nat {
     }
 }
 
-/// The loopback interface's name.
 pub const LOOPBACK: &[u8] = b"lo";
 
 /// Its number, which is the same in every namespace (`LOOPBACK_IFINDEX` in net/flow.h); no other device has such a one.
@@ -442,6 +335,7 @@ pub const LOOPBACK_INDEX: u32 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Family;
     use crate::rules::examples::{commented, rule, to_port};
 
     #[test]
@@ -475,7 +369,7 @@ mod tests {
             text: "meta mark set 1".to_owned(),
         };
         let log = Effect::Other("log".to_owned());
-        let goes_on = || Action::Continue(None);
+        let goes_on = || Action::Continue;
         for (rule, does) in [
             (with(&[], goes_on()), false),
             (with(std::slice::from_ref(&log), goes_on()), false),
@@ -484,15 +378,6 @@ mod tests {
         ] {
             assert_eq!(rule.does_something(), does, "{rule:?}");
         }
-    }
-
-    #[test]
-    fn what_a_rule_without_a_verdict_does_is_its_effects() {
-        let log = Effect::Other("log".to_owned());
-        assert_eq!(without_verdict(vec![]), (Action::Continue(None), vec![]));
-        let logs = Action::Continue(Some("log".to_owned()));
-        assert_eq!(without_verdict(vec![log]), (logs, vec![]));
-        assert_eq!(without_verdict(vec![Effect::Untrack]), (Action::Untrack, vec![]));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Sets of a table.
 
 use crate::rules::family::Family;
+use crate::rules::field::Field;
 use crate::rules::flags::of_states;
 use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
-use crate::rules::rule::{Action, Field};
+use crate::rules::rule::Action;
 
 /// A set, or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
-    /// Its name.
     pub name: Name,
     /// How many bits an element has.
     pub bits: u32,
@@ -38,7 +38,7 @@ impl Set {
 
 /// A set's numbers, as its bytes are in network order, as those of a field.
 fn as_field(field: Field, numbers: &Intervals) -> Option<Intervals> {
-    if !field.is_in_host_order() {
+    if !field.facts().is_in_host_order {
         return Some(numbers.clone());
     }
     // Where bytes are swapped, an interval is none any more; nft turns the field round before it looks it up in one.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::rules::family::Family;
-use crate::rules::rule::Field;
+use crate::rules::field::Field;
 
 /// A subnet's addresses as numbers.
 pub fn addresses(net: IpNet) -> (u128, u128) {

@@ -56,7 +56,6 @@ impl TableFamily {
     }
 }
 
-/// As nft writes it.
 impl fmt::Display for TableFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -67,14 +66,11 @@ impl fmt::Display for TableFamily {
     }
 }
 
-/// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// The part of the kernel that holds it.
     pub subsystem: Subsystem,
-    /// Which packets it sees.
     pub family: TableFamily,
-    /// Its name.
     pub name: Name,
     /// It has `flags dormant`: none of its chains is hooked, so no packet enters them.
     pub dormant: bool,
@@ -86,7 +82,6 @@ pub struct Table {
     pub objects: u32,
     /// Its chains, in the order in which they were made.
     pub chains: Vec<Chain>,
-    /// Its sets and maps.
     pub sets: Vec<Set>,
 }
 
@@ -171,7 +166,6 @@ impl fmt::Display for Table {
 /// A chain with its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
     pub name: Name,
     /// Where it is hooked; none for a regular chain, which runs only if a rule jumps to it.
     pub base: Option<Base>,
@@ -199,9 +193,7 @@ impl Chain {
 /// What makes a chain a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
-    /// What it is for.
     pub kind: Kind,
-    /// Where packets enter it.
     pub hook: Hook,
     /// Its place among the chains of the hook: lower priorities run earlier.
     pub priority: i32,
@@ -223,11 +215,9 @@ pub enum Kind {
 pub enum Policy {
     /// The packet goes on to the hook's next chain.
     Accept,
-    /// The packet is dropped.
     Drop,
 }
 
-/// As nft writes it.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::rules::family::Family;
+use crate::rules::field::{Field, IptablesOption};
 use crate::rules::nftables::{element, interface_name};
-use crate::rules::rule::{Action, Condition, Field, Nat, Rule, TCP, Values};
+use crate::rules::rule::{Action, Condition, Effect, Nat, Rule, Values};
 use crate::rules::subnet::subnet;
 
 /// The most port references that one multiport match holds (`XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h); a range
@@ -30,14 +30,20 @@ impl fmt::Display for IptablesRule<'_> {
             let quote = if f.alternate() { "" } else { "\"" };
             write!(f, "-m comment --comment {quote}{comment}{quote} ")?;
         }
-        // Only rules of nft's have any beside a verdict. Without one, the action says them.
-        let has_verdict = !matches!(self.0.action, Action::Continue(_));
-        for effect in self.0.effects.iter().filter(|_| has_verdict) {
+        let effects = self.0.effects.as_slice();
+        if self.0.action == Action::Continue && !effects.is_empty() {
+            if effects == [Effect::Untrack] {
+                return f.write_str("-j CT --notrack");
+            }
+            let texts: Vec<&str> = effects.iter().map(Effect::text).collect();
+            return write!(f, "-j {}", texts.join(" "));
+        }
+        // Only rules of nft's have any beside a verdict.
+        for effect in effects {
             write!(f, "[{}] ", effect.text().trim_matches(['[', ']']))?;
         }
         match &self.0.action {
-            Action::Continue(None) => Ok(()),
-            Action::Continue(Some(effect)) => write!(f, "-j {effect}"),
+            Action::Continue => Ok(()),
             Action::Accept => f.write_str("-j ACCEPT"),
             Action::Drop => f.write_str("-j DROP"),
             Action::Return => f.write_str("-j RETURN"),
@@ -46,7 +52,6 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(None) => f.write_str("-j REDIRECT"),
             Action::Redirect(Some((first, last))) if first == last => write!(f, "-j REDIRECT --to-ports {first}"),
             Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
-            Action::Untrack => f.write_str("-j CT --notrack"),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
             Action::Nat(Nat { text, .. }) | Action::Unknown(text) => write!(f, "-j {text}"),
@@ -60,13 +65,9 @@ const OTHERS: u8 = 5;
 /// Where iptables-save writes a condition.
 fn order(condition: &Condition) -> u8 {
     match condition {
-        Condition::In { field, .. } => match field {
-            Field::Source(_) => 0,
-            Field::Destination(_) => 1,
-            Field::InInterface => 2,
-            Field::OutInterface => 3,
-            Field::Protocol => 4,
-            _ => OTHERS,
+        Condition::In { field, .. } => match field.facts().iptables {
+            IptablesOption::Header(place, _) => place,
+            IptablesOption::Match { .. } | IptablesOption::None => OTHERS,
         },
         Condition::Flags { .. } | Condition::Masked { .. } | Condition::Unknown(_) => OTHERS,
     }
@@ -84,38 +85,36 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
         let Values::Set(name) = values else { return Ok(()) };
         return write!(f, "{not}[{field:?} @{name}] ");
     };
-    let one = match list {
-        [interval] => Some(*interval),
-        _ => None,
-    };
-    let option = match (field, one, values) {
-        (Field::Protocol, Some((TCP, TCP)), _) => return write!(f, "{not}-p tcp "),
-        (Field::Protocol, Some(interval), _) => return write!(f, "{not}-p {} ", element(field, interval)),
-        (Field::Source(family), Some(interval), _) => return write!(f, "{not}-s {} ", addresses(family, interval)),
-        (Field::Destination(family), Some(interval), _) => {
-            return write!(f, "{not}-d {} ", addresses(family, interval));
+    let to = match (field.facts().iptables, list) {
+        (IptablesOption::Header(_, option), &[interval]) => {
+            return write!(f, "{not}{option} {} ", in_header(field, interval));
         }
-        (Field::InInterface, Some(interval), _) => return write!(f, "{not}-i {} ", interfaces(interval)),
-        (Field::OutInterface, Some(interval), _) => return write!(f, "{not}-o {} ", interfaces(interval)),
-        (Field::SourcePort, _, Values::Listed(_)) => ["-m multiport ", not, "--sports "],
-        (Field::SourcePort, ..) => ["-m tcp ", not, "--sport "],
-        (Field::DestinationPort, _, Values::Listed(_)) => ["-m multiport ", not, "--dports "],
-        (Field::DestinationPort, ..) => ["-m tcp ", not, "--dport "],
-        (Field::Uid, ..) => ["-m owner ", not, "--uid-owner "],
-        (Field::Gid, ..) => ["-m owner ", not, "--gid-owner "],
-        (field, ..) => {
+        (IptablesOption::Match { one, list, to }, _) => {
+            let (name, option) = if matches!(values, Values::Listed(_)) { list } else { one };
+            [name, not, option].into_iter().try_for_each(|word| f.write_str(word))?;
+            to
+        }
+        (IptablesOption::Header(..) | IptablesOption::None, _) => {
             write!(f, "{not}[{field:?} ")?;
             write_numbers(f, list, ':')?;
             return f.write_str("] ");
         }
     };
-    option.into_iter().try_for_each(|word| f.write_str(word))?;
-    let to = match field {
-        Field::Uid | Field::Gid => '-',
-        _ => ':',
-    };
     write_numbers(f, list, to)?;
     f.write_str(" ")
+}
+
+/// Numbers of a header's field as iptables-save writes them: it has another sign for a prefix of interfaces, and for it
+/// a single address is a subnet too.
+fn in_header(field: Field, (first, last): (u128, u128)) -> String {
+    match field {
+        Field::InInterface | Field::OutInterface => interface_name(first, last).replace('*', "+"),
+        Field::Source(family) | Field::Destination(family) => match subnet(family, (first, last)) {
+            Some(subnet) => subnet.to_string(),
+            None => element(field, (first, last)),
+        },
+        _ => element(field, (first, last)),
+    }
 }
 
 /// `80,8000:8100`, with this sign between the ends of an interval.
@@ -132,23 +131,12 @@ fn write_numbers(f: &mut fmt::Formatter<'_>, list: &[(u128, u128)], to: char) ->
     Ok(())
 }
 
-/// An interface, or those with a prefix, as iptables-save writes them.
-fn interfaces((first, last): (u128, u128)) -> String {
-    interface_name(first, last).replace('*', "+")
-}
-
-/// Addresses as iptables-save writes them, for which a single one too is a subnet.
-fn addresses(family: Family, interval: (u128, u128)) -> String {
-    match subnet(family, interval) {
-        Some(subnet) => subnet.to_string(),
-        None => element(Field::Source(family), interval),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{commented, not, rule, to_port};
+    use crate::rules::Family;
+    use crate::rules::TCP;
+    use crate::rules::examples::{commented, effect_of, not, rule, to_port};
     use crate::rules::name::Name;
     use crate::rules::rule::{Effect, interface};
 
@@ -262,9 +250,7 @@ mod tests {
                 Action::Return,
                 "-m owner ! --gid-owner 7 -j RETURN",
             ),
-            (vec![], Action::Untrack, "-j CT --notrack"),
-            (vec![], Action::Continue(Some("LOG".to_owned())), "-j LOG"),
-            (vec![], Action::Continue(None), ""),
+            (vec![], Action::Continue, ""),
             (
                 vec![],
                 Action::Nat(Nat::somewhere("DNAT --to-destination 10.0.0.1")),
@@ -302,8 +288,10 @@ mod tests {
             ..rule([], action)
         };
         assert_eq!(written(&effects(Action::Accept)), "[log] [notrack] -j ACCEPT");
-        let log = Action::Continue(Some("[log] notrack".to_owned()));
-        assert_eq!(written(&effects(log)), "-j [log] notrack");
+        assert_eq!(written(&effects(Action::Continue)), "-j [log] notrack");
+        let doing = |effect| written(&effect_of([], effect));
+        assert_eq!(doing(Effect::Untrack), "-j CT --notrack");
+        assert_eq!(doing(Effect::Other("LOG".to_owned())), "-j LOG");
         let map = Action::Map(Field::SourcePort, Name::from("m"));
         assert_eq!(written(&rule([], map)), "[SourcePort vmap @m]");
     }

@@ -21,9 +21,7 @@ pub struct Connections {
 /// Which of a set of connections meet a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meeting {
-    /// None of them.
     None,
-    /// Every one of them.
     All,
     /// Those whose field has one of these numbers.
     Some(Intervals),
@@ -134,7 +132,7 @@ impl Connections {
         let fields = self.fields.iter();
         Self {
             fields: fields
-                .map(|(field, numbers)| (field.turned(), numbers.clone()))
+                .map(|(field, numbers)| (field.facts().turned, numbers.clone()))
                 .collect(),
         }
     }
@@ -176,22 +174,6 @@ impl Connections {
                     *numbers = Intervals::new([(*first, *last)]);
                 }
             }
-        }
-    }
-}
-
-impl Field {
-    /// What a field of a packet is in the answer to it.
-    pub fn turned(self) -> Self {
-        match self {
-            Field::Source(family) => Field::Destination(family),
-            Field::Destination(family) => Field::Source(family),
-            Field::SourcePort => Field::DestinationPort,
-            Field::DestinationPort => Field::SourcePort,
-            Field::InInterface => Field::OutInterface,
-            Field::OutInterface => Field::InInterface,
-            Field::Family | Field::Protocol | Field::TcpFlags | Field::Uid | Field::Gid => self,
-            Field::State | Field::Mark | Field::ConnectionMark => self,
         }
     }
 }
@@ -276,9 +258,10 @@ fn split(known: &Intervals, numbers: &Intervals, negated: bool) -> Meeting {
     if !negated && !known.is_empty() && numbers.includes(known) {
         return Meeting::All;
     }
-    let held = match negated {
-        false => known.and(numbers),
-        true => known.without(numbers),
+    let held = if negated {
+        known.without(numbers)
+    } else {
+        known.and(numbers)
     };
     match held.is_empty() {
         true => Meeting::None,
@@ -294,17 +277,8 @@ impl fmt::Display for Connections {
         const MOST: usize = 8;
         let mut separator = "";
         for (field, intervals) in &*self.fields {
-            let (what, all_but) = match field {
-                Field::Source(_) => ("from", "from any address but"),
-                Field::Destination(_) => ("to", "to any address but"),
-                Field::SourcePort => ("from port", "from any port but"),
-                Field::DestinationPort => ("to port", "to any port but"),
-                Field::Uid => ("of user", "of any user but"),
-                Field::Gid => ("of group", "of any group but"),
-                Field::InInterface => ("in by", "in by any device but"),
-                Field::OutInterface => ("out by", "out by any device but"),
-                Field::Family | Field::Protocol | Field::State | Field::TcpFlags => continue,
-                Field::Mark | Field::ConnectionMark => continue,
+            let Some((what, all_but)) = field.facts().words.apart else {
+                continue;
             };
             let list = intervals.as_slice();
             if *intervals == field.any() {
@@ -346,6 +320,18 @@ mod tests {
     use super::*;
     use crate::rules::examples::table;
     use crate::rules::{Name, Values, interface};
+
+    /// A condition on a field that is left out here never holds.
+    #[test]
+    fn every_field_has_its_numbers() {
+        for field in Field::ALL {
+            let is_known = |family, direction| Connections::all(family, direction).get(field).is_some();
+            let is_of = |family| Direction::ALL.into_iter().any(|direction| is_known(family, direction));
+            // A packet of a connection that is tracked gets the connection's mark on its way.
+            let is_there = Family::ALL.into_iter().any(is_of) || field == Field::ConnectionMark;
+            assert!(is_there, "{field:?}");
+        }
+    }
 
     #[test]
     fn connections_say_what_sets_them_apart() {

@@ -64,7 +64,7 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
         // It asks for that of its addresses' family.
         Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
         Action::Map(field, _) => is_of_connection(*field),
-        Action::Continue(Some(text)) | Action::Unknown(text) => is_named(text),
+        Action::Unknown(text) => is_named(text),
         _ => false,
     };
     action || rule.conditions.iter().any(condition) || rule.effects.iter().any(effect)
@@ -73,11 +73,8 @@ fn needs_tracking(rule: &Rule, family: Family) -> bool {
 /// A base chain in the order of its hook.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot<'a> {
-    /// Whose chain it is.
     pub table: &'a Table,
-    /// The chain.
     pub chain: &'a Chain,
-    /// Where it is hooked.
     pub base: Base,
 }
 
@@ -433,8 +430,8 @@ mod tests {
             (rule([], nat(Some("::1"))), &[v6]),
             (rule([], Action::Map(Field::State, Name::from("m"))), &[v4, v6]),
             (rule([], Action::Map(Field::Mark, Name::from("m"))), &[]),
-            (rule([], Action::Continue(Some("synproxy".to_owned()))), &[]),
-            (rule([], Action::Continue(Some("[synproxy]".to_owned()))), &[v4, v6]),
+            (effect(Effect::Other("synproxy".to_owned())), &[]),
+            (effect(Effect::Other("[synproxy]".to_owned())), &[v4, v6]),
             (rule([], Action::Unknown("-j CT".to_owned())), &[v4, v6]),
             (rule([], Action::Unknown("queue".to_owned())), &[]),
             (rule([], Action::Drop), &[]),

@@ -25,7 +25,6 @@ pub struct Surroundings<'p> {
     pub ports: Intervals,
     /// The users whose connections bypass it: whose processes answer those that don't.
     pub uids: Intervals,
-    /// The groups, likewise.
     pub gids: Intervals,
     /// What listens in the namespace, as far as that is known.
     pub listeners: &'p [Listener],
@@ -53,17 +52,21 @@ impl Surroundings<'_> {
         });
         let uids: Vec<u32> = listening.map(|listener| listener.uid).collect();
         if !uids.is_empty() {
-            let uids = match uids.contains(&Listener::UNMAPPED) {
-                true => Field::Uid.any(),
-                false => Intervals::each(uids),
+            let uids = if uids.contains(&Listener::UNMAPPED) {
+                Field::Uid.any()
+            } else {
+                Intervals::each(uids)
             };
             // The kernel doesn't tell whose group a socket's file is of.
             return (uids, Field::Gid.any());
         }
         let is_proxys = ports.is_some_and(|ports| ports.without(&self.ports).is_empty());
-        let ids = |field: Field, known: &Intervals| match is_proxys && !known.is_empty() {
-            true => known.clone(),
-            false => field.any().without(known),
+        let ids = |field: Field, known: &Intervals| {
+            if is_proxys && !known.is_empty() {
+                known.clone()
+            } else {
+                field.any().without(known)
+            }
         };
         (ids(Field::Uid, &self.uids), ids(Field::Gid, &self.gids))
     }
@@ -83,7 +86,6 @@ enum Way {
 }
 
 impl Way {
-    /// The hooks on it.
     fn hooks(self) -> &'static [Hook] {
         use Hook::{Egress, Forward, Ingress, Input, Output, Postrouting, Prerouting};
 
@@ -169,9 +171,10 @@ fn ways<'a>(
     around: &Surroundings<'_>,
 ) -> [(Way, Vec<State<'a>>); 2] {
     let is_inbound = direction == Direction::Inbound;
-    let mut ways = match is_inbound {
-        true => [(Way::In, Vec::new()), (Way::Through, Vec::new())],
-        false => [(Way::Within, Vec::new()), (Way::Out, Vec::new())],
+    let mut ways = if is_inbound {
+        [(Way::In, Vec::new()), (Way::Through, Vec::new())]
+    } else {
+        [(Way::Within, Vec::new()), (Way::Out, Vec::new())]
     };
     let question = walker.ask(Open::Delivery);
     let delivered = [Assumption::no(question), Assumption::yes(question)];
@@ -181,7 +184,7 @@ fn ways<'a>(
             state.flow_mut().sent_by = sent_by.unwrap_or_default();
         }
         let devices = match state.taken {
-            Some((at, Action::Nat(nat))) => {
+            Some((at, Some(Action::Nat(nat)))) => {
                 let devices = around.devices(nat);
                 if devices.is_empty() {
                     walker.decide(&state, at, Fate::Dropped);
@@ -189,7 +192,7 @@ fn ways<'a>(
                 devices
             }
             // What is redirected on its way out is routed again, to this host.
-            Some((_, Action::Redirect(_))) => lo(),
+            Some((_, Some(Action::Redirect(_)))) => lo(),
             _ if is_inbound => lo(),
             _ => state.flow.sent_by.clone(),
         };
@@ -297,579 +300,4 @@ fn arrival(mut state: State<'_>) -> Outcome<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-    use crate::rules::examples::{base, not, rule, table, to_port};
-    use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags};
-    use crate::walk::connections::any_but_lo;
-    use crate::walk::step::Matched;
-
-    /// The IPv4 connections of a direction from a client's port to port 80, by any device but lo.
-    fn to_80(direction: Direction) -> Connections {
-        let all = Connections::all(Family::V4, direction)
-            .with(Field::SourcePort, &Intervals::one(40000))
-            .with(Field::DestinationPort, &Intervals::one(80));
-        match direction {
-            Direction::Inbound => all.with(Field::InInterface, &any_but_lo()),
-            Direction::Outbound => all.with(Field::OutInterface, &any_but_lo()),
-        }
-    }
-
-    /// What was decided about those connections, and what becomes of them in the end, a line each.
-    fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
-        let found = Found {
-            tables,
-            not_known: vec![],
-        };
-        let walk = there_and_back(&found, Family::V4, direction, to_80(direction), around, None);
-        let line = |what: &str, outcome: &Outcome<'_>| {
-            let certain = if outcome.is_certain() { "" } else { "perhaps " };
-            let at = outcome
-                .at
-                .map(|at| format!(" by {}", at.chain().name))
-                .unwrap_or_default();
-            format!("{what}{certain}{:?} {:?}{at}", outcome.packet, outcome.fate)
-        };
-        let decided = walk.decisions.iter().map(|outcome| line("", outcome));
-        let arrived = walk.arrived.iter().map(|outcome| line("at last ", outcome));
-        decided.chain(arrived).collect()
-    }
-
-    fn ends(direction: Direction, tables: Vec<Table>) -> Vec<String> {
-        ends_around(direction, tables, &Surroundings::default())
-    }
-
-    fn outbound(tables: Vec<Table>) -> Vec<String> {
-        ends(Direction::Outbound, tables)
-    }
-
-    fn inbound(tables: Vec<Table>) -> Vec<String> {
-        ends(Direction::Inbound, tables)
-    }
-
-    /// A table with one base chain, which is called like it.
-    fn filter(name: &str, hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
-        table(
-            &format!("ip {name}"),
-            vec![base(name, Kind::Filter, hook, priority, rules)],
-        )
-    }
-
-    fn nat(name: &str, hook: Hook, rules: Vec<Rule>) -> Table {
-        table(&format!("ip {name}"), vec![base(name, Kind::Nat, hook, -100, rules)])
-    }
-
-    fn drop_if(condition: Condition) -> Vec<Rule> {
-        vec![rule([condition], Action::Drop)]
-    }
-
-    fn dnat(address: Option<Ipv4Addr>) -> Vec<Rule> {
-        let nat = Nat {
-            address: address.map(IpAddr::V4),
-            ..Nat::somewhere("dnat")
-        };
-        vec![rule([], Action::Nat(nat))]
-    }
-
-    fn redirect(port: u16) -> Rule {
-        rule([], Action::Redirect(Some((port, port))))
-    }
-
-    /// Something that needs connection tracking, and does nothing.
-    fn tracking() -> Table {
-        let never = Condition::is(Field::Protocol, TCP + 1);
-        filter(
-            "tracking",
-            Hook::Forward,
-            0,
-            vec![rule([never, flags::ct_state(|_| true)], Action::Accept)],
-        )
-    }
-
-    #[test]
-    fn a_connection_is_three_packets_and_each_passes_the_hooks_of_its_way() {
-        let way_in = [Hook::Prerouting, Hook::Input];
-        let way_out = [Hook::Output, Hook::Postrouting];
-        let to = || Condition::is(Field::DestinationPort, 80);
-        let from = || Condition::is(Field::SourcePort, 80);
-        let ack = || {
-            let numbers = flags::ACK.map(|flags| (flags.into(), flags.into())).into();
-            Condition::Flags {
-                text: "tcp flags ack".to_owned(),
-                field: Field::TcpFlags,
-                numbers,
-            }
-        };
-        for (direction, there, back) in [
-            (Direction::Inbound, way_in, way_out),
-            (Direction::Outbound, way_out, way_in),
-        ] {
-            for hook in there {
-                let first = ends(direction, vec![filter("f", hook, 0, drop_if(to()))]);
-                assert_eq!(first, ["First Dropped by f"], "{direction} {hook}");
-                let rules = vec![rule([to(), ack()], Action::Drop)];
-                let last = ends(direction, vec![filter("f", hook, 0, rules)]);
-                assert_eq!(last, ["Ack Dropped by f"], "{direction} {hook}");
-                let none = ends(direction, vec![filter("f", hook, 0, drop_if(from()))]);
-                assert_eq!(none, ["at last Ack Accepted"], "{direction} {hook}");
-            }
-            for hook in back {
-                let reply = ends(direction, vec![filter("f", hook, 0, drop_if(from()))]);
-                assert_eq!(reply, ["Reply Dropped by f"], "{direction} {hook}");
-                let none = ends(direction, vec![filter("f", hook, 0, drop_if(to()))]);
-                assert_eq!(none, ["at last Ack Accepted"], "{direction} {hook}");
-            }
-            let forwarded = ends(
-                direction,
-                vec![filter("f", Hook::Forward, 0, vec![rule([], Action::Drop)])],
-            );
-            assert_eq!(forwarded, ["at last Ack Accepted"], "{direction}");
-        }
-    }
-
-    #[test]
-    fn only_packets_that_a_socket_here_sends_or_is_to_get_have_its_user() {
-        let of_seven = || Condition::is(Field::Uid, 7);
-        let at = |direction, hook| ends(direction, vec![filter("f", hook, 0, drop_if(of_seven()))]);
-        let passes = ["at last Ack Accepted"];
-        for hook in [Hook::Output, Hook::Postrouting] {
-            assert_eq!(
-                at(Direction::Outbound, hook),
-                ["First Dropped by f", "at last Ack Accepted"],
-                "{hook}"
-            );
-            let reply = at(Direction::Inbound, hook);
-            assert_eq!(
-                reply,
-                ["perhaps Reply Dropped by f", "at last perhaps Ack Accepted"],
-                "{hook}"
-            );
-        }
-        assert_eq!(at(Direction::Outbound, Hook::Prerouting), passes);
-        assert_eq!(at(Direction::Inbound, Hook::Prerouting), passes);
-        assert_eq!(at(Direction::Inbound, Hook::Forward), passes);
-        // The reply gets to a socket of that user.
-        let at_input = at(Direction::Outbound, Hook::Input);
-        assert_eq!(at_input, ["Reply Dropped by f", "at last Ack Accepted"]);
-        // The first packet gets to none yet, and the ACK to the server's.
-        let at_input = at(Direction::Inbound, Hook::Input);
-        assert_eq!(at_input, ["perhaps Ack Dropped by f", "at last perhaps Ack Accepted"]);
-    }
-
-    #[test]
-    fn packets_have_the_device_by_which_they_come_in_or_leave() {
-        let no_device = |field| Condition::is(field, 0);
-        let (comes, leaves) = (Field::InInterface, Field::OutInterface);
-        let passes = ["at last Ack Accepted"];
-        for (direction, there, back) in [
-            (Direction::Inbound, Hook::Prerouting, Hook::Postrouting),
-            (Direction::Outbound, Hook::Postrouting, Hook::Prerouting),
-        ] {
-            let drop = |hook, condition| ends(direction, vec![filter("f", hook, 0, drop_if(condition))]);
-            let (first, second) = match direction {
-                Direction::Inbound => (comes, leaves),
-                Direction::Outbound => (leaves, comes),
-            };
-            assert_eq!(drop(there, not(no_device(second))), passes, "{direction}");
-            assert_eq!(drop(there, no_device(second)), ["First Dropped by f"], "{direction}");
-            // By which device the reply goes back isn't known.
-            assert_eq!(drop(back, not(no_device(first))), passes, "{direction}");
-            assert_eq!(drop(back, no_device(first)), ["Reply Dropped by f"], "{direction}");
-        }
-    }
-
-    #[test]
-    fn nat_chains_are_asked_until_something_is_settled() {
-        // A chain that changes sources is asked too, whatever has become of the destination.
-        let drop_80 = || drop_if(to_port(80));
-        let source_nat = || nat("late", Hook::Postrouting, drop_80());
-        assert_eq!(outbound(vec![tracking(), source_nat()]), ["First Dropped by late"]);
-        let accepting = nat("early", Hook::Output, vec![rule([], Action::Accept)]);
-        assert_eq!(
-            outbound(vec![accepting, tracking(), source_nat()]),
-            ["First Dropped by late"]
-        );
-        // Only first packets are asked about.
-        let from_80 = drop_if(Condition::is(Field::SourcePort, 80));
-        let of_reply = nat("reply", Hook::Prerouting, from_80);
-        assert_eq!(outbound(vec![tracking(), of_reply]), ["at last Ack Accepted"]);
-        // Without connection tracking, there is no NAT.
-        assert_eq!(outbound(vec![source_nat()]), ["at last Ack Accepted"]);
-        let untracking = || filter("raw", Hook::Output, -300, vec![rule([], Action::Untrack)]);
-        assert_eq!(
-            outbound(vec![untracking(), tracking(), source_nat()]),
-            ["First Untracked by raw", "at last Reply Accepted by raw"],
-            "the server's next packet has to get through too"
-        );
-    }
-
-    /// Where the first packet alone is not tracked, a later one is taken for the first of a connection.
-    #[test]
-    fn the_ack_of_an_untracked_connection_is_of_a_new_one() {
-        let is_syn = Condition::Flags {
-            text: "tcp flags syn".to_owned(),
-            field: Field::TcpFlags,
-            numbers: flags::SYN.map(|flags| (flags.into(), flags.into())).into(),
-        };
-        let raw = || filter("raw", Hook::Output, -300, vec![rule([is_syn.clone()], Action::Untrack)]);
-        let redirecting = || nat("nat", Hook::Output, vec![redirect(1)]);
-        assert_eq!(
-            outbound(vec![raw(), redirecting()]),
-            ["First Untracked by raw", "Ack Dropped by nat"]
-        );
-        assert_eq!(
-            outbound(vec![raw(), tracking()]),
-            ["First Untracked by raw", "at last Ack Accepted by raw"]
-        );
-    }
-
-    #[test]
-    fn what_is_sent_elsewhere_goes_where_routing_says() {
-        let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
-        let routes = |device: &str| [(IpAddr::V4(elsewhere), Some(Name::from(device)))];
-        let at = |direction: Direction, hook, device: Option<&str>| {
-            let routes = device.map(routes);
-            let around = Surroundings {
-                routes: routes.as_ref().map_or(&[], |routes| &routes[..]),
-                ..Surroundings::default()
-            };
-            let early = first_hooks(direction).last().copied().unwrap();
-            let dropping = filter("f", hook, 0, vec![rule([], Action::Drop)]);
-            let mut said = ends_around(
-                direction,
-                vec![nat("nat", early, dnat(Some(elsewhere))), dropping],
-                &around,
-            );
-            assert_eq!(said.remove(0), "First Translated by nat");
-            said
-        };
-        let arrives = "at last Ack Translated by nat";
-        let dropped = "First Dropped by f";
-        let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
-        assert_eq!(at(inbound, Hook::Forward, Some("eth1")), [dropped]);
-        assert_eq!(at(inbound, Hook::Input, Some("eth1")), [arrives]);
-        assert_eq!(at(inbound, Hook::Forward, Some("lo")), [arrives]);
-        assert_eq!(at(inbound, Hook::Input, Some("lo")), [dropped]);
-        let perhaps = ["perhaps First Dropped by f", "at last perhaps Ack Translated by nat"];
-        assert_eq!(at(inbound, Hook::Forward, None), perhaps);
-        // What is forwarded leaves by a device, and not by lo.
-        for (device, drops) in [(&b"lo"[..], false), (b"eth1", true)] {
-            let leaves_by_it = Condition::is(Field::OutInterface, interface(device));
-            let tables = vec![
-                nat("nat", Hook::Prerouting, dnat(Some(elsewhere))),
-                filter("f", Hook::Forward, 0, drop_if(leaves_by_it)),
-            ];
-            let to_eth1 = routes("eth1");
-            for (routes, word) in [(&[][..], "perhaps "), (&to_eth1[..], "")] {
-                let around = Surroundings {
-                    routes,
-                    ..Surroundings::default()
-                };
-                let said = ends_around(inbound, tables.clone(), &around);
-                assert_eq!(said.contains(&format!("{word}{dropped}")), drops, "{said:?}");
-            }
-        }
-        assert_eq!(at(inbound, Hook::Input, None), perhaps);
-        assert_eq!(at(outbound, Hook::Input, Some("lo")), [dropped]);
-        assert_eq!(at(outbound, Hook::Forward, Some("lo")), [arrives]);
-        assert_eq!(at(outbound, Hook::Forward, Some("eth1")), [arrives]);
-        let reply = at(outbound, Hook::Input, Some("eth1"));
-        assert_eq!(reply, ["Reply Dropped by f"]);
-        for direction in [inbound, outbound] {
-            let around = Surroundings {
-                routes: &[(IpAddr::V4(elsewhere), None)],
-                ..Surroundings::default()
-            };
-            let early = first_hooks(direction).last().copied().unwrap();
-            let said = ends_around(direction, vec![nat("nat", early, dnat(Some(elsewhere)))], &around);
-            assert_eq!(said, ["First Translated by nat", "First Dropped by nat"], "{direction}");
-        }
-    }
-
-    #[test]
-    fn what_is_sent_to_an_address_keeps_its_port_and_what_is_redirected_does_not() {
-        let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
-        let routes = [(IpAddr::V4(elsewhere), Some(Name::from("lo")))];
-        let around = Surroundings {
-            routes: &routes,
-            ..Surroundings::default()
-        };
-        let after = |rules, port| {
-            let dropping = filter("f", Hook::Input, 0, drop_if(to_port(port)));
-            let tables = vec![nat("nat", Hook::Prerouting, rules), dropping];
-            ends_around(Direction::Inbound, tables, &around)[1..].to_vec()
-        };
-        let (lost, arrives) = (["First Dropped by f"], ["at last Ack Translated by nat"]);
-        assert_eq!(after(dnat(Some(elsewhere)), 80), lost);
-        assert_eq!(after(dnat(Some(elsewhere)), 81), arrives);
-        assert_eq!(after(vec![redirect(81)], 80), arrives);
-        assert_eq!(after(vec![redirect(81)], 81), lost);
-    }
-
-    #[test]
-    fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
-        let marked = || Condition::is(Field::ConnectionMark, 0);
-        let raw = |condition| outbound(vec![tracking(), filter("raw", Hook::Output, -300, drop_if(condition))]);
-        let seen = |condition| outbound(vec![tracking(), filter("late", Hook::Output, 0, drop_if(condition))]);
-        let is_new = || flags::ct_state(|state| state == flags::CtState::New);
-        assert_eq!(raw(marked()), ["at last Ack Accepted"]);
-        assert_eq!(raw(is_new()), ["at last Ack Accepted"]);
-        assert_eq!(seen(marked()), ["First Dropped by late"]);
-        assert_eq!(seen(is_new()), ["First Dropped by late"]);
-        // Such a mark can't be set, but the rule goes on; where it is read, the rule ends.
-        let set = |field, to| {
-            let text = String::new();
-            let effects = vec![Effect::Mark {
-                field,
-                to: Some(to),
-                text,
-            }];
-            let rules = vec![Rule {
-                effects,
-                ..rule([], Action::Drop)
-            }];
-            outbound(vec![filter("raw", Hook::Output, -300, rules)])
-        };
-        let (mark, of_connection) = (Field::Mark, Field::ConnectionMark);
-        assert_eq!(
-            set(of_connection, Bits::constant(of_connection, 5)),
-            ["First Dropped by raw"]
-        );
-        assert_eq!(set(mark, Bits::all(of_connection)), ["at last Ack Accepted"]);
-    }
-
-    #[test]
-    fn a_mark_stays_with_the_packet_or_with_the_connection() {
-        let marked = |field, at: Hook| {
-            let effects = vec![Effect::Mark {
-                field,
-                to: Some(Bits::constant(field, 5)),
-                text: String::new(),
-            }];
-            let is_first = Condition::is(Field::DestinationPort, 80);
-            let marking = vec![Rule {
-                effects,
-                ..rule([is_first], Action::Continue(None))
-            }];
-            let rules = drop_if(Condition::is(field, 5));
-            outbound(vec![
-                tracking(),
-                filter("marking", Hook::Output, 0, marking),
-                filter("late", at, 1, rules),
-            ])
-        };
-        let passes = ["at last Ack Accepted"];
-        assert_eq!(marked(Field::Mark, Hook::Output), ["First Dropped by late"]);
-        assert_eq!(marked(Field::Mark, Hook::Postrouting), ["First Dropped by late"]);
-        assert_eq!(marked(Field::Mark, Hook::Input), passes);
-        assert_eq!(marked(Field::ConnectionMark, Hook::Input), ["Reply Dropped by late"]);
-    }
-
-    #[test]
-    fn the_reply_is_translated_back_at_the_hook_for_that() {
-        // The proxy's answer comes from its port until it is translated back, after output's NAT.
-        let from = |port: u128| drop_if(Condition::is(Field::SourcePort, port));
-        let at = |hook, port| {
-            inbound(vec![
-                nat("nat", Hook::Prerouting, vec![redirect(4143)]),
-                filter("f", hook, 0, from(port)),
-            ])
-        };
-        let translated = "First Translated by nat";
-        let arrives = [translated, "at last Ack Translated by nat"];
-        let lost = [translated, "Reply Dropped by f"];
-        assert_eq!(at(Hook::Output, 4143), lost);
-        assert_eq!(at(Hook::Output, 80), arrives);
-        assert_eq!(at(Hook::Postrouting, 4143), lost);
-        assert_eq!(at(Hook::Postrouting, 80), arrives);
-        assert_eq!(at(Hook::Egress, 4143), arrives);
-        assert_eq!(at(Hook::Egress, 80), lost);
-    }
-
-    #[test]
-    fn whether_a_connection_is_translated_is_known_only_if_it_surely_changes() {
-        let has_dnat = || flags::tracked("ct status dnat".to_owned(), |tracked| tracked.has_dnat);
-        let after = |rules| {
-            let last = filter("f", Hook::Input, 0, drop_if(has_dnat()));
-            inbound(vec![nat("nat", Hook::Prerouting, rules), last])
-        };
-        let translated = "First Translated by nat";
-        assert_eq!(after(vec![redirect(81)])[..2], [translated, "First Dropped by f"]);
-        // To wherever it may have gone anyway.
-        let said = after(vec![rule([], Action::Redirect(Some((80, 80))))]);
-        assert_eq!(said[..2], [translated, "perhaps First Dropped by f"]);
-        let said = after(dnat(None));
-        assert!(said.contains(&"perhaps First Dropped by f".to_owned()), "{said:?}");
-        assert_eq!(after(vec![rule([], Action::Accept)]), ["at last Ack Accepted"]);
-    }
-
-    /// Whose the answering process is, by what listens and what the rules say of the proxy.
-    #[test]
-    fn the_server_is_whoever_listens_or_the_proxy() {
-        let listener = |port, uid| Listener {
-            address: Ipv4Addr::UNSPECIFIED.into(),
-            port,
-            device: 0,
-            is_ipv6_only: false,
-            uid,
-        };
-        let proxy = Surroundings {
-            ports: Intervals::one(4143),
-            uids: Intervals::one(2102),
-            ..Surroundings::default()
-        };
-        let drop_of = |uid: u128, port: u16, around: &Surroundings<'_>| {
-            let rules = drop_if(Condition::is(Field::Uid, uid));
-            let tables = vec![
-                nat("nat", Hook::Prerouting, vec![redirect(port)]),
-                filter("f", Hook::Output, 0, rules),
-            ];
-            ends_around(Direction::Inbound, tables, around)[1].clone()
-        };
-        let (lost, perhaps) = ("Reply Dropped by f", "perhaps Reply Dropped by f");
-        let arrives = "at last Ack Translated by nat";
-        assert_eq!(drop_of(2102, 4143, &proxy), lost);
-        assert_eq!(drop_of(7, 4143, &proxy), arrives);
-        assert_eq!(drop_of(2102, 1, &proxy), arrives, "not the proxy's port");
-        assert_eq!(drop_of(7, 1, &proxy), perhaps);
-        let listeners = [listener(4143, 7), listener(1, 8)];
-        let known = Surroundings {
-            listeners: &listeners,
-            ..proxy.clone()
-        };
-        assert_eq!(drop_of(7, 4143, &known), lost);
-        assert_eq!(drop_of(2102, 4143, &known), arrives);
-        assert_eq!(drop_of(8, 1, &known), lost);
-        // Two listen there, or one of a user who has no number here.
-        let two = [listener(1, 8), listener(1, 9)];
-        let unmapped = [listener(1, Listener::UNMAPPED)];
-        for listeners in [&two[..], &unmapped[..]] {
-            let around = Surroundings {
-                listeners,
-                ..proxy.clone()
-            };
-            assert_eq!(drop_of(8, 1, &around), perhaps);
-        }
-    }
-
-    #[test]
-    fn a_chain_of_a_device_at_egress_sees_what_leaves_by_it() {
-        let at_egress = |device: &[u8]| {
-            let dropping = base("edge", Kind::Filter, Hook::Egress, 0, vec![rule([], Action::Drop)]);
-            let of_one = Chain {
-                devices: Some(Intervals::one(interface(device))),
-                ..dropping
-            };
-            table("netdev edge", vec![of_one])
-        };
-        let said = outbound(vec![at_egress(b"eth1")]);
-        assert_eq!(said, ["First Dropped by edge", "at last Ack Accepted"]);
-        assert_eq!(outbound(vec![at_egress(b"lo")]), ["at last Ack Accepted"]);
-        // By that device alone, nothing depends on it.
-        for (device, steps) in [(b"eth1", 1), (b"eth2", 0)] {
-            let found = Found {
-                tables: vec![at_egress(b"eth1")],
-                not_known: vec![],
-            };
-            let direction = Direction::Outbound;
-            let by_it = to_80(direction).with(Field::OutInterface, &Intervals::one(interface(device)));
-            let walk = there_and_back(&found, Family::V4, direction, by_it, &Surroundings::default(), None);
-            assert_eq!(walk.steps.len(), steps, "{:?}", walk.steps);
-            assert!(walk.steps.iter().all(|step| matches!(step.matched, Matched::Yes(_))));
-        }
-    }
-
-    #[test]
-    fn what_comes_of_each_order_is_certain_and_what_comes_of_one_is_not() {
-        let tied = |name: &str, rule: Rule| nat(name, Hook::Output, vec![rule]);
-        let to = |port, action| rule([to_port(port)], action);
-        let said = outbound(vec![
-            tied("one", to(80, Action::Drop)),
-            tied("two", to(81, Action::Drop)),
-            tracking(),
-        ]);
-        assert_eq!(said, ["First Dropped by one"], "once");
-        let said = outbound(vec![
-            tied("one", to(81, Action::Drop)),
-            tied("two", to(82, Action::Drop)),
-            tracking(),
-        ]);
-        assert_eq!(said, ["at last Ack Accepted"]);
-        let mut said = outbound(vec![tied("one", redirect(1)), tied("two", redirect(2))]);
-        said.sort();
-        assert_eq!(
-            said,
-            [
-                "at last perhaps Ack Translated by one",
-                "at last perhaps Ack Translated by two",
-                "perhaps First Translated by one",
-                "perhaps First Translated by two",
-            ]
-        );
-    }
-
-    /// Where the reply alone isn't tracked, the ACK comes too early for the connection that was begun.
-    #[test]
-    fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
-        let of_reply = Condition::is(Field::SourcePort, 80);
-        let raw = filter("raw", Hook::Prerouting, -300, vec![rule([of_reply], Action::Untrack)]);
-        let is_ack = Condition::Flags {
-            text: "tcp flags ack".to_owned(),
-            field: Field::TcpFlags,
-            numbers: flags::ACK.map(|flags| (flags.into(), flags.into())).into(),
-        };
-        let redirecting = nat(
-            "nat",
-            Hook::Output,
-            vec![rule([is_ack], Action::Redirect(Some((1, 1))))],
-        );
-        assert_eq!(outbound(vec![raw, redirecting]), ["at last Ack Accepted"]);
-    }
-
-    /// A chain that some connections get to as others than the rest: each rule is one step all the same, and isn't
-    /// known to match if only some of them do.
-    #[test]
-    fn a_rule_that_is_asked_several_times_is_one_step() {
-        let marked = |mark: u128| Condition::is(Field::Mark, mark);
-        let marking = Rule {
-            effects: vec![Effect::Mark {
-                field: Field::Mark,
-                to: Some(Bits::constant(Field::Mark, 1)),
-                text: String::new(),
-            }],
-            ..rule([Condition::Unknown("-m recent".to_owned())], Action::Continue(None))
-        };
-        let count = |condition| rule([condition], Action::Continue(None));
-        let rules = vec![
-            marking,
-            count(marked(1)),
-            count(marked(0)),
-            count(marked(2)),
-            count(to_port(80)),
-        ];
-        let found = Found {
-            tables: vec![filter("f", Hook::Output, 0, rules)],
-            not_known: vec![],
-        };
-        let direction = Direction::Outbound;
-        let around = Surroundings::default();
-        let walk = there_and_back(&found, Family::V4, direction, to_80(direction), &around, None);
-        let steps = walk.steps.iter().filter(|step| step.packet == Packet::First);
-        let said: Vec<_> = steps
-            .map(|step| {
-                let matched = match &step.matched {
-                    Matched::Yes(_) => "yes",
-                    Matched::No(_) => "no",
-                    Matched::Perhaps(_) => "perhaps",
-                };
-                (step.at.line().unwrap().number, matched)
-            })
-            .collect();
-        assert_eq!(
-            said,
-            [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]
-        );
-    }
-}
+mod tests;

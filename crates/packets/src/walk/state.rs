@@ -34,8 +34,8 @@ pub(super) struct State<'a> {
     pub(super) is_settled: bool,
     /// What last ended a chain for them.
     pub(super) left: Option<Place<'a>>,
-    /// What has translated them, or exempted them from connection tracking.
-    pub(super) taken: Option<(Place<'a>, &'a Action)>,
+    /// What has translated them, and by which action; without one, it has exempted them from connection tracking.
+    pub(super) taken: Option<(Place<'a>, Option<&'a Action>)>,
     pub(super) packet: Packet,
     /// Connection tracking has seen the packet, or was told to leave it alone.
     pub(super) is_seen: bool,
@@ -58,7 +58,6 @@ pub(super) struct Flow {
     pub(super) mapping: Vec<Mapping>,
     /// What fields of this packet are still to be translated to, because those of the first one were.
     pub(super) pending: Vec<(Field, Intervals)>,
-    /// The connections' mark.
     pub(super) mark: Intervals,
     /// The port at which the first packet has arrived.
     pub(super) port: Option<Intervals>,
@@ -84,7 +83,6 @@ pub(super) struct Mapping {
 pub(super) enum Side {
     Before,
     After,
-    /// Their priorities are equal.
     NotKnown,
 }
 
@@ -112,10 +110,7 @@ impl<'a> State<'a> {
             packet: Packet::First,
             is_seen: false,
             is_tracked,
-            tracked: match is_tracked {
-                true => CtState::New,
-                false => CtState::Invalid,
-            },
+            tracked: if is_tracked { CtState::New } else { CtState::Invalid },
             has_nat: [Some(false); 2],
             is_servers: false,
             flow: Rc::new(Flow {
@@ -150,7 +145,7 @@ impl<'a> State<'a> {
         let back = flow
             .mapping
             .iter()
-            .map(|known| (known.field.turned(), known.from.clone()));
+            .map(|known| (known.field.facts().turned, known.from.clone()));
         flow.pending = back.collect();
         flow.port = port;
         this.turned(Packet::Reply, &SYN_ACK, tracked)
@@ -184,7 +179,6 @@ impl<'a> State<'a> {
         self.is_tracked && self.is_untracked() && self.tracked == CtState::Untracked
     }
 
-    /// That packet.
     pub(super) fn next_reply(self) -> Self {
         Self {
             is_settled: false,
@@ -227,9 +221,10 @@ impl<'a> State<'a> {
 
     /// Gives the packet the server's socket, or the client's, if that is of this namespace.
     pub(super) fn join_socket(&mut self, is_servers: bool) {
-        let owner = match is_servers {
-            true => &self.flow.server,
-            false => &self.flow.client,
+        let owner = if is_servers {
+            &self.flow.server
+        } else {
+            &self.flow.client
         };
         if let Some((uids, gids)) = owner.clone() {
             let connections = self.connections.having(Field::Uid, uids);
@@ -261,12 +256,12 @@ impl<'a> State<'a> {
     }
 
     pub(super) fn is_redirected(&self) -> bool {
-        matches!(self.taken, Some((_, Action::Redirect(_))))
+        matches!(self.taken, Some((_, Some(Action::Redirect(_)))))
     }
 
     /// Whether connection tracking was told to leave the first packet alone.
     pub(super) fn is_untracked(&self) -> bool {
-        matches!(self.taken, Some((_, Action::Untrack)))
+        matches!(self.taken, Some((_, None)))
     }
 
     /// The packet whatever connection tracking says of it and whatever its marks are or, where it may be translated,
@@ -308,9 +303,10 @@ impl<'a> State<'a> {
         };
         let is_it = |tracked: &Tracked| {
             let is = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
-            let ([snat, dnat], is_reply) = match tracked.has_entry() {
-                true => (self.has_nat, self.packet == Packet::Reply),
-                false => ([Some(false); 2], false),
+            let ([snat, dnat], is_reply) = if tracked.has_entry() {
+                (self.has_nat, self.packet == Packet::Reply)
+            } else {
+                ([Some(false); 2], false)
             };
             let is_of_entry = is(snat, tracked.has_snat) && is(dnat, tracked.has_dnat) && tracked.is_reply == is_reply;
             tracked.state == state && is_of_entry
@@ -320,9 +316,10 @@ impl<'a> State<'a> {
             return;
         }
         self.set(Field::State, numbers);
-        self.connections = match state.has_entry() {
-            true => self.connections.having(Field::ConnectionMark, self.flow.mark.clone()),
-            false => self.connections.lacking(&[Field::ConnectionMark]),
+        self.connections = if state.has_entry() {
+            self.connections.having(Field::ConnectionMark, self.flow.mark.clone())
+        } else {
+            self.connections.lacking(&[Field::ConnectionMark])
         };
     }
 
@@ -343,9 +340,10 @@ impl<'a> State<'a> {
     /// (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
     pub(super) fn translation(&self, hook: Hook, priority: i32) -> Side {
         let mut pending = self.flow.pending.iter();
-        match pending.any(|(field, _)| is_translated_at(*field, hook)) {
-            true => Side::of(priority, nat_priority(hook)),
-            false => Side::Before,
+        if pending.any(|(field, _)| is_translated_at(*field, hook)) {
+            Side::of(priority, nat_priority(hook))
+        } else {
+            Side::Before
         }
     }
 
@@ -410,7 +408,7 @@ impl<'a> State<'a> {
             },
             fate,
             at,
-            action: self.taken.map(|(_, action)| action),
+            action: self.taken.and_then(|(_, action)| action),
             assumptions: self.assumptions.clone(),
             after_watched: self.after_watched,
             packet: self.packet,

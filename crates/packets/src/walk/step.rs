@@ -10,9 +10,7 @@ use crate::walk::order::Slot;
 /// A place in what the kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// A rule.
     Rule(Line<'a>),
-    /// A base chain's policy.
     Policy(Slot<'a>),
 }
 
@@ -25,7 +23,6 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The chain.
     pub fn chain(&self) -> &'a Chain {
         match self {
             Place::Rule(line) => line.chain,
@@ -70,7 +67,6 @@ pub enum Fate {
     Accepted,
     /// It redirects them to a port of this host, or sends them elsewhere.
     Translated,
-    /// It drops them.
     Dropped,
     /// It has connection tracking leave them alone, so that they can't be redirected.
     Untracked,
@@ -95,7 +91,6 @@ impl Question {
 /// One of the answers to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assumption {
-    /// The question.
     pub question: Question,
     /// The number of the answer.
     pub(super) answer: usize,
@@ -141,7 +136,6 @@ pub enum Packet {
 pub struct Outcome<'a> {
     /// Where that was decided; none if nothing has decided where they go.
     pub at: Option<Place<'a>>,
-    /// What becomes of them.
     pub fate: Fate,
     /// Which connections. If it isn't certain, it is some of these, or none.
     pub connections: Connections,
@@ -158,7 +152,6 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Whether this certainly happens.
     pub fn is_certain(&self) -> bool {
         self.assumptions.is_empty() && self.fate != Fate::NotUnderstood
     }
@@ -167,7 +160,6 @@ impl Outcome<'_> {
 /// A rule or a policy that a connection on its way was compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// The packet.
     pub packet: Packet,
     /// The hook at which that was.
     pub hook: Hook,
@@ -175,7 +167,6 @@ pub struct Step<'a> {
     pub depth: usize,
     /// The rule, or the policy.
     pub at: Place<'a>,
-    /// Whether the connection matched.
     pub matched: Matched<'a>,
 }
 
@@ -184,9 +175,7 @@ pub struct Step<'a> {
 pub enum Matched<'a> {
     /// It does, and this is done: the rule's action, or what its verdict map says.
     Yes(&'a Action),
-    /// It doesn't.
     No(Reason<'a>),
-    /// That isn't known.
     Perhaps(Reason<'a>),
 }
 
