@@ -36,7 +36,7 @@ pub(crate) fn snapshot(socket: &Socket) -> Result<Snapshot, ModeError> {
 
 /// The netlink batch of edits that a mode makes in a namespace in which nothing has been committed, ready to send.
 pub(crate) fn fresh_batch(edits: &[Edit<'_>], mode: Mode) -> Result<Vec<u8>, Error> {
-    let batch = edit::batch(edits, Generation::FRESH);
+    let batch = edit::batch(edits, Some(Generation::FRESH));
     let FinishedBatch(bytes) = batch.map_err(|error| refusal::unwritten(&error).in_mode(mode))?;
     Ok(bytes)
 }
@@ -44,7 +44,7 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>], mode: Mode) -> Result<Vec<u8>, Err
 /// Commits the edits if the ruleset is at this generation.
 pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<Outcome, ModeError> {
     refusal::refuse_outside(edits)?;
-    let batch = edit::batch(edits, generation).map_err(|error| refusal::unwritten(&error))?;
+    let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten(&error))?;
     match socket.send_batch(&batch) {
         Ok(()) => Ok(Outcome::Committed),
         Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
@@ -72,7 +72,7 @@ pub(crate) fn check_each<'a>(
         // Each is written by itself first, so that one that can't be written doesn't keep the others from being tried.
         let list = list.and_then(|list| {
             refusal::refuse_outside(&list)?;
-            edit::trial(&list).map_err(|error| refusal::unwritten(&error))?;
+            edit::batch(&list, None).map_err(|error| refusal::unwritten(&error))?;
             Ok(list)
         });
         let first = edits.len();
@@ -81,7 +81,7 @@ pub(crate) fn check_each<'a>(
             first..edits.len()
         }));
     }
-    let batch = edit::trial(&edits);
+    let batch = edit::batch(&edits, None);
     let socket = Socket::open();
     let refused = match (&socket, &batch) {
         (Ok(socket), Ok(batch)) if !edits.is_empty() => socket.send_batch(batch).err(),

@@ -208,7 +208,7 @@ fn is_mapped(ids: IdRange, map: &str) -> bool {
 mod tests {
     use netfilter::netlink::message::Malformed;
     use netfilter::nf_tables::TableId;
-    use netfilter::nf_tables::edit::trial;
+    use netfilter::nf_tables::edit::batch;
     use packets::rules::Family;
 
     use super::*;
@@ -216,7 +216,7 @@ mod tests {
 
     fn explained(edits: &[Edit<'_>], error: CommitError) -> String {
         let socket = Socket::open().unwrap();
-        explain(&socket, edits, &trial(edits).unwrap(), error)
+        explain(&socket, edits, &batch(edits, None).unwrap(), error)
             .in_mode(Mode::Nft)
             .to_string()
     }

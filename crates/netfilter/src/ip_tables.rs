@@ -16,18 +16,18 @@ struct Layout {
     address: usize,
     in_interface: usize,
     protocol: usize,
+    /// What is inverted comes after these.
     flags: usize,
-    invert: usize,
     /// The bit among the flags that says that a jump is a goto.
     goto: u8,
     /// The bit that says that a protocol is compared; none: any but 0 is.
     has_protocol: Option<u8>,
     /// The bit that says that only fragments after the first match; IPv6 has none.
     fragment: Option<u8>,
+    /// Where it is said where the target is; where the entry ends, after that.
     target: usize,
-    next: usize,
+    /// Matches come after these.
     counters: usize,
-    matches: usize,
 }
 
 impl Layout {
@@ -42,11 +42,8 @@ impl Layout {
             in_interface: 4 * address,
             protocol: 4 * address + 64,
             flags,
-            invert: flags + 1,
             target,
-            next: target + 2,
             counters,
-            matches: counters + 16,
             goto: if family == Family::V4 { 2 } else { 4 },
             has_protocol: (family == Family::V6).then_some(1),
             fragment: (family == Family::V4).then_some(1),
@@ -166,7 +163,7 @@ fn split<'a>(layout: &Layout, bytes: &'a [u8]) -> Result<Vec<Entry<'a>>, Malform
     while offset < bytes.len() {
         let rest = bytes.get(offset..).ok_or(Malformed)?;
         let target = usize::from(u16_at(rest, layout.target)?);
-        let next = usize::from(u16_at(rest, layout.next)?);
+        let next = usize::from(u16_at(rest, layout.target + 2)?);
         if next == 0 {
             return Err(Malformed);
         }
@@ -196,7 +193,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     let mut conditions = header(family, layout, entry.bytes)?;
     let mut comment = None;
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
-    let mut place = layout.matches;
+    let mut place = layout.counters + 16;
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
         match xt::read_match(found.name, found.revision.into(), found.info)? {
@@ -262,7 +259,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
     const DESTINATION: u8 = 0x10;
     const FRAGMENT: u8 = 0x20;
     const PROTOCOL: u8 = 0x40;
-    let inverted = u8_at(entry, layout.invert)?;
+    let inverted = u8_at(entry, layout.flags + 1)?;
     let number = |offset: usize, length: usize| entry.get(offset..offset + length).map(number).ok_or(Malformed);
     let mut conditions = Vec::new();
     // Source, destination, then their masks.

@@ -32,6 +32,7 @@ pub struct Batch {
     writer: Writer,
     sequence: u32,
     last: Option<usize>,
+    is_trial: bool,
 }
 
 impl Batch {
@@ -42,6 +43,7 @@ impl Batch {
             writer: Writer::with_capacity(USUAL),
             sequence: 0,
             last: None,
+            is_trial: generation.is_none(),
         };
         batch.delimiter(|buffer| {
             // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
@@ -74,19 +76,17 @@ impl Batch {
         self.writer.unwritable()
     }
 
-    /// Ends the batch.
-    pub(crate) fn end(mut self) -> Result<FinishedBatch, Unwritable> {
-        let sequence = self.sequence + 1;
-        self.delimiter(|buffer| {
-            // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
-            unsafe { sys::nftnl_batch_end(buffer, sequence) };
-        });
-        self.without_end()
-    }
-
-    /// Leaves out the message that ends a batch: the kernel checks the messages, answers as usual, and discards them
-    /// (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the same way).
-    pub(crate) fn without_end(mut self) -> Result<FinishedBatch, Unwritable> {
+    /// The batch's bytes. Without a generation, the message that ends a batch is left out: the kernel checks the messages,
+    /// answers as usual, and discards them (nfnetlink_rcv_batch() commits only at the end message; `nft --check` works the
+    /// same way).
+    pub(crate) fn finish(mut self) -> Result<FinishedBatch, Unwritable> {
+        if !self.is_trial {
+            let sequence = self.sequence + 1;
+            self.delimiter(|buffer| {
+                // SAFETY: the buffer has room for a header of 20 bytes, and is aligned for it.
+                unsafe { sys::nftnl_batch_end(buffer, sequence) };
+            });
+        }
         if let Some(last) = self.last {
             self.writer.acknowledge(last);
         }

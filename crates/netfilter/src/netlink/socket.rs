@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::mpsc;
 use std::{mem, thread};
 
 use mnl::{Bus, mnl_sys};
@@ -251,24 +251,19 @@ fn receive_ahead(
     buffer: &mut [u8],
     ends: &mut dyn FnMut(&[u8]) -> Result<bool, ReadError>,
 ) -> Result<(), ReadError> {
-    // What was received, and buffers that were read.
-    let buffers = Mutex::new((Vec::new(), Vec::new()));
-    let has_more = Condvar::new();
-    let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
-    let receiver = || {
+    let (hand_on, received) = mpsc::channel();
+    let (give_back, buffers) = mpsc::channel();
+    let receiver = move || {
         let mut some = Vec::new();
         // It ends where there is nothing left to receive.
-        loop {
-            let mut buffer = lock().1.pop().unwrap_or_else(|| vec![0; ANSWER]);
+        let mut is_last = false;
+        while !is_last {
+            let mut buffer = buffers.try_recv().unwrap_or_else(|_| vec![0; ANSWER]);
             let length = receive(socket, &mut buffer).map(<[u8]>::len);
-            let is_last = length.is_err();
+            is_last = length.is_err();
             some.push((buffer, length));
             if is_last || some.len() == FEW {
-                lock().0.append(&mut some);
-                has_more.notify_one();
-            }
-            if is_last {
-                return;
+                let _ = hand_on.send(mem::take(&mut some));
             }
         }
     };
@@ -277,16 +272,13 @@ fn receive_ahead(
             while !ends(receive(socket, buffer)?)? {}
             return Ok(());
         }
-        loop {
-            let some = has_more.wait_while(lock(), |(received, _)| received.is_empty());
-            let some = mem::take(&mut some.unwrap_or_else(PoisonError::into_inner).0);
-            for (buffer, length) in some {
-                if ends(buffer.get(..length?).unwrap_or_default())? {
-                    return Ok(());
-                }
-                lock().1.push(buffer);
+        for (buffer, length) in received.iter().flatten() {
+            if ends(buffer.get(..length?).unwrap_or_default())? {
+                return Ok(());
             }
+            let _ = give_back.send(buffer);
         }
+        Err(Malformed.into())
     })
 }
 

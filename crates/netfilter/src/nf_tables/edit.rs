@@ -94,34 +94,24 @@ pub struct Unwritten {
     pub what: Unwritable,
 }
 
-/// The edits as a batch: message n is edit n, counted from 1.
-fn written(
-    edits: &[Edit<'_>],
-    generation: Option<Generation>,
-    finish: fn(Batch) -> Result<FinishedBatch, Unwritable>,
-) -> Result<FinishedBatch, Unwritten> {
+/// The edits as a batch: message n is edit n, counted from 1. The kernel commits it if the ruleset is at this generation;
+/// without one, it checks the edits and then forgets them.
+///
+/// # Errors
+/// The first edit that can't be written.
+pub fn batch(edits: &[Edit<'_>], generation: Option<Generation>) -> Result<FinishedBatch, Unwritten> {
     let mut batch = Batch::begin(generation);
-    let unwritten = |edit: &dyn fmt::Display, what| Unwritten {
-        edit: edit.to_string(),
-        what,
-    };
     for edit in edits {
         edit.write(&mut batch);
         if let Some(what) = batch.unwritable() {
-            return Err(unwritten(edit, what.clone()));
+            let (edit, what) = (edit.to_string(), what.clone());
+            return Err(Unwritten { edit, what });
         }
     }
-    finish(batch).map_err(|what| unwritten(&"the batch", what))
-}
-
-/// The edits as a batch that the kernel commits if the ruleset is at this generation.
-pub fn batch(edits: &[Edit<'_>], generation: Generation) -> Result<FinishedBatch, Unwritten> {
-    written(edits, Some(generation), Batch::end)
-}
-
-/// The edits as a batch that the kernel checks and then forgets.
-pub fn trial(edits: &[Edit<'_>]) -> Result<FinishedBatch, Unwritten> {
-    written(edits, None, Batch::without_end)
+    batch.finish().map_err(|what| Unwritten {
+        edit: "the batch".to_owned(),
+        what,
+    })
 }
 
 /// The command that the edit stands for: iptables' in the tables of one family, nft's elsewhere.

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use nftnl::ProtoFamily;
-use packets::rules::{Name, Rule, Set, Table, TableFamily};
+use packets::rules::{Chain, Name, Rule, Set, Table, TableFamily};
 
 use super::header;
 use super::meaning;
 use super::set::Elements;
 use super::table;
 use super::uapi::*;
-use crate::netlink::message::{Attributes, Header, Malformed, be32, be64, string};
+use crate::netlink::message::{Attributes, Header, Malformed, Message, Writer, be32, be64, string};
 use crate::netlink::{Ask, Generation, ReadError, Socket, route};
 
 /// For how long reading is repeated because other programs change the rules meanwhile. Reading takes a fraction of a
@@ -72,7 +72,7 @@ pub(crate) fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header {
         flags: libc::NLM_F_ACK,
-        ..dump(libc::NFT_MSG_GETGEN)
+        ..request(libc::NFT_MSG_GETGEN)
     };
     socket.ask(
         request,
@@ -85,8 +85,7 @@ pub(crate) fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
     generation.ok_or(ReadError::Malformed(Malformed))
 }
 
-/// A dump of all families' objects.
-fn dump(message: i32) -> Header {
+fn request(message: i32) -> Header {
     Header {
         subsystem: libc::NFNL_SUBSYS_NFTABLES,
         message,
@@ -96,24 +95,27 @@ fn dump(message: i32) -> Header {
     }
 }
 
+/// Passes each object of a kind to `read`, with its table's family.
+fn dump(
+    socket: &impl Ask,
+    message: i32,
+    mut read: impl FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>,
+) -> Result<(), ReadError> {
+    let read = |message: &Message<'_>| match header::table_family(message.family()?) {
+        Some(family) => read(family, message.attributes()?),
+        None => Ok(()), // arp and bridge tables
+    };
+    socket.ask(request(message), |_| (), read)
+}
+
 fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     let mut tables: Vec<Table> = Vec::new();
-    let each = |message, read: &mut dyn FnMut(TableFamily, Attributes<'_>) -> Result<(), Malformed>| {
-        socket.ask(
-            dump(message),
-            |_| (),
-            |message| match header::table_family(message.family()?) {
-                Some(family) => read(family, message.attributes()?),
-                None => Ok(()), // arp and bridge tables
-            },
-        )
-    };
-    each(libc::NFT_MSG_GETTABLE, &mut |family, attributes| {
+    dump(socket, libc::NFT_MSG_GETTABLE, |family, attributes| {
         tables.push(table::read(family, attributes)?);
         Ok(())
     })?;
-    each(libc::NFT_MSG_GETCHAIN, &mut |family, attributes| {
-        if let Some(table) = of(&mut tables, family, attributes, NFTA_CHAIN_TABLE)? {
+    dump(socket, libc::NFT_MSG_GETCHAIN, |family, attributes| {
+        if let Some(table) = find_table(&mut tables, family, attributes.get(NFTA_CHAIN_TABLE)?)? {
             table.chains.push(table::read_chain(family, attributes)?);
         }
         Ok(())
@@ -125,32 +127,31 @@ fn tables(socket: &impl Ask) -> Result<Vec<Table>, ReadError> {
     // too.
     let mut last = (0, 0);
     let mut is_torn = false;
-    each(libc::NFT_MSG_GETRULE, &mut |family, attributes| {
-        let table = string(attributes.get(NFTA_RULE_TABLE)?)?;
-        let chain = string(attributes.get(NFTA_RULE_CHAIN)?)?;
-        let is_last = tables.get(last.0).is_some_and(|last_table| {
-            let last_chain = last_table.chains.get(last.1);
-            last_table.family == family
-                && last_table.name.as_bytes() == table
-                && last_chain.is_some_and(|last| last.name.as_bytes() == chain)
-        });
-        if !is_last {
-            let is_table = |found: &Table| found.family == family && found.name.as_bytes() == table;
-            let Some((index, found)) = tables.iter().enumerate().find(|(_, found)| is_table(found)) else {
-                return Ok(()); // made since the tables were listed, so the generation has changed
+    dump(socket, libc::NFT_MSG_GETRULE, |family, attributes| {
+        let table_name = string(attributes.get(NFTA_RULE_TABLE)?)?;
+        let chain_name = string(attributes.get(NFTA_RULE_CHAIN)?)?;
+        let is_table = |table: &Table| table.family == family && table.name.as_bytes() == table_name;
+        let is_chain = |chain: &Chain| chain.name.as_bytes() == chain_name;
+        let holds_chain = |table: &Table| is_table(table) && table.chains.get(last.1).is_some_and(is_chain);
+        if !tables.get(last.0).is_some_and(holds_chain) {
+            let table = tables.iter().position(is_table);
+            let chain = tables
+                .iter()
+                .find(|table| is_table(table))
+                .and_then(|table| table.chains.iter().position(is_chain));
+            last = match (table, chain) {
+                (Some(table), Some(chain)) => (table, chain),
+                _ => return Ok(()), // made since the tables were listed, so the generation has changed
             };
-            let Some(place) = found.chains.iter().position(|found| found.name.as_bytes() == chain) else {
-                return Ok(());
-            };
-            last = (index, place);
         }
-        if let Some(table) = tables.get_mut(last.0) {
-            let rule = meaning::read(attributes, family, &table.sets, &name_of_device)?;
-            if let Some(chain) = table.chains.get_mut(last.1) {
-                let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
-                is_torn |= !follows(&chain.rules, &rule, position);
-                chain.rules.push(rule);
-            }
+        let Some(table) = tables.get_mut(last.0) else {
+            return Ok(());
+        };
+        let rule = meaning::read(attributes, family, &table.sets, &name_of_device)?;
+        if let Some(chain) = table.chains.get_mut(last.1) {
+            let position = attributes.find(NFTA_RULE_POSITION)?.map(be64).transpose()?;
+            is_torn |= !follows(&chain.rules, &rule, position);
+            chain.rules.push(rule);
         }
         Ok(())
     })?;
@@ -179,78 +180,64 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
 
 /// The name of the device with this number; none if there is no such device, or if that can't be asked.
 fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    meaning::only_loopback(index).or_else(|| {
-        route::device_numbered(index)
-            .ok()
-            .map(|device| device.name.as_bytes().to_vec())
-    })
+    let ask = || Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec());
+    meaning::only_loopback(index).or_else(ask)
 }
 
-/// The table that an object is in; none if it was made since the tables were listed, so that the generation has
-/// changed.
-fn of<'a>(
+/// The table with this name; none if it was made since the tables were listed, so that the generation has changed.
+fn find_table<'a>(
     tables: &'a mut [Table],
     family: TableFamily,
-    attributes: Attributes<'_>,
-    attribute: u16,
+    name: &[u8],
 ) -> Result<Option<&'a mut Table>, Malformed> {
-    let name = string(attributes.get(attribute)?)?;
+    let name = string(name)?;
     let is_it = |table: &&mut Table| table.family == family && table.name.as_bytes() == name;
     Ok(tables.iter_mut().find(is_it))
 }
 
+/// Reads the sets and their elements.
 fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
-    let mut kinds = Vec::new();
-    socket.ask(
-        dump(libc::NFT_MSG_GETSET),
-        |_| (),
-        |message| {
-            let Some(family) = header::table_family(message.family()?) else {
-                return Ok(());
-            };
-            let attributes = message.attributes()?;
-            let flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
-            let bytes = be32(attributes.get(NFTA_SET_KEY_LEN)?)?;
+    let mut flags = Vec::new();
+    dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {
+        if let Some(table) = find_table(tables, family, attributes.get(NFTA_SET_TABLE)?)? {
             let name = Name::from(string(attributes.get(NFTA_SET_NAME)?)?);
-            if let Some(table) = of(tables, family, attributes, NFTA_SET_TABLE)? {
-                kinds.push((family, table.name.clone(), name.clone(), flags, bytes));
-                table.sets.push(Set {
-                    name,
-                    bits: bytes.saturating_mul(8),
-                    elements: None,
-                    verdicts: Vec::new(),
-                    expires: false,
-                });
-            }
-            Ok(())
-        },
-    )?;
-    for (family, table, name, flags, bytes) in kinds {
+            let set_flags = attributes.find(NFTA_SET_FLAGS)?.map_or(Ok(0), be32)? as i32;
+            flags.push((family, table.name.clone(), name.clone(), set_flags));
+            table.sets.push(Set {
+                name,
+                bits: be32(attributes.get(NFTA_SET_KEY_LEN)?)?.saturating_mul(8),
+                elements: None,
+                verdicts: Vec::new(),
+                expires: false,
+            });
+        }
+        Ok(())
+    })?;
+    for (family, table, name, flags) in flags {
+        let found = tables
+            .iter_mut()
+            .find(|found| found.family == family && found.name == table);
+        let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) else {
+            continue;
+        };
         // Sets that packets add elements to change without a new generation, and elements of several fields are not
         // understood.
-        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) != 0 || !matches!(bytes, 1..=16) {
+        if flags & (libc::NFT_SET_EVAL | NFT_SET_CONCAT) != 0 || !matches!(set.bits, 8..=128) {
             continue;
         }
         let mut elements = Elements::default();
         let request = Header {
             family: header::protocol(family),
-            ..dump(libc::NFT_MSG_GETSETELEM)
+            ..request(libc::NFT_MSG_GETSETELEM)
         };
-        socket.ask(
-            request,
-            |to| {
-                to.string(NFTA_SET_ELEM_LIST_TABLE, table.as_bytes());
-                to.string(NFTA_SET_ELEM_LIST_SET, name.as_bytes());
-            },
-            |message| elements.read(message.attributes()?),
-        )?;
-        let max = u128::MAX >> (128 - 8 * bytes);
-        let is_table = |found: &&mut Table| found.family == family && found.name == table;
-        let found = tables.iter_mut().find(is_table);
-        if let Some(set) = found.and_then(|table| table.sets.iter_mut().find(|set| set.name == name)) {
-            set.expires = elements.expires;
-            (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
-        }
+        let write = |to: &mut Writer| {
+            to.string(NFTA_SET_ELEM_LIST_TABLE, table.as_bytes());
+            to.string(NFTA_SET_ELEM_LIST_SET, name.as_bytes());
+        };
+        socket.ask(request, write, |message| elements.read(message.attributes()?))?;
+        set.expires = elements.expires;
+        let max = u128::MAX >> (128 - set.bits);
+        (set.elements, set.verdicts) = elements.finish(flags & libc::NFT_SET_INTERVAL != 0, max);
     }
     Ok(())
 }
@@ -263,7 +250,7 @@ mod tests {
     use packets::rules::nftables::NftRule;
 
     use super::*;
-    use crate::netlink::message::{Message, Messages, Writer};
+    use crate::netlink::message::Messages;
     use crate::tests::recorded;
 
     /// What the kernel once answered, request by request.

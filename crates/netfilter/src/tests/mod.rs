@@ -10,7 +10,7 @@ use packets::rules::{Hook, Rule, Set, TableFamily};
 
 use crate::netlink::FinishedBatch;
 use crate::netlink::message::Messages;
-use crate::nf_tables::edit::{Edit, trial};
+use crate::nf_tables::edit::{Edit, batch};
 use crate::nf_tables::rule::NewRule;
 use crate::nf_tables::{ChainId, TableId, meaning};
 
@@ -36,7 +36,7 @@ pub fn written_and_read(family: TableFamily, rule: &Rule, sets: &[Set]) -> Resul
         sets,
         before: None,
     });
-    let FinishedBatch(bytes) = trial(&[edit]).map_err(|error| error.what.to_string())?;
+    let FinishedBatch(bytes) = batch(&[edit], None).map_err(|error| error.what.to_string())?;
     let message = Messages(&bytes).flatten().nth(1).ok_or("no message")?;
     let attributes = message.attributes().map_err(|error| error.to_string())?;
     meaning::read(attributes, family, sets, &meaning::only_loopback).map_err(|error| error.to_string())

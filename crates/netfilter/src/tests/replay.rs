@@ -10,7 +10,7 @@ use crate::nf_tables::uapi::*;
 
 /// The tables that a namespace holds after these edits.
 pub fn replayed(edits: &[Edit<'_>]) -> Vec<Table> {
-    let FinishedBatch(bytes) = edit::batch(edits, Generation::FRESH).unwrap();
+    let FinishedBatch(bytes) = edit::batch(edits, Some(Generation::FRESH)).unwrap();
     snapshot_by(&Replay(bytes)).unwrap().tables
 }
 
