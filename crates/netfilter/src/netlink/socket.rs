@@ -364,6 +364,26 @@ mod tests {
     }
 
     #[test]
+    fn an_error_is_about_the_messages_that_failed() {
+        let failure = |sequence| Failure {
+            sequence,
+            errno: Errno::ENOENT,
+            text: String::new(),
+        };
+        let failed = |messages| match CommitError::Messages(vec![failure(2), failure(5)]).among(messages) {
+            Some(CommitError::Messages(failures)) => failures.iter().map(|failure| failure.sequence).collect(),
+            _ => Vec::new(),
+        };
+        // Message n is edit n, counted from 1.
+        assert_eq!(failed(0..1), [0; 0]);
+        assert_eq!(failed(1..4), [2]);
+        assert_eq!(failed(0..5), [2, 5]);
+        assert_eq!(failed(2..4), [0; 0]);
+        let whole = CommitError::Refused(Errno::EPERM, String::new());
+        assert!(matches!(whole.among(0..0), Some(CommitError::Refused(Errno::EPERM, _))));
+    }
+
+    #[test]
     fn no_program_that_is_started_inherits_it() {
         let socket = Socket::open().unwrap();
         let flags = FdFlag::from_bits_retain(fcntl(&socket.socket, FcntlArg::F_GETFD).unwrap());

@@ -101,3 +101,46 @@ pub(crate) fn hook(family: TableFamily, number: u32) -> Option<Hook> {
     };
     hooks.get(usize::try_from(number).ok()?).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_stays_on_its_way_if_only_its_class_of_traffic_or_its_hops_change() {
+        let (ip, tcp) = (libc::NFT_PAYLOAD_NETWORK_HEADER, libc::NFT_PAYLOAD_TRANSPORT_HEADER);
+        let (v4, v6) = (Some(Family::V4), Some(Family::V6));
+        for (family, place, want) in [
+            (v4, (ip, 0, 2), true),
+            (v6, (ip, 0, 2), true),
+            (None, (ip, 1, 1), true),
+            (None, (ip, 0, 3), false),
+            (v4, (tcp, 0, 2), false),
+            (v4, (ip, 8, 1), true),
+            (v4, (ip, 8, 2), true),
+            (v4, (ip, 8, 3), false),
+            (v4, IPV4_PROTOCOL, false),
+            (v6, (ip, 7, 1), true),
+            (v6, (ip, 6, 2), true),
+            (v6, (ip, 5, 3), false),
+            (v6, IPV6_PROTOCOL, false),
+            (v6, (ip, 7, 2), false),
+            (v6, (ip, 8, 2), false),
+            // The family may be either.
+            (None, (ip, 8, 2), false),
+            (None, (ip, 6, 2), false),
+            (v4, (ip, u32::MAX, u32::MAX), false),
+        ] {
+            assert_eq!(is_harmless(family, place), want, "{family:?} {place:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_the_bytes_of_its_field_or_none() {
+        let number = 0x1234u128.to_be_bytes();
+        assert_eq!(last_bytes(&number, 2), Some(&[0x12, 0x34][..]));
+        assert_eq!(last_bytes(&number, 16), Some(&number[..]));
+        assert_eq!(last_bytes(&number, 1), None);
+        assert_eq!(last_bytes(&number, 17), None);
+    }
+}

@@ -186,3 +186,81 @@ impl Registers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn constant(bytes: usize) -> Loaded {
+        Loaded::Value(vec![7; bytes])
+    }
+
+    /// Register 1 has the bytes of the registers 8 to 11, register 2 those of 12 to 15.
+    #[test]
+    fn what_is_loaded_takes_the_place_of_what_it_overlaps() {
+        for (first, second, stays) in [
+            ((1, 16), (9, 4), false),
+            ((9, 4), (1, 16), false),
+            ((11, 4), (1, 16), false),
+            ((12, 4), (1, 16), true),
+            ((1, 4), (9, 4), true),
+            ((1, 5), (9, 4), false),
+            ((1, 16), (2, 16), true),
+            ((2, 4), (12, 4), false),
+            ((8, 4), (1, 4), false),
+        ] {
+            let mut registers = Registers::default();
+            registers.load(first.0, constant(first.1));
+            registers.load(second.0, constant(second.1));
+            assert_eq!(registers.get(second.0), Some(&constant(second.1)));
+            let is_there = registers.get(first.0) == Some(&constant(first.1)) && registers.held.len() == 2;
+            assert_eq!(is_there, stays, "{first:?} {second:?}");
+        }
+        let mut registers = Registers::default();
+        registers.load(1, Loaded::Direction);
+        assert_eq!(registers.constant(1), None);
+        registers.load(9, constant(2));
+        assert_eq!(registers.constant(9), Some(&[7, 7][..]));
+        registers.clear();
+        assert_eq!(registers.get(1), None);
+    }
+
+    #[test]
+    fn a_register_is_described_by_the_expression_that_loaded_it() {
+        let field = |field| Loaded::Field(Part::whole(field));
+        for (loaded, words) in [
+            (Loaded::State(1), "[ct] "),
+            (Loaded::Index(Field::InInterface), "[meta] "),
+            (field(Field::Uid), "[meta] "),
+            (field(Field::ConnectionMark), "[ct] "),
+            (field(Field::SourcePort), "[payload] "),
+            (Loaded::Bits(Bits::all(Field::Mark)), "[meta] "),
+            (Loaded::EtherType, "[payload] "),
+            (Loaded::Other("[fib]".to_owned()), "[fib] "),
+            (constant(4), ""),
+        ] {
+            let mut registers = Registers::default();
+            registers.load(1, loaded);
+            assert_eq!(registers.describe(1), words);
+        }
+        assert_eq!(Registers::default().describe(1), "");
+    }
+
+    #[test]
+    fn the_first_bytes_of_an_address_or_a_name_are_an_interval() {
+        let source = |bytes| Part {
+            bytes,
+            ..Part::whole(Field::Source(packets::rules::Family::V4))
+        };
+        assert_eq!(source(4).interval(&[10, 0, 0, 1]), Some((0x0a00_0001, 0x0a00_0001)));
+        assert_eq!(source(1).interval(&[10]), Some((0x0a00_0000, 0x0aff_ffff)));
+        assert_eq!(source(2).interval(&[10]), None);
+        assert_eq!(source(5).interval(&[10, 0, 0, 1, 2]), None);
+        let uid = Part::whole(Field::Uid).interval(&2102u32.to_ne_bytes());
+        assert_eq!(uid, Some((2102, 2102)));
+        let name = Part::whole(Field::OutInterface);
+        assert_eq!(name.interval(b"eth"), Some(beginning(b"eth")));
+        assert_eq!(name.interval(b"eth\0"), Some((interface(b"eth"), interface(b"eth"))));
+        assert_eq!(name.interval(&[b'x'; 17]), None);
+    }
+}
