@@ -68,7 +68,10 @@ fn run(command: Command) -> Exit {
         Command::Explain(path, connection, expected, output) => answer(
             output,
             explain(path.as_deref(), &connection, |explained| {
-                let text = output.form(|| explained.text(), || explained.json());
+                let text = match output {
+                    Output::Short => format!("{}\n", explained.verdict),
+                    _ => output.form(|| explained.text(has_colour()), || explained.json()),
+                };
                 let is_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
                 (text, as_asked(is_expected))
             }),

@@ -50,8 +50,8 @@ pub(super) struct Flag {
     pub(super) placeholder: &'static str,
     /// What its value may be and does.
     pub(super) value: Value,
-    /// Words that its value may be, for help and completions; none where it is something else.
-    pub(super) words: fn() -> Vec<&'static str>,
+    /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
+    pub(super) words: fn(Subcommand) -> Vec<&'static str>,
     /// The subcommands that take it.
     pub(super) taken_by: &'static [Subcommand],
     /// The subcommands that don't run without it.
@@ -121,7 +121,7 @@ const FLAG: Flag = Flag {
     short: None,
     placeholder: "",
     value: Value::Path(|_, _| Ok(())),
-    words: Vec::new,
+    words: |_| Vec::new(),
     taken_by: &[Subcommand::Install, Subcommand::Verify],
     required_by: &[],
     heading: RULES,
@@ -284,7 +284,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::IPTABLES_MODE,
         placeholder: "MODE",
         value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
-        words: || Choice::NAMED.map(|(name, _)| name).to_vec(),
+        words: |_| Choice::NAMED.map(|(name, _)| name).to_vec(),
         heading: PLACE,
         help: "How the rules reach the kernel: nft (nf_tables over netlink, as\n\
                iptables-nft does it), native (nf_tables without xtables), legacy\n\
@@ -343,7 +343,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "simulate",
         placeholder: "BOOL|ipv4|ipv6",
         value: Value::Switch(|to, text| set(&mut to.simulate, values::simulate(text))),
-        words: || vec!["ipv4", "ipv6", "true", "false"],
+        words: |_| vec!["ipv4", "ipv6", "true", "false"],
         taken_by: &[Subcommand::Install],
         heading: PLACE,
         help: "Print the rules and change nothing; needs no privileges.\n\
@@ -386,7 +386,11 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "output",
         placeholder: "FORMAT",
         value: Value::Word(|to, text| set(&mut to.output, values::named(text, &Output::NAMED, "a format"))),
-        words: || Output::NAMED.map(|(name, _)| name).to_vec(),
+        words: |subcommand| {
+            let mut words = Output::NAMED.map(|(name, _)| name).to_vec();
+            words.retain(|&word| word != "short" || subcommand == Subcommand::Explain);
+            words
+        },
         taken_by: &[
             Subcommand::Show,
             Subcommand::Explain,
@@ -394,7 +398,8 @@ pub(super) const FLAGS: &[Flag] = &[
             Subcommand::Detect,
         ],
         heading: OUTPUT,
-        help: "text for people or json for programs, errors included [default: text]",
+        help: "text for people, short for the answer of explain alone, or json for\n\
+               programs, errors included [default: text]",
         ..FLAG
     },
     Flag {
@@ -466,7 +471,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 values::named(text, &Expected::NAMED, "an answer").map(Some),
             )
         }),
-        words: || Expected::NAMED.map(|(name, _)| name).to_vec(),
+        words: |_| Expected::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,
         help: "Exit 3 if the answer is another: proxy or bypass",
@@ -505,7 +510,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "log-format",
         placeholder: "FORMAT",
         value: Value::Word(|to, text| set(&mut to.log_format, Ok(Some(text.to_owned())))),
-        words: || values::LOG_FORMATS.map(|(name, _)| name).to_vec(),
+        words: |_| values::LOG_FORMATS.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
         help: "Format of the log on stdout: plain (logfmt) or json [default: plain]",
@@ -515,7 +520,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "log-level",
         placeholder: "LEVEL",
         value: Value::Word(|to, text| set(&mut to.log_level, Ok(Some(text.to_owned())))),
-        words: || vec!["error", "warning", "info", "debug"],
+        words: |_| vec!["error", "warning", "info", "debug"],
         taken_by: &[Subcommand::Install, Subcommand::Uninstall, Subcommand::Validate],
         heading: LOG,
         help: "Least important lines to log: error, warning, info or debug\n\
@@ -550,7 +555,7 @@ mod tests {
     #[test]
     fn every_word_that_is_offered_is_accepted() {
         for flag in FLAGS {
-            for word in (flag.words)() {
+            for word in (flag.words)(Subcommand::Explain) {
                 assert_eq!(
                     flag.read(&mut Settings::default(), word.as_ref()),
                     Ok(()),

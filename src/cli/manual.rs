@@ -74,7 +74,7 @@ fn argument(flag: &'static Flag, subcommand: Subcommand) -> Arg {
         // Beside the longest flag, 80 columns leave no room.
         .next_line_help(true)
         .action(ArgAction::Append);
-    let words = (flag.words)();
+    let words = (flag.words)(subcommand);
     match flag.value {
         Value::Switch(_) if words.is_empty() => argument
             .num_args(0..=1)

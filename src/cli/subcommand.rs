@@ -139,8 +139,8 @@ impl Subcommand {
                  run before them, in the order in which the kernel runs them: what each matches\n\
                  and does, and what it has counted. Last come the flags that install the same.\n\
                  It needs none of the flags that the rules were installed with. It changes\n\
-                 nothing, starts no process, and says what it cannot see. Letters are bold only\n\
-                 on a terminal outside pods, and never if NO_COLOR is set."
+                 nothing, starts no process, and says what it cannot see. It prints colours only\n\
+                 on a terminal outside pods, and never if NO_COLOR is set or TERM is dumb."
             }
             Self::Explain => {
                 "It follows the connection's first packet through all chains of nf_tables and of\n\
@@ -213,6 +213,10 @@ impl Subcommand {
                 (
                     "proxy-init explain outbound --to 10.96.0.10:443",
                     "say what becomes of the application's connection to that address",
+                ),
+                (
+                    "proxy-init explain outbound --to 10.96.0.10:443 --output short",
+                    "print that answer alone, on one line",
                 ),
                 (
                     "proxy-init explain inbound --to 10.1.2.3:8080 --expect proxy",

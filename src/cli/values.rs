@@ -15,18 +15,22 @@ use crate::wanted::{Choice, Invalid, OwnerId, Port};
 /// Whom the output is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
+    /// People.
     #[default]
     Text,
+    /// Scripts: `explain` prints the answer alone, on one line.
+    Short,
+    /// Programs.
     Json,
 }
 
 impl Output {
-    pub(super) const NAMED: [(&str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];
+    pub(super) const NAMED: [(&str, Self); 3] = [("text", Self::Text), ("short", Self::Short), ("json", Self::Json)];
 
     /// What is printed for them: text, or JSON on a line of its own. The other isn't made.
     pub fn form(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
         match self {
-            Self::Text => text(),
+            Self::Text | Self::Short => text(),
             Self::Json => json() + "\n",
         }
     }

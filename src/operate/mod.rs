@@ -12,6 +12,7 @@ pub mod notice;
 mod proxy;
 pub mod recognize;
 pub mod show;
+mod style;
 pub mod uninstall;
 #[cfg(feature = "cli")]
 pub mod validate;

@@ -51,7 +51,7 @@ fn list(table: &Table, field: Field, values: &Values) -> String {
     for (index, &interval) in list.iter().enumerate() {
         let item = item(field, interval);
         if index > 0 && text.len() + item.len() >= LONGEST {
-            text += &format!(",... ({} in all)", list.len());
+            text += &format!(",... {} more", list.len() - index);
             break;
         }
         text += if index > 0 { "," } else { "" };

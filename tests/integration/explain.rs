@@ -52,6 +52,32 @@ fn json_has_the_documented_keys() {
 }
 
 #[test]
+fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
+    let lab = pod_with_chart("nft");
+    for (line, answer) in [
+        ("inbound --to 10.77.0.2:80", "to the proxy, port 4143\n"),
+        ("inbound --to 10.77.0.2:4191", "bypasses the proxy\n"),
+    ] {
+        assert_eq!(text(&lab, &format!("{line} --output short")), answer);
+        let told = text(&lab, line);
+        let marked: Vec<&str> = told
+            .lines()
+            .filter(|line| line.trim_start().starts_with("=> "))
+            .collect();
+        let [only] = marked.as_slice() else {
+            panic!("{told}");
+        };
+        assert!(only.ends_with(&format!(": {}", answer.trim_end())), "{told}");
+    }
+    let refused = Run::new("verify --output short").output(&lab.pod);
+    assert_eq!(refused.code(), Some(2));
+    assert!(
+        refused.stderr().contains("--output short is for explain"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn routing_says_how_an_outbound_connection_leaves() {
     let lab = pod_with_chart("nft");
     lab.pod.sh("ip link add wg0 type veth peer name wg1");

@@ -500,6 +500,7 @@ fn bash_completes_subcommands_their_flags_and_words() {
         (&["verify", "-p", "1", "--iptables-mode", "n"], &["nft", "native"]),
         (&["verify", "--output", ""], &["text", "json"]),
         (&["detect", "--output", "j"], &["json"]),
+        (&["explain", "--output", ""], &["text", "short", "json"]),
         (&["explain", "i"], &["inbound"]),
         (&["explain", "inbound", "--expect", ""], &["proxy", "bypass"]),
         (&["--log-format", ""], &["plain", "json"]),

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{Explained, is_match, matches, whose};
 use crate::findings::explain::Verdict;
 use crate::operate::json::{object, strings};
+use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, folded};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
@@ -36,17 +37,19 @@ impl Explained<'_> {
         .to_string()
     }
 
-    /// For people.
-    pub fn text(&self) -> String {
+    /// For people; with `colour`, for a terminal.
+    pub fn text(&self, colour: bool) -> String {
         // The first line is the answer, whole: scripts read it.
-        let mut text = format!("{}\n{}", self.verdict, filled(&self.connection));
+        let answer = verdict_style(&self.verdict).paint(&self.verdict.to_string(), colour);
+        let mut text = format!("{answer}\n{}", filled(&self.connection));
         if let Some(by) = &self.by {
             text += &format!("by {by:#}\n");
         } else if self.verdict == Verdict::Bypass {
             text += "no rule sends it to the proxy\n";
         }
         for warning in &self.warnings {
-            text += &filled(&format!("warning: {warning}"));
+            text += &Style::Trouble.paint(filled(&format!("warning: {warning}")).trim_end(), colour);
+            text.push('\n');
         }
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
@@ -65,7 +68,7 @@ impl Explained<'_> {
                 continue;
             }
             end_row(&mut text, before, &mut left_out);
-            self.write(&mut text, step, before);
+            self.write(&mut text, step, before, colour);
             before = Some(step);
             // A chain to which many rules lead, each of a chain to which many lead, would be written thousands of
             // times.
@@ -91,8 +94,8 @@ impl Explained<'_> {
             })
     }
 
-    /// Adds a step's line, after a line for the chain if that is another one than before.
-    fn write(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>) {
+    /// Adds a step's line, after a line for the chain if that is another one than before. The one that decides is marked.
+    fn write(&self, text: &mut String, step: &Step<'_>, before: Option<&Step<'_>>, colour: bool) {
         let at = step.at;
         let before = before.filter(|before| (before.packet, before.hook) == (step.packet, step.hook));
         if before.is_none() {
@@ -101,7 +104,7 @@ impl Explained<'_> {
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
             };
-            *text += &format!("\n{}{whose}\n", step.hook);
+            *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
         }
         let is_new = before.is_none_or(|before| {
             step.depth > before.depth
@@ -126,14 +129,20 @@ impl Explained<'_> {
             Some(false) => "no",
             None => "?",
         };
-        let start = format!("{:indent$}{number:<3} {matched:<3}  ", "");
-        let line = format!("{start}{}: {}", matches(step), self.why(step));
+        let decides = self.at == Some(step.at) && is_match(step) != Some(false);
+        let mark = if decides { "=> " } else { "" };
+        let start = format!("{mark:>indent$}{number:<3} {matched:<3}  ");
+        let mut line = format!("{start}{}: {}", matches(step), self.why(step));
         // Many jumps deep, a few words would be left for a line.
         if start.len() <= WIDTH / 2 {
-            *text += &folded(&line, start.len());
-        } else {
-            *text += &line;
+            line = folded(&line, start.len());
         }
+        let style = match is_match(step) {
+            _ if decides => verdict_style(&self.verdict),
+            Some(false) => Style::Dim,
+            _ => Style::Plain,
+        };
+        *text += &style.paint(&line, colour);
         text.push('\n');
     }
 
@@ -155,6 +164,14 @@ impl Explained<'_> {
             ("matched", is_match(step).into()),
             ("why", self.why(step).into()),
         ])
+    }
+}
+
+fn verdict_style(verdict: &Verdict) -> Style {
+    match verdict {
+        Verdict::Proxy(_) => Style::Proxy,
+        Verdict::Bypass => Style::Bypass,
+        Verdict::Elsewhere(_) | Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => Style::Trouble,
     }
 }
 

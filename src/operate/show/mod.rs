@@ -148,9 +148,8 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
         let Some(ours) = table_of(found, mode, family) else {
             continue;
         };
-        let on_the_way = WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook));
-        for slot in on_the_way.filter(|slot| !slot.table.is(ours) && can_drop(slot)) {
-            if !slots.contains(&slot) {
+        for slot in WAY_OF_REDIRECTED.iter().flat_map(|&hook| found.chains_at(family, hook)) {
+            if !slot.table.is(ours) && can_drop(&slot) && !slots.contains(&slot) {
                 slots.push(slot);
             }
         }
@@ -176,8 +175,9 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
     });
     slots.retain(|slot| {
         let name = full_name(slot.table, slot.chain);
-        let is_it = |chain: &ShownChain<'_>| chain.family == slot.table.family && chain.name == name;
-        !chains.iter().any(is_it)
+        !chains
+            .iter()
+            .any(|chain| chain.family == slot.table.family && chain.name == name)
     });
     Backend {
         mode,
@@ -209,8 +209,7 @@ fn can_drop(slot: &Slot<'_>) -> bool {
                 return true;
             }
             let target = action.target().and_then(|target| table.chain(target));
-            let is_new = |target: &&Chain| chains.iter().all(|known| known.name != target.name);
-            chains.extend(target.filter(is_new));
+            chains.extend(target.filter(|target| chains.iter().all(|known| known.name != target.name)));
         }
     }
     slot.base.policy == Policy::Drop
@@ -248,11 +247,10 @@ impl<'a> Way<'a> {
         let own = ChainName::of(self.direction);
         let hooks = first_hooks(self.direction).iter();
         let slots: Vec<Slot<'a>> = hooks.flat_map(|&hook| found.chains_at(family, hook)).collect();
-        let leads_to_own = |slot: &Slot<'_>| {
+        let own_place = slots.iter().position(|slot| {
             let mut rules = slot.chain.rules.iter();
             slot.table.is(self.ours) && rules.any(|rule| leads_to(rule, self.ours) == Some(own))
-        };
-        let own_place = slots.iter().position(leads_to_own);
+        });
         let of_own = own_place.and_then(|place| slots.get(place));
         for (index, slot) in slots.iter().enumerate() {
             // Which of two that tie runs first isn't known.

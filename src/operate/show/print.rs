@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, title};
 use crate::operate::json::{object, strings};
+use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, wrapped};
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
@@ -26,22 +27,21 @@ impl Shown<'_> {
         .to_string()
     }
 
-    /// For people; with `colour`, in bold and dim letters for a terminal.
+    /// For people; with `colour`, for a terminal.
     pub fn text(&self, colour: bool) -> String {
         let mut text = String::new();
         for backend in &self.backends {
             if !text.is_empty() {
                 text.push('\n');
             }
-            backend.write(&mut text, colour);
+            backend.write(&mut text, colour, self.not_known.is_empty());
         }
         let mut about = String::new();
         if self.backends.is_empty() {
-            about += match self.not_known.is_empty() {
-                true => "no rules of proxy-init's were found in this network namespace\n",
-                false => {
-                    "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n"
-                }
+            about += if self.not_known.is_empty() {
+                "no rules of proxy-init's were found in this network namespace\n"
+            } else {
+                "not known whether this network namespace has rules of proxy-init's: what could be seen has none\n"
             };
         }
         match &self.auto {
@@ -57,6 +57,9 @@ impl Shown<'_> {
                 "not known: what {} tables hold, whether proxy-init's rules or others ({})\n",
                 unseen.subsystem, unseen.reason
             );
+        }
+        if !text.is_empty() && !about.is_empty() {
+            text.push('\n');
         }
         text + &filled(&about)
     }
@@ -119,25 +122,38 @@ fn rule(rule: &ShownRule<'_>) -> Value {
     object(value)
 }
 
-/// How letters look on a terminal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Letters {
-    Plain,
-    Bold,
-    Dim,
-}
-
 /// A line of text, or if it has several cells, a row of the table.
 struct Line {
-    letters: Letters,
-    cells: Vec<String>,
+    style: Style,
+    cells: Vec<Cell>,
+}
+
+struct Cell {
+    style: Style,
+    text: String,
+}
+
+impl Cell {
+    fn plain(text: impl Into<String>) -> Self {
+        Self {
+            style: Style::Plain,
+            text: text.into(),
+        }
+    }
 }
 
 impl Line {
-    fn text(letters: Letters, text: String) -> Self {
+    fn text(style: Style, text: impl Into<String>) -> Self {
         Self {
-            letters,
-            cells: vec![text],
+            style,
+            cells: vec![Cell::plain(text)],
+        }
+    }
+
+    fn row(style: Style, cells: &[&str]) -> Self {
+        Self {
+            style,
+            cells: cells.iter().map(|&text| Cell::plain(text)).collect(),
         }
     }
 }
@@ -159,71 +175,105 @@ type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
-    let numbers = row.iter().map(|(_, rule)| rule.line.number);
-    let mut numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
     numbers.dedup();
-    let mut cells = vec![numbers.join("/")];
+    let mut cells = vec![Cell::plain(numbers.join("/"))];
     for name in used {
         let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
         let counters = of_it.and_then(|(_, rule)| rule.line.rule.counters);
-        cells.push(counters.map_or("-".to_owned(), |counters| counters.packets.to_string()));
+        let packets = counters.map(|counters| counters.packets);
+        cells.push(Cell {
+            style: if packets == Some(0) { Style::Dim } else { Style::Plain },
+            text: packets.map_or("-".to_owned(), |packets| packets.to_string()),
+        });
     }
     let [matches, does, why] = rule.words();
-    let why = match (rule.is_ours(), why.as_str()) {
-        (true, _) => why,
-        (false, "") => "foreign".to_owned(),
-        (false, comment) => "foreign: ".to_owned() + comment,
-    };
-    cells.extend([matches, does, why]);
-    let letters = if rule.is_ours() { Letters::Plain } else { Letters::Bold };
-    Some(Line { letters, cells })
+    cells.push(Cell::plain(matches));
+    cells.push(Cell {
+        style: match rule.effect {
+            Effect::Proxy(_) => Style::Proxy,
+            Effect::Bypass => Style::Bypass,
+            Effect::Jump | Effect::Other => Style::Plain,
+        },
+        text: does,
+    });
+    cells.push(match (rule.is_ours(), why.as_str()) {
+        (true, _) => Cell::plain(why),
+        (false, "") => Cell {
+            style: Style::Trouble,
+            text: "foreign".to_owned(),
+        },
+        (false, comment) => Cell {
+            style: Style::Trouble,
+            text: format!("foreign: {comment}"),
+        },
+    });
+    Some(Line {
+        style: Style::Plain,
+        cells,
+    })
 }
 
 impl Backend<'_> {
-    fn write(&self, text: &mut String, colour: bool) {
-        let is_used = |name: &&str| self.chains.iter().any(|chain| counted(chain) == *name);
-        let used: Vec<&str> = COUNTED.into_iter().filter(is_used).collect();
-        let mut mode = format!("{} mode", self.mode);
+    fn write(&self, text: &mut String, colour: bool, is_all_seen: bool) {
+        let mut used = COUNTED.to_vec();
+        used.retain(|name| self.chains.iter().any(|chain| counted(chain) == *name));
+        let mut lines = vec![Line::text(Style::Bold, format!("{} mode", self.mode))];
         if self.flags.is_none() {
-            mode += ": not one complete, untouched installation (see proxy-init verify)";
+            let what = "not one complete, untouched installation (see proxy-init verify)";
+            lines.push(Line::text(Style::Trouble, what));
         }
-        let mut names = vec![""];
-        let mut columns = vec!["#"];
-        for name in &used {
-            names.push(name);
-            columns.push("pkts");
-        }
-        names.extend(["", "", ""]);
-        columns.extend(["matches", "does", "why"]);
-        let mut lines = vec![Line::text(Letters::Bold, mode)];
-        for head in [names, columns] {
-            lines.push(Line {
-                letters: Letters::Dim,
-                cells: head.into_iter().map(ToOwned::to_owned).collect(),
-            });
-        }
+        lines.push(self.interference(is_all_seen));
+        let counters = vec!["pkts"; used.len()];
+        lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
+        lines.push(Line::row(
+            Style::Dim,
+            &[&["#"], counters.as_slice(), &["matches", "does", "why"]].concat(),
+        ));
         for direction in Direction::ALL {
-            lines.push(Line::text(Letters::Bold, direction.to_string()));
+            lines.push(Line::text(Style::Bold, direction.to_string()));
             self.add_lines(direction, &used, &mut lines);
+            lines.push(Line::text(Style::Plain, ""));
         }
         if !self.later.is_empty() {
-            lines.push(Line::text(Letters::Bold, "after these, and can drop".to_owned()));
-            let in_words = |slot: &Slot<'_>| {
-                let (title, base) = (title(slot.table, slot.chain), slot.base);
+            lines.push(Line::text(Style::Bold, "after these, and can drop"));
+            let mut told = HashSet::new();
+            for Slot { table, chain, base } in &self.later {
                 let (hook, priority, policy) = (base.hook, base.priority, base.policy);
-                format!("{title} ({hook}, priority {priority}, policy {policy})")
-            };
-            let mut told: Vec<String> = self.later.iter().map(in_words).collect();
-            // Those of both families are one line.
-            let mut seen = HashSet::new();
-            told.retain(|line| seen.insert(line.clone()));
-            lines.extend(told.into_iter().map(|line| Line::text(Letters::Plain, line)));
+                let title = title(table, chain);
+                let line = format!("  {title} ({hook}, priority {priority}, policy {policy})");
+                // Those of both families are one line.
+                if told.insert(line.clone()) {
+                    lines.push(Line::text(Style::Trouble, line));
+                }
+            }
+            lines.push(Line::text(Style::Plain, ""));
         }
         if let Some(flags) = &self.flags {
-            lines.push(Line::text(Letters::Bold, "flags that install exactly this".to_owned()));
-            lines.push(Line::text(Letters::Plain, wrapped(flags)));
+            lines.push(Line::text(Style::Bold, "flags that install exactly this"));
+            lines.extend(wrapped(flags).lines().map(|line| Line::text(Style::Plain, line)));
+        } else {
+            lines.pop();
         }
         write_aligned(text, &lines, used.len(), colour);
+    }
+
+    /// Whether rules of other programs come first.
+    fn interference(&self, is_all_seen: bool) -> Line {
+        let rules = self.chains.iter().flat_map(before_jump);
+        let foreign = rules.filter(|rule| !rule.is_ours()).count();
+        match foreign {
+            0 if is_all_seen => Line::text(Style::Plain, "no rules of other programs run before these"),
+            0 => Line::text(
+                Style::Plain,
+                "no rules of other programs that could be seen run before these",
+            ),
+            1 => Line::text(Style::Trouble, "1 rule of another program runs before or among these"),
+            _ => Line::text(
+                Style::Trouble,
+                format!("{foreign} rules of other programs run before or among these"),
+            ),
+        }
     }
 
     /// Adds the lines of a direction, the chains of both families side by side.
@@ -249,7 +299,7 @@ impl Backend<'_> {
             }
         }
         for (first, second) in pairs {
-            lines.push(Line::text(Letters::Dim, heading(first, second)));
+            lines.push(Line::text(Style::Dim, format!("  {}", heading(first, second))));
             let mut foreign = 0;
             for row in merged(first, second) {
                 let is_ours = row.first().is_some_and(|(_, rule)| rule.is_ours());
@@ -259,48 +309,50 @@ impl Backend<'_> {
                 }
             }
             if foreign > MOST {
-                lines.push(Line::text(
-                    Letters::Bold,
-                    format!("... {} more foreign rules", foreign - MOST),
-                ));
+                let more = format!("{ROW}... {} more foreign rules", foreign - MOST);
+                lines.push(Line::text(Style::Trouble, more));
             }
         }
     }
 }
+
+/// What rows begin with: they belong to a chain, which belongs to a direction.
+const ROW: &str = "    ";
 
 /// Writes the lines, the cells of all rows in columns: the number and the counters aligned to the right, and the others
 /// on several lines if a row would not fit a terminal.
 fn write_aligned(text: &mut String, lines: &[Line], counters: usize, colour: bool) {
     let widths = widths(lines, counters);
     for line in lines {
-        let (start, end) = match line.letters {
-            Letters::Bold if colour => ("\x1b[1m", "\x1b[0m"),
-            Letters::Dim if colour => ("\x1b[2m", "\x1b[0m"),
-            _ => ("", ""),
-        };
-        let mut add = |written: &str| text.extend([start, written.trim_end(), end, "\n"]);
         if let [only] = line.cells.as_slice() {
-            add(only);
+            *text += &line.style.paint(&only.text, colour);
+            text.push('\n');
             continue;
         }
-        let cells: Vec<Vec<String>> = line
-            .cells
-            .iter()
-            .zip(&widths)
-            .map(|(cell, &width)| pieces_on_lines(cell, width))
-            .collect();
+        let cells = line.cells.iter().zip(&widths);
+        let cells: Vec<_> = cells.map(|(cell, &width)| pieces_on_lines(&cell.text, width)).collect();
         let height = cells.iter().map(Vec::len).max().unwrap_or_default();
         for row in 0..height {
-            let mut written = String::new();
-            for (column, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
-                let part = cell.get(row).map_or("", String::as_str);
-                written += &match column {
-                    0 => format!("{part:>width$}"),
-                    _ if column <= counters => format!(" {part:>width$}"),
-                    _ => format!("  {part:width$}"),
+            let mut written = ROW.to_owned();
+            // Blanks are written before what follows them, so that no line ends with any.
+            let mut blanks = 0;
+            for (column, (lines, &width)) in cells.iter().zip(&widths).enumerate() {
+                let part = lines.get(row).map_or("", String::as_str);
+                let missing = width - length(part).min(width);
+                let style = match (line.style, line.cells.get(column)) {
+                    (Style::Plain, Some(cell)) => cell.style,
+                    (style, _) => style,
                 };
+                let (before, after) = if column <= counters { (missing, 0) } else { (0, missing) };
+                blanks += before;
+                if !part.is_empty() {
+                    written += &format!("{:blanks$}{}", "", style.paint(part, colour));
+                    blanks = 0;
+                }
+                blanks += after + if column < counters { 1 } else { 2 };
             }
-            add(&written);
+            *text += written.trim_end();
+            text.push('\n');
         }
     }
 }
@@ -314,11 +366,11 @@ fn widths(lines: &[Line], counters: usize) -> Vec<usize> {
         widths.resize(line.cells.len(), 0);
         least.resize(line.cells.len(), 0);
         for ((width, least), cell) in widths.iter_mut().zip(&mut least).zip(&line.cells) {
-            *width = length(cell).max(*width);
-            *least = pieces(cell).map(length).max().unwrap_or_default().max(*least);
+            *width = length(&cell.text).max(*width);
+            *least = pieces(&cell.text).map(length).max().unwrap_or_default().max(*least);
         }
     }
-    let between = widths.len().saturating_sub(1) * 2 - counters;
+    let between = ROW.len() + widths.len().saturating_sub(1) * 2 - counters;
     while widths.iter().sum::<usize>() + between > WIDTH {
         let most = widths
             .iter_mut()
@@ -368,10 +420,9 @@ fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
         _ => about.extend(first.note.map(ToOwned::to_owned)),
     }
     if about.is_empty() {
-        first.title.clone()
-    } else {
-        format!("{} ({})", first.title, about.join(", "))
+        return first.title.clone();
     }
+    format!("{} ({})", first.title, about.join(", "))
 }
 
 /// The rules of a chain in both families, those that are the same side by side. What comes after the jump to
@@ -387,8 +438,6 @@ fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> 
         places.entry((rule.words(), rule.is_ours())).or_default().push(place);
     }
     let mut rows = Vec::new();
-    let alone =
-        |rules: &[&'a ShownRule<'a>]| -> Vec<Row<'a>> { rules.iter().map(|rule| vec![(second, *rule)]).collect() };
     let mut next = 0;
     for rule in before_jump(first) {
         let same = places.get_mut(&(rule.words(), rule.is_ours()));
@@ -398,13 +447,25 @@ fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> 
         });
         let mut both = vec![(first, rule)];
         if let Some(place) = place {
-            rows.extend(alone(others.get(next..place).unwrap_or_default()));
+            rows.extend(
+                others
+                    .get(next..place)
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|rule| vec![(second, *rule)]),
+            );
             both.extend(others.get(place).map(|other| (second, *other)));
             next = place + 1;
         }
         rows.push(both);
     }
-    rows.extend(alone(others.get(next..).unwrap_or_default()));
+    rows.extend(
+        others
+            .get(next..)
+            .unwrap_or_default()
+            .iter()
+            .map(|rule| vec![(second, *rule)]),
+    );
     rows
 }
 
@@ -452,29 +513,38 @@ mod tests {
         let text = Shown::of(&installed(Mode::Nft, &chart())).text(false);
         let want = "\
 nft mode
-  IPv4 IPv6
-# pkts pkts  matches                      does                     why
+no rules of other programs run before these
+      IPv4 IPv6
+    # pkts pkts  matches                  does                     why
 inbound
-PREROUTING (prerouting, priority -100)
-1    3   11  everything                   to PROXY_INIT_REDIRECT   entry
-PROXY_INIT_REDIRECT
-1    1    9  to port 4190,4191,4567,4568  bypasses the proxy       ignored ports
-2    2   10  tcp                          to the proxy, port 4143  all the rest
+  PREROUTING (prerouting, priority -100)
+    1    3   11  everything               to PROXY_INIT_REDIRECT   entry
+  PROXY_INIT_REDIRECT
+    1    1    9  to port 4190,4191,4567,  bypasses the proxy       ignored ports
+                 4568
+    2    2   10  tcp                      to the proxy, port 4143  all the rest
+
 outbound
-OUTPUT (output, priority -100)
-1    8   16  everything                   to PROXY_INIT_OUTPUT     entry
-PROXY_INIT_OUTPUT
-1    4   12  of user 2102                 bypasses the proxy       the proxy's
-2    5   13  out by lo                    bypasses the proxy       in the pod
-3    6   14  to port 4567,4568            bypasses the proxy       ignored ports
-4    7   15  tcp                          to the proxy, port 4140  all the rest
+  OUTPUT (output, priority -100)
+    1    8   16  everything               to PROXY_INIT_OUTPUT     entry
+  PROXY_INIT_OUTPUT
+    1    4   12  of user 2102             bypasses the proxy       the proxy's
+    2    5   13  out by lo                bypasses the proxy       in the pod
+    3    6   14  to port 4567,4568        bypasses the proxy       ignored ports
+    4    7   15  tcp                      to the proxy, port 4140  all the rest
+
 flags that install exactly this
   --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140
   --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568
   --outbound-ports-to-ignore 4567,4568
 ";
         assert_eq!(text, want);
-        assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 80));
+        assert!(text.lines().all(|line| line.len() <= 80));
+        // As Linkerd's charts have it, without IPv6.
+        let mut config = chart();
+        config.ipv6 = false;
+        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        assert!(text.lines().count() <= 24, "{text}");
     }
 
     #[test]
@@ -482,14 +552,15 @@ flags that install exactly this
         let text = Shown::of(&installed(Mode::Native, &chart())).text(false);
         let want = "\
 native mode
-  both
-# pkts  matches                      does                     why
+no rules of other programs run before these
+      both
+    # pkts  matches                      does                     why
 inbound
-PREROUTING (prerouting, priority -100)
-1    1  everything                   to PROXY_INIT_REDIRECT   entry
-PROXY_INIT_REDIRECT
-1    3  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
-2    4  tcp                          to the proxy, port 4143  all the rest
+  PREROUTING (prerouting, priority -100)
+    1    1  everything                   to PROXY_INIT_REDIRECT   entry
+  PROXY_INIT_REDIRECT
+    1    3  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
+    2    4  tcp                          to the proxy, port 4143  all the rest
 ";
         assert!(text.starts_with(want), "{text}");
         assert!(
@@ -510,13 +581,13 @@ PROXY_INIT_REDIRECT
             .into();
         let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
         let want = "
-PROXY_INIT_REDIRECT
-  1    1   11  to port 4190,4191,4567,   bypasses the proxy       ignored ports
-               4568
-  2    2    -  from 10.0.0.0/8           bypasses the proxy       ignored subnet
-  3    3    -  from 192.0.2.0/24         bypasses the proxy       ignored subnet
-  2    -   12  from fd00::/8             bypasses the proxy       ignored subnet
-4/3    4   13  tcp                       to the proxy, port 4143  all the rest
+  PROXY_INIT_REDIRECT
+      1    1   11  to port 4190,4191,    bypasses the proxy       ignored ports
+                   4567,4568
+      2    2    -  from 10.0.0.0/8       bypasses the proxy       ignored subnet
+      3    3    -  from 192.0.2.0/24     bypasses the proxy       ignored subnet
+      2    -   12  from fd00::/8         bypasses the proxy       ignored subnet
+    4/3    4   13  tcp                   to the proxy, port 4143  all the rest
 ";
         assert!(text.contains(want), "{text}");
     }
@@ -553,12 +624,13 @@ PROXY_INIT_REDIRECT
         assert_eq!(shown.backends[0].flags, None);
         let text = shown.text(false);
         for want in [
-            "nft mode: not one complete, untouched installation (see proxy-init verify)\n",
-            "\n  1    -    -  to port 80                 bypasses the proxy       foreign\n2/1    3 ",
-            "  to port 81                 DNAT to 192.0.2.1        foreign\n",
-            "  from port 9                to DOCKER                foreign\n2/1 ",
-            "to PROXY_INIT_OUTPUT     entry\nDOCKER\n  1 ",
-            "\n... 2 more foreign rules\n",
+            "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\
+             15 rules of other programs run before or among these\n",
+            "\n      1    -    -  to port 80             bypasses the proxy       foreign\n    2/1    3 ",
+            "  to port 81             DNAT to 192.0.2.1        foreign\n",
+            "  from port 9            to DOCKER                foreign\n    2/1 ",
+            "to PROXY_INIT_OUTPUT     entry\n  DOCKER\n      1 ",
+            "\n    ... 2 more foreign rules\n",
         ] {
             assert!(text.contains(want), "{want:?} in {text}");
         }
@@ -584,13 +656,22 @@ PROXY_INIT_REDIRECT
                 (json!(false), json!("other"))
             ]
         );
-        // Bold letters for what is foreign, and only if asked for.
+        // One colour each for the proxy, for what bypasses it and for what is foreign, and only if asked for.
         assert!(!text.contains('\x1b'));
-        assert!(
-            shown.text(true).contains("\x1b[1m  1    -    -  to port 80"),
-            "{}",
-            shown.text(true)
-        );
+        let coloured = shown.text(true);
+        for want in [
+            "\x1b[1minbound\x1b[0m\n",
+            "  \x1b[32mto the proxy, port 4143\x1b[0m  all the rest\n",
+            "  \x1b[33mbypasses the proxy\x1b[0m       the proxy's\n",
+            "  \x1b[1;31mforeign\x1b[0m\n",
+        ] {
+            assert!(coloured.contains(want), "{want:?} in {coloured:?}");
+        }
+        let plain = ["1", "2", "32", "33", "1;31", "0"];
+        let plain = plain
+            .iter()
+            .fold(coloured, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
+        assert_eq!(plain, text, "colours move nothing");
     }
 
     #[test]
@@ -605,7 +686,7 @@ PROXY_INIT_REDIRECT
         let mut found = installed(Mode::Native, &chart());
         rules_of(&mut found, "OUTPUT").clear();
         let text = Shown::of(&found).text(false);
-        assert!(text.contains("\nPROXY_INIT_OUTPUT (nothing leads here)\n"), "{text}");
+        assert!(text.contains("\n  PROXY_INIT_OUTPUT (nothing leads here)\n"), "{text}");
     }
 
     #[test]

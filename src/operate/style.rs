@@ -1,0 +1,32 @@
+//! How text looks on a terminal.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Bold,
+    Dim,
+    /// What goes to the proxy.
+    Proxy,
+    /// What bypasses it.
+    Bypass,
+    /// What is in the way, or not as it should be.
+    Trouble,
+}
+
+impl Style {
+    /// Text with the codes of this style around it (SGR, ECMA-48), if colours are wanted.
+    pub(super) fn paint(self, text: &str, colour: bool) -> String {
+        let code = match self {
+            Self::Bold => "1",
+            Self::Dim => "2",
+            Self::Proxy => "32",
+            Self::Bypass => "33",
+            Self::Trouble => "1;31",
+            Self::Plain => "",
+        };
+        if !colour || code.is_empty() || text.is_empty() {
+            return text.to_owned();
+        }
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
