@@ -17,6 +17,7 @@ pub mod confined;
 pub mod connections;
 pub mod containerd;
 pub mod handshake;
+pub mod helm;
 pub mod install;
 pub mod kernels;
 pub mod linkerd;

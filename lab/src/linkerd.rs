@@ -3,9 +3,121 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use serde_json::{Value, json};
+
 use crate::network::{Namespace, Owner};
 
-/// The arguments of Linkerd's chart with its default values (charts/partials/templates/_proxy-init.tpl).
+/// What the charts of one version of Linkerd have by default: charts/linkerd-control-plane, charts/linkerd2-cni,
+/// charts/partials and Dockerfile.proxy in linkerd/linkerd2 at its tag version-X.
+#[derive(Debug)]
+pub struct Charts {
+    /// Such as 2.16.
+    pub version: &'static str,
+    /// `proxyInit.iptablesMode`, and linkerd2-cni's `iptablesMode`.
+    pub iptables_mode: &'static str,
+    /// The version of linkerd-init.
+    pub proxy_init: &'static str,
+    /// Whether that is a file in the proxy's image; it has an image of its own otherwise.
+    pub is_in_proxy_image: bool,
+    /// The version of the image cni-plugin.
+    pub cni_plugin: &'static str,
+    /// Whether linkerd2-cni has the value `updateStrategy`.
+    pub has_update_strategy: bool,
+}
+
+impl Charts {
+    /// linkerd2-cni's values.yaml, as whoever has copied it passes it.
+    pub fn cni_values(&self) -> Value {
+        let amounts = json!({"limit": "", "request": ""});
+        let resources = json!({"cpu": amounts, "memory": amounts, "ephemeral-storage": amounts});
+        let mut values = json!({
+            "inboundProxyPort": 4143,
+            "outboundProxyPort": 4140,
+            "ignoreInboundPorts": "",
+            "ignoreOutboundPorts": "",
+            "proxyAdminPort": 4191,
+            "proxyControlPort": 4190,
+            "podLabels": {},
+            "commonLabels": {},
+            "logLevel": "info",
+            "portsToRedirect": "",
+            "proxyUID": 2102,
+            "proxyGID": -1,
+            "destCNINetDir": "/etc/cni/net.d",
+            "destCNIBinDir": "/opt/cni/bin",
+            "useWaitFlag": false,
+            "iptablesMode": self.iptables_mode,
+            "disableIPv6": true,
+            "priorityClassName": "",
+            "revisionHistoryLimit": 10,
+            "enablePSP": false,
+            "privileged": false,
+            "tolerations": [{"operator": "Exists"}],
+            "image": {"name": "cr.l5d.io/linkerd/cni-plugin", "version": self.cni_plugin, "pullPolicy": "IfNotPresent"},
+            "imagePullSecrets": [],
+            "extraInitContainers": [],
+            "repairController": {
+                "enabled": false,
+                "logLevel": "info",
+                "logFormat": "plain",
+                "enableSecurityContext": true,
+                "resources": resources,
+            },
+            "resources": resources,
+        });
+        if self.has_update_strategy {
+            values["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}});
+        }
+        values
+    }
+}
+
+/// Each has `disableIPv6: true`, and so passes `--ipv6=false`. 2.15's have no such value, and its linkerd-init no such flag.
+pub const CHARTS: [Charts; 5] = [
+    Charts {
+        version: "2.16",
+        iptables_mode: "legacy",
+        proxy_init: "v2.4.1",
+        is_in_proxy_image: false,
+        cni_plugin: "v1.5.1",
+        has_update_strategy: false,
+    },
+    Charts {
+        version: "2.17",
+        iptables_mode: "legacy",
+        proxy_init: "v2.4.1",
+        is_in_proxy_image: false,
+        cni_plugin: "v1.5.2",
+        has_update_strategy: false,
+    },
+    Charts {
+        version: "2.18",
+        iptables_mode: "legacy",
+        proxy_init: "v2.4.2",
+        is_in_proxy_image: false,
+        cni_plugin: "v1.6.2",
+        has_update_strategy: true,
+    },
+    Charts {
+        version: "2.19",
+        iptables_mode: "nft",
+        proxy_init: "v2.4.3",
+        is_in_proxy_image: false,
+        cni_plugin: "v1.6.4",
+        has_update_strategy: true,
+    },
+    Charts {
+        version: "2.20",
+        iptables_mode: "nft",
+        proxy_init: "v2.4.9",
+        is_in_proxy_image: true,
+        cni_plugin: "v1.6.8",
+        has_update_strategy: true,
+    },
+];
+
+/// The arguments of Linkerd's charts (charts/partials/templates/_proxy-init.tpl) with their default values, but for
+/// `disableIPv6: false`: the charts' own default is `--ipv6=false`.
 pub const CHART_ARGUMENTS: [&str; 10] = [
     "--incoming-proxy-port",
     "4143",
@@ -21,8 +133,8 @@ pub const CHART_ARGUMENTS: [&str; 10] = [
 
 /// The section `linkerd` of the CNI plugin's configuration with the same values, in nft mode for both families;
 /// `pod_info` says where the plugin learns about pods.
-pub fn cni_section(pod_info: &str) -> serde_json::Value {
-    serde_json::json!({
+pub fn cni_section(pod_info: &str) -> Value {
+    json!({
         "pod-info": pod_info,
         "incoming-proxy-port": 4143,
         "outgoing-proxy-port": 4140,

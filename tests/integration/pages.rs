@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::linkerd::Flags;
+use lab::linkerd::{CHARTS, Flags};
 use lab::network::{Lab, Namespace, Server};
 use lab::page::{Page, matches};
 
@@ -97,6 +97,44 @@ fn verify() {
     let lab = meshed();
     let _proxy = Server::start(&lab.pod, &[4143, 4140]);
     each_command_prints_it("verify.md", &lab.pod, 3);
+}
+
+/// What the pages say of each version of Linkerd, beside what its charts have.
+#[test]
+fn the_versions_of_linkerd_have_what_their_charts_have() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (readme, rollout) = (read("README.md"), read("docs/rollout.md"));
+    let table: Vec<&str> = rollout.lines().filter(|line| line.starts_with("| 2.")).collect();
+    let charts = CHARTS.iter().map(|charts| {
+        let place = if charts.is_in_proxy_image {
+            ", in the proxy's image"
+        } else {
+            ""
+        };
+        let (version, mode) = (charts.version, charts.iptables_mode);
+        format!(
+            "| {version} | {mode} | {}{place} | {} |",
+            charts.proxy_init, charts.cni_plugin
+        )
+    });
+    assert_eq!(table, charts.collect::<Vec<_>>());
+    let first = CHARTS[0].version;
+    let last = CHARTS.iter().rfind(|charts| !charts.is_in_proxy_image).unwrap().version;
+    let next = CHARTS.iter().find(|charts| charts.is_in_proxy_image).unwrap().version;
+    for (page, sentence) in [
+        (
+            &readme,
+            format!("With Linkerd {first} to {last}, whose charts give linkerd-init an image of its own"),
+        ),
+        (
+            &readme,
+            format!("From Linkerd {next} on, the init program is part of the proxy's image"),
+        ),
+        (&rollout, format!("| up to {last} | [init image](#init-image) |")),
+        (&rollout, format!("| {next} and later | [proxy image](#proxy-image) |")),
+    ] {
+        assert!(page.contains(&sentence), "{sentence}");
+    }
 }
 
 /// Each link to a file leads to one, and to a heading of it where it names one; each page of docs/ is in the index.

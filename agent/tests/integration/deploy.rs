@@ -24,8 +24,11 @@ pub(crate) fn folder() -> PathBuf {
 
 /// The documents of a file.
 fn documents(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap();
-    yaml_serde::Deserializer::from_str(&text)
+    documents_in(&fs::read_to_string(path).unwrap())
+}
+
+pub(crate) fn documents_in(text: &str) -> Vec<Value> {
+    yaml_serde::Deserializer::from_str(text)
         .map(|document| Value::deserialize(document).unwrap())
         .collect()
 }
@@ -118,27 +121,31 @@ pub(crate) fn set(objects: &[Value]) -> DaemonSet {
 
 /// Kubernetes' own types (of its OpenAPI description) drop what they don't know and fill in what has to be there: so
 /// what comes back as it went in has neither.
-#[test]
-fn every_object_is_of_kubernetes_schema() {
+pub(crate) fn is_of_kubernetes_schema(object: &Value) {
     fn same<T: DeserializeOwned + serde::Serialize>(object: &Value) {
         let typed: T = serde_json::from_value(object.clone()).unwrap();
         assert_eq!(serde_json::to_value(typed).unwrap(), *object);
     }
+    match object["kind"].as_str().unwrap() {
+        "Namespace" => same::<Namespace>(object),
+        "ServiceAccount" => same::<ServiceAccount>(object),
+        "ConfigMap" => same::<ConfigMap>(object),
+        "ResourceQuota" => same::<ResourceQuota>(object),
+        "ClusterRole" => same::<ClusterRole>(object),
+        "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
+        "Role" => same::<Role>(object),
+        "RoleBinding" => same::<RoleBinding>(object),
+        "DaemonSet" => same::<DaemonSet>(object),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn every_object_is_of_kubernetes_schema() {
     for (name, objects) in all() {
         assert!(objects.len() >= 8, "{name}");
         for object in &objects {
-            match object["kind"].as_str().unwrap() {
-                "Namespace" => same::<Namespace>(object),
-                "ServiceAccount" => same::<ServiceAccount>(object),
-                "ConfigMap" => same::<ConfigMap>(object),
-                "ResourceQuota" => same::<ResourceQuota>(object),
-                "ClusterRole" => same::<ClusterRole>(object),
-                "ClusterRoleBinding" => same::<ClusterRoleBinding>(object),
-                "Role" => same::<Role>(object),
-                "RoleBinding" => same::<RoleBinding>(object),
-                "DaemonSet" => same::<DaemonSet>(object),
-                other => panic!("{name}: {other}"),
-            }
+            is_of_kubernetes_schema(object);
         }
     }
 }
@@ -149,7 +156,7 @@ fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
     for (name, objects) in all() {
         let pod = set(&objects).spec.template.spec.unwrap();
         let container = &pod.containers[0];
-        for (volume, variable) in [("bin", "DEST_CNI_BIN_DIR"), ("net", "DEST_CNI_NET_DIR")] {
+        for (volume, variable) in [("cni-bin-dir", "DEST_CNI_BIN_DIR"), ("cni-net-dir", "DEST_CNI_NET_DIR")] {
             let variables = container.env.as_ref().unwrap().iter();
             let path = variables
                 .filter(|it| it.name == variable)
@@ -198,7 +205,7 @@ fn in_every_overlay_kubelet_asks_where_the_agent_answers_the_node_alone() {
 }
 
 /// What the agent makes of a container's arguments.
-fn settings(container: &Container) -> Settings {
+pub(crate) fn settings(container: &Container) -> Settings {
     let command = container.command.iter().flatten().take(1);
     let arguments = command.chain(container.args.iter().flatten());
     let variable = |variable: &str| (variable == "LINKERD_CNI_REPAIR_CONTROLLER_NODE_NAME").then(|| "node-1".into());
@@ -313,7 +320,7 @@ fn asks_for_what_there_is(expression: &str) {
 
 /// Every alert, by its name.
 fn alerts() -> BTreeMap<String, String> {
-    let rules = documents(&folder().join("alerts.yaml")).remove(0);
+    let rules = documents(&folder().join("../helm/alerts.yaml")).remove(0);
     let groups = rules["groups"].as_array().unwrap().iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
     let text = |rule: &Value, key: &str| rule[key].as_str().unwrap().to_owned();

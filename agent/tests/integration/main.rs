@@ -6,6 +6,7 @@ mod api_server;
 mod chaos;
 mod cluster;
 mod deploy;
+mod helm;
 mod leave;
 mod log;
 mod netns;

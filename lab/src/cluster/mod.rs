@@ -7,12 +7,14 @@ mod kubernetes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::rootfs::Origin;
 use crate::shell::{Result, need_root, target};
-use crate::{LayOut, apt, confined, install, linkerd};
+use crate::{LayOut, apt, confined, helm, install, linkerd};
 
 /// What it takes besides Kubernetes, and Debian's packages of it.
-const NEEDS: [(&str, &str); 8] = [
+const NEEDS: [(&str, &str); 9] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
@@ -21,6 +23,7 @@ const NEEDS: [(&str, &str); 8] = [
     ("conntrack", "conntrack"),
     ("setcap", "libcap2-bin"),
     ("xtables-legacy-multi", "iptables"),
+    ("pip3", "python3-pip"),
 ];
 
 /// What else is Debian's, by release: it is unpacked and not installed. kubectl is newer than the cluster, because more
@@ -68,10 +71,31 @@ fn fill(lay_out: LayOut) -> Result<PathBuf> {
     for (release, package, program) in UNPACKED {
         link(&apt::unpack(release, package)?.join(program), &bin)?;
     }
+    fs::write(folder.join(CHART), chart()?)?;
     lay_out(&images)?;
     Origin::here()?.add_iptables_legacy(&images.join("legacy"))?;
     add_linkerd_init(&images)?;
     Ok(folder)
+}
+
+/// What Helm makes of deploy/helm, below target/cluster.
+pub const CHART: &str = "chart.yaml";
+
+/// Of who has linkerd2-cni of the newest version, for the connections that are tried, and with the image that there is.
+fn chart() -> Result<String> {
+    let mut values = linkerd::CHARTS[linkerd::CHARTS.len() - 1].cni_values();
+    for (value, changed) in [
+        ("disableIPv6", json!(false)),
+        ("ignoreInboundPorts", json!("4567,4568")),
+        ("ignoreOutboundPorts", json!("4567,4568")),
+        (
+            "agent",
+            json!({"image": {"name": "registry.example/proxy-init-cni", "version": "VERSION"}}),
+        ),
+    ] {
+        values[value] = changed;
+    }
+    helm::template(None, &values, None)
 }
 
 /// The program under its own name in this folder.

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lab::cluster::CHART;
 use lab::connections::{Client, Connection};
-use lab::shell::{Result, Run as _, root};
+use lab::shell::{Result, Run as _, root, target};
 use serde_json::{Value, json};
 
 use crate::images;
@@ -40,6 +41,11 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         Scenario::new("the node's agent: a second DaemonSet of it", |world| {
             with_agent(world, &[], |agent| beside(world, agent))
         })
+        .alone(),
+        Scenario::new(
+            "the node's agent, by the Helm chart with linkerd2-cni's values",
+            |world| with_kustomization(world, &of_chart()?, |agent| replace_linkerds(world, agent)),
+        )
         .alone(),
     ]
 }
@@ -91,16 +97,43 @@ pub(crate) fn with_agent(
     components: &[&str],
     work: impl Fn(&Agent<'_>) -> Result<String>,
 ) -> Result<String> {
+    with_kustomization(world, &copied(components)?, work)
+}
+
+fn with_kustomization(world: &World<'_>, folder: &Path, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
     let kubectl = &world.cluster.kubectl;
     let agent = Agent {
         kubectl,
-        folder: copied(components)?.to_string_lossy().into_owned(),
+        folder: folder.to_string_lossy().into_owned(),
         before: fs::read(NETWORK)?,
     };
     let outcome = work(&agent);
     // Pods of other scenarios are to start without it. It is gone already unless something failed.
     kubectl.output("", &["delete", "--kustomize", &agent.folder, "--ignore-not-found"])?;
     outcome
+}
+
+/// What Helm has made, and a namespace, as kubectl takes them: this version of Kubernetes doesn't know all of it.
+fn of_chart() -> Result<PathBuf> {
+    let folder = Path::new("/run/node/chart").to_owned();
+    fs::create_dir_all(&folder)?;
+    fs::copy(target("cluster").join(CHART), folder.join(CHART))?;
+    let namespace = "namespace.yaml";
+    fs::copy(root().join("deploy/cni/base").join(namespace), folder.join(namespace))?;
+    fs::write(
+        folder.join("kustomization.yaml"),
+        json!({"resources": [namespace, CHART]}).to_string(),
+    )?;
+    Ok(folder)
+}
+
+fn replace_linkerds(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {
+    agent.install()?;
+    start(world, &injected("charted"))?.try_injected(&world.neighbour, true)?;
+    // As deploy/helm's README says.
+    agent.kubectl.run(&["delete", "namespace", AGENTS, "--timeout=120s"])?;
+    agent.uninstall()?;
+    Ok("a pod has its rules; the namespace was deleted first, and the node is as it was".to_owned())
 }
 
 fn live(world: &World<'_>, agent: &Agent<'_>) -> Result<String> {

@@ -1,0 +1,297 @@
+//! The chart in deploy/helm, as Helm itself renders it.
+
+use std::fs;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::PodSpec;
+use lab::helm::template;
+use lab::linkerd::CHARTS;
+use lab::shell::{root, target};
+use linkerd_cni_agent::settings::Mode;
+use serde_json::{Value, json};
+
+use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, set, settings, with_component};
+
+/// The chart's objects with these values, and an image.
+fn rendered(mut values: Value) -> Vec<Value> {
+    values["agent"]["image"] = json!({"name": "registry.example/proxy-init-cni"});
+    let objects = documents_in(&template(None, &values, None).unwrap());
+    objects.into_iter().filter(|object| !object.is_null()).collect()
+}
+
+/// There is one source: the files of deploy/cni that are the chart's are what Helm makes of it. Where one differs, what it
+/// should be is left in target/helm.
+#[test]
+fn the_files_for_kustomize_are_made_from_the_chart() {
+    let values = root().join("deploy/helm/kustomize.yaml");
+    let mut differ = Vec::new();
+    for (file, name, more) in [
+        ("base/role.yaml", "templates/role.yaml", json!({})),
+        ("base/config.yaml", "templates/config.yaml", json!({})),
+        ("base/daemonset.yaml", "templates/daemonset.yaml", json!({})),
+        (
+            "components/api/role.yaml",
+            "templates/api.yaml",
+            json!({"agent.podInfo": "api"}),
+        ),
+        (
+            "components/delete-pods/role.yaml",
+            "templates/delete-pods.yaml",
+            json!({"agent.deletePods": true}),
+        ),
+        (
+            "components/taint/role.yaml",
+            "templates/taint.yaml",
+            json!({"agent.removeTaint": true}),
+        ),
+    ] {
+        let text = template(Some(&values), &more, Some(name)).unwrap();
+        // Each document has this above it.
+        let text = text.replace(
+            &format!(
+                "# Source: proxy-init-cni/{name}
+"
+            ),
+            "",
+        );
+        let text = text
+            .strip_prefix(
+                "---
+",
+            )
+            .unwrap();
+        let made = format!(
+            "# Made from deploy/helm/{name}.
+{text}"
+        );
+        if fs::read_to_string(root().join("deploy/cni").join(file)).unwrap() != made {
+            let left = target("helm").join(file.replace('/', "-"));
+            fs::write(&left, made).unwrap();
+            differ.push(format!("cp {} deploy/cni/{file}", left.display()));
+        }
+    }
+    assert!(differ.is_empty(), "the chart makes others:\n{}", differ.join("\n"));
+}
+
+#[test]
+fn the_component_api_has_the_charts_configuration() {
+    let with_api = rendered(json!({"agent": {"podInfo": "api"}}));
+    assert_eq!(entry(&with_api), entry(&with_component("api")));
+}
+
+#[test]
+fn the_chart_has_the_projects_version() {
+    let chart = documents_in(&fs::read_to_string(root().join("deploy/helm/Chart.yaml")).unwrap()).remove(0);
+    for key in ["version", "appVersion"] {
+        assert_eq!(chart[key], env!("CARGO_PKG_VERSION"), "{key}");
+    }
+}
+
+/// The whole change of who has linkerd2-cni: the values stay. What they say is as in deploy/cni, which differs in two.
+#[test]
+fn linkerds_own_values_are_taken() {
+    for charts in &CHARTS {
+        let version = charts.version;
+        let objects = rendered(charts.cni_values());
+        objects.iter().for_each(is_of_kubernetes_schema);
+        let mut expected = entry(&base());
+        expected["linkerd"]["iptables-mode"] = json!(charts.iptables_mode);
+        assert_eq!(entry(&objects), expected, "{version}");
+        let (ours, mut expected) = (set(&objects), set(&base()));
+        let container = pod(&mut expected).containers.first_mut().unwrap();
+        container.image = Some(format!("registry.example/proxy-init-cni:{}", env!("CARGO_PKG_VERSION")));
+        container.args.as_mut().unwrap().push("--mode=off".to_owned());
+        pod(&mut expected).priority_class_name = None;
+        assert_eq!(ours, expected, "{version}");
+        // Helm replaces objects of these names, and can't change what the DaemonSet selects nor which role is bound.
+        let mut names: Vec<_> = objects
+            .iter()
+            .map(|object| (&object["kind"], &object["metadata"]["name"]))
+            .collect();
+        names.sort_by_key(|(kind, _)| kind.to_string());
+        names.dedup();
+        for (kind, name) in names {
+            let expected = if kind == "ConfigMap" {
+                "linkerd-cni-config"
+            } else {
+                "linkerd-cni"
+            };
+            assert_eq!(name, expected, "{kind}");
+        }
+        let labels = ours.spec.selector.match_labels.unwrap();
+        assert_eq!(json!(labels), json!({"k8s-app": "linkerd-cni"}));
+    }
+}
+
+fn pod(set: &mut DaemonSet) -> &mut PodSpec {
+    set.spec.template.spec.as_mut().unwrap()
+}
+
+#[test]
+fn each_of_linkerds_values_counts() {
+    let init = json!({
+        "name": "wait-for-other-cni",
+        "image": "busybox",
+        "volumeMounts": [
+            {"name": "cni-net-dir", "mountPath": "/host/etc/cni/net.d"},
+            {"name": "cni-bin-dir", "mountPath": "/host/opt/cni/bin"},
+            {"name": "linkerd-tmp-dir", "mountPath": "/tmp"},
+        ],
+    });
+    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]);
+    let affinity = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    let objects = rendered(json!({
+        "inboundProxyPort": 14143,
+        "outboundProxyPort": "14140",
+        "proxyAdminPort": 14191,
+        "proxyControlPort": 14190,
+        "ignoreInboundPorts": "25, 8000-8100",
+        "ignoreOutboundPorts": 443,
+        "portsToRedirect": "80,8080",
+        "proxyUID": 1_000_680_000,
+        "proxyGID": 2103,
+        "logLevel": "debug",
+        "useWaitFlag": true,
+        "iptablesMode": "legacy",
+        "disableIPv6": false,
+        "destCNINetDir": "/var/lib/rancher/k3s/agent/etc/cni/net.d",
+        "destCNIBinDir": "/var/lib/rancher/k3s/data/cni",
+        "podLabels": {"team": "mesh"},
+        "commonLabels": {"part-of": "mesh"},
+        "priorityClassName": "system-node-critical",
+        "revisionHistoryLimit": 3,
+        "updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "nodeAffinity": affinity,
+        "image": {"name": "mirror.example/cni-plugin", "version": "v1.6.8", "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "extraInitContainers": [init],
+        "resources": {"cpu": {"limit": "100m"}, "memory": {"request": "32Mi", "limit": ""}},
+        "repairController": {"enabled": true, "logLevel": "debug", "logFormat": "json"},
+    }));
+    objects.iter().for_each(is_of_kubernetes_schema);
+    assert_eq!(
+        entry(&objects),
+        json!({
+            "name": "linkerd-cni",
+            "type": "linkerd-cni",
+            "log_level": "debug",
+            "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+            "linkerd": {
+                "pod-info": "annotations",
+                "incoming-proxy-port": 14143,
+                "outgoing-proxy-port": 14140,
+                "proxy-uid": 1_000_680_000,
+                "proxy-gid": 2103,
+                "ports-to-redirect": [80, 8080],
+                "inbound-ports-to-ignore": ["14191", "14190", "25", "8000-8100"],
+                "outbound-ports-to-ignore": ["443"],
+                "simulate": false,
+                "use-wait-flag": true,
+                "iptables-mode": "legacy",
+                "ipv6": true,
+            },
+        })
+    );
+    for object in &objects {
+        assert_eq!(object["metadata"]["labels"]["part-of"], "mesh", "{object}");
+    }
+    let of_account = objects
+        .iter()
+        .find(|object| object["kind"] == "ServiceAccount")
+        .unwrap();
+    assert_eq!(of_account["imagePullSecrets"], json!([{"name": "registry"}]));
+    let set = set(&objects);
+    assert_eq!(set.spec.revision_history_limit, Some(3));
+    assert_eq!(
+        json!(set.spec.update_strategy),
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}})
+    );
+    let template = json!(set.spec.template);
+    assert_eq!(template["metadata"]["labels"]["team"], "mesh");
+    let pod = &template["spec"];
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["tolerations"], json!([{"key": "gpu", "operator": "Exists"}]));
+    assert_eq!(pod["affinity"], json!({"nodeAffinity": affinity}));
+    assert_eq!(pod["initContainers"], json!([init]));
+    let volumes: Vec<_> = pod["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| &volume["name"])
+        .collect();
+    assert_eq!(
+        json!(volumes),
+        json!(["cni-bin-dir", "cni-net-dir", "log", "linkerd-tmp-dir"])
+    );
+    assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/var/lib/rancher/k3s/data/cni");
+    let container = &pod["containers"][0];
+    assert_eq!(container["imagePullPolicy"], "Always");
+    assert_eq!(
+        container["resources"],
+        json!({"limits": {"cpu": "100m"}, "requests": {"memory": "32Mi"}})
+    );
+    let settings = settings(&set.spec.template.spec.unwrap().containers[0]);
+    assert_eq!(settings.admin.unwrap().to_string(), "[::]:9990");
+    assert_eq!((settings.mode, settings.log_json), (Mode::InPlace, true));
+}
+
+/// As where plugins and configurations are in one folder, and on OpenShift.
+#[test]
+fn one_folder_is_mounted_once_and_a_privileged_agent_asks_for_no_capabilities() {
+    let objects = rendered(json!({"destCNINetDir": "/cni", "destCNIBinDir": "/cni", "privileged": true}));
+    objects.iter().for_each(is_of_kubernetes_schema);
+    let container = set(&objects).spec.template.spec.unwrap().containers.remove(0);
+    let paths: Vec<_> = container
+        .volume_mounts
+        .unwrap()
+        .into_iter()
+        .map(|mount| mount.mount_path)
+        .collect();
+    assert_eq!(paths, ["/host/cni", "/host/run/linkerd-cni"]);
+    let security = container.security_context.unwrap();
+    assert_eq!(
+        (
+            security.privileged,
+            security.capabilities,
+            security.allow_privilege_escalation
+        ),
+        (Some(true), None, None)
+    );
+}
+
+#[test]
+fn what_the_chart_cannot_do_is_an_error() {
+    let image = json!({"image": {"name": "registry.example/proxy-init-cni"}});
+    for (values, expected) in [
+        (json!({}), "agent.image.name is required"),
+        (json!({"agent": image, "proxyUid": 3}), "proxyUid"),
+        (json!({"agent": image, "iptablesMode": "nftables"}), "iptablesMode"),
+        (json!({"agent": image, "enablePSP": true}), "enablePSP"),
+        (json!({"agent": image, "inboundProxyPort": 70_000}), "inboundProxyPort"),
+    ] {
+        let said = template(None, &values, None).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// The Prometheus operator's, whose kinds Kubernetes' own types don't have.
+#[test]
+fn the_operator_scrapes_the_port_for_metrics_and_has_the_alerts() {
+    let labels = json!({"release": "prometheus"});
+    let enabled = json!({"enabled": true, "labels": labels});
+    let objects = rendered(json!({"podMonitor": enabled, "prometheusRule": enabled}));
+    let of_kind = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+    let (monitor, rule) = (of_kind("PodMonitor"), of_kind("PrometheusRule"));
+    for object in [monitor, rule] {
+        assert_eq!(object["metadata"]["labels"]["release"], "prometheus");
+    }
+    let alerts = fs::read_to_string(root().join("deploy/helm/alerts.yaml")).unwrap();
+    assert_eq!(rule["spec"], documents_in(&alerts)[0]);
+    let set = set(&objects);
+    assert_eq!(monitor["spec"]["selector"], json!(set.spec.selector));
+    let ports = set.spec.template.spec.unwrap().containers.remove(0).ports.unwrap();
+    let named = &monitor["spec"]["podMetricsEndpoints"][0]["port"];
+    let port = ports.iter().find(|port| json!(port.name) == *named).unwrap();
+    assert_eq!(port.container_port, 9990);
+}
