@@ -41,19 +41,20 @@ impl Rules {
         rules
     }
 
-    /// As the program's flags, without a mode.
-    fn flags(&self) -> Vec<String> {
+    /// As the program's flags, with a mode.
+    fn flags(&self, tools: &Tools, mode: &str) -> Vec<String> {
         let list: Vec<String> = self.inbound.iter().map(ToString::to_string).collect();
         let mut flags: Vec<String> = linkerd::CHART_ARGUMENTS.map(ToOwned::to_owned).into();
         let ignored = flags.iter().position(|flag| flag == "--inbound-ports-to-ignore");
         if let Some(value) = ignored.and_then(|flag| flags.get_mut(flag + 1)) {
             *value = list.join(",");
         }
+        flags.extend([format!("--ipv6={}", tools.ipv6), format!("--iptables-mode={mode}")]);
         flags
     }
 
     /// As the library has them.
-    fn rulesets(&self) -> Result<Vec<Ruleset>> {
+    fn rulesets(&self, tools: &Tools) -> Result<Vec<Ruleset>> {
         let port = |number| Port::new(number).ok_or("0 is no port");
         let ports = |numbers: &[u16]| -> Result<Vec<PortRange>> {
             let ranges = numbers.iter().map(|&number| PortRange::new(number, number));
@@ -64,6 +65,7 @@ impl Rules {
         config.proxy_uid = OwnerId::new(2102);
         config.ignored_inbound_ports = ports(&self.inbound)?;
         config.ignored_outbound_ports = ports(&[4567, 4568])?;
+        config.ipv6 = tools.ipv6;
         Ok(plan(&config))
     }
 
@@ -76,13 +78,13 @@ impl Rules {
             tools.host("iptables-legacy-restore")?;
             tools.host("ip6tables-legacy-restore")?;
         }
-        Ok(tools.proxy_init(with_mode(mode, self.flags())))
+        Ok(tools.proxy_init(self.flags(tools, mode)))
     }
 
     /// proxy-init that fails unless they are installed.
     pub(crate) fn verify(&self, tools: &Tools, mode: &str) -> Step {
         let mut words = vec!["verify".to_owned()];
-        words.extend(with_mode(mode, self.flags()));
+        words.extend(self.flags(tools, mode));
         tools.proxy_init(words)
     }
 
@@ -91,7 +93,7 @@ impl Rules {
     /// # Errors
     /// The host lacks it.
     pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let inputs = self.rulesets()?;
+        let inputs = self.rulesets(tools)?;
         let inputs = inputs
             .iter()
             .map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
@@ -104,7 +106,7 @@ impl Rules {
     /// # Errors
     /// The host lacks it, or the rules differ otherwise.
     pub(crate) fn change(&self, other: &Self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let (old, new) = (self.rulesets()?, other.rulesets()?);
+        let (old, new) = (self.rulesets(tools)?, other.rulesets(tools)?);
         let text = |ruleset: &Ruleset| restore::simulation(std::slice::from_ref(ruleset));
         let inputs = old
             .iter()
@@ -121,7 +123,7 @@ impl Rules {
     /// The host has no nft.
     pub(crate) fn nft(&self, tools: &Tools) -> Result<Step> {
         let nft = tools.host("nft")?;
-        let script = native::script(&self.rulesets()?);
+        let script = native::script(&self.rulesets(tools)?);
         let table = script.split_once("delete table inet proxy-init\n");
         let (_, table) = table.ok_or("native mode's script does not delete its table first")?;
         let file = tools.file(&format!("nft-{}", self.label), table)?;
@@ -133,7 +135,7 @@ impl Rules {
     /// # Errors
     /// The batch doesn't fit.
     pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
-        let rulesets = self.rulesets()?;
+        let rulesets = self.rulesets(tools)?;
         let batch = if mode == "native" {
             native::batch(&rulesets)?
         } else {
@@ -141,12 +143,6 @@ impl Rules {
         };
         tools.replay(&format!("replay-{mode}-{}", self.label), &batch)
     }
-}
-
-fn with_mode(mode: &str, flags: Vec<String>) -> Vec<String> {
-    let mut words = vec!["--iptables-mode".to_owned(), mode.to_owned()];
-    words.extend(flags);
-    words
 }
 
 fn restore_each(tools: &Tools, mode: &str, label: &str, inputs: impl IntoIterator<Item = String>) -> Result<Vec<Step>> {
@@ -178,9 +174,13 @@ fn replacement(old: &str, new: &str) -> Result<String> {
     Ok(format!("*nat\n-R {chain} {number} {rule}\nCOMMIT\n"))
 }
 
-/// The pair of restore commands, as tables call it.
-pub(crate) fn restores(mode: &str) -> String {
-    format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
+/// The restore commands, as tables call them.
+pub(crate) fn restores(tools: &Tools, mode: &str) -> String {
+    if tools.ipv6 {
+        format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
+    } else {
+        format!("iptables-{mode}-restore")
+    }
 }
 
 /// proxy-init in a mode, as tables call it.
@@ -189,8 +189,18 @@ pub(crate) fn ours(mode: &str) -> String {
 }
 
 /// linkerd-init's commands, as tables call them.
-pub(crate) fn linkerds(mode: &str) -> String {
-    format!("linkerd-init's 24 iptables-{mode} commands")
+pub(crate) fn linkerds(tools: &Tools, mode: &str) -> String {
+    format!(
+        "linkerd-init's {} iptables-{mode} commands",
+        linkerds_commands(tools, mode).len()
+    )
+}
+
+/// The commands themselves, each as its words.
+fn linkerds_commands(tools: &Tools, mode: &str) -> Vec<Vec<String>> {
+    let mut commands = linkerd::commands(mode);
+    commands.retain(|words| tools.ipv6 || !words[0].starts_with("ip6tables"));
+    commands
 }
 
 /// proxy-init with Linkerd's default arguments in a fresh namespace.
@@ -203,19 +213,19 @@ pub(crate) fn proxy_init(tools: &Tools, mode: &str) -> Result<Contender> {
     Ok(contender.check(rules.verify(tools, mode)))
 }
 
-/// The two restore commands, one after the other.
+/// The restore commands, one after the other.
 pub(crate) fn restore(tools: &Tools, mode: &str) -> Result<Contender> {
     let rules = Rules::chart();
-    Ok(Contender::new(restores(mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
+    Ok(Contender::new(restores(tools, mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
 }
 
 /// What linkerd-init runs for the same arguments, one after another.
 pub(crate) fn linkerd_init(tools: &Tools, mode: &str) -> Result<Contender> {
-    let steps: Result<Vec<Step>> = linkerd::commands(mode)
+    let steps: Result<Vec<Step>> = linkerds_commands(tools, mode)
         .into_iter()
         .map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)))
         .collect();
-    Ok(Contender::new(linkerds(mode), steps?).check(Rules::chart().verify(tools, mode)))
+    Ok(Contender::new(linkerds(tools, mode), steps?).check(Rules::chart().verify(tools, mode)))
 }
 
 #[cfg(test)]

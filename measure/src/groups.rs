@@ -60,11 +60,11 @@ fn install(tools: &Tools) -> Group {
         script,
         nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))),
     );
-    add(&restores("nft"), restore(tools, "nft"));
-    add(&linkerds("nft"), linkerd_init(tools, "nft"));
+    add(&restores(tools, "nft"), restore(tools, "nft"));
+    add(&linkerds(tools, "nft"), linkerd_init(tools, "nft"));
     add(&ours("legacy"), proxy_init(tools, "legacy"));
-    add(&restores("legacy"), restore(tools, "legacy"));
-    add(&linkerds("legacy"), linkerd_init(tools, "legacy"));
+    add(&restores(tools, "legacy"), restore(tools, "legacy"));
+    add(&linkerds(tools, "legacy"), linkerd_init(tools, "legacy"));
     group
 }
 
@@ -82,7 +82,7 @@ fn limited(tools: &Tools) -> Group {
     };
     for mode in MODES {
         group.add(&ours(mode), proxy_init(tools, mode));
-        group.add(&linkerds(mode), linkerd_init(tools, mode));
+        group.add(&linkerds(tools, mode), linkerd_init(tools, mode));
     }
     group.limit(controller)
 }
@@ -110,7 +110,7 @@ fn change(tools: &Tools) -> Group {
     let mut group = Group::new("Other flags", says, rounds);
     let (old, new) = (Rules::chart(), Rules::other());
     for mode in MODES {
-        let name = restores(mode);
+        let name = restores(tools, mode);
         let contender = || {
             let contender = Contender::new(&name, old.change(&new, tools, mode)?);
             let contender = contender.before(old.restore(tools, mode)?).against(&name);
@@ -122,7 +122,7 @@ fn change(tools: &Tools) -> Group {
         let contender = || {
             let contender = Contender::new(ours(mode), [new.install(tools, mode)?])
                 .before([old.install(tools, mode)?])
-                .against(restores(mode));
+                .against(restores(tools, mode));
             Ok(contender.check(new.verify(tools, mode)))
         };
         group.add(&ours(mode), contender());
@@ -258,7 +258,7 @@ pub(crate) fn by_ports(tools: &Tools) -> Vec<Group> {
             let contender = install.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
             group.add(&name, contender);
         }
-        let name = format!("{}/{ports}", restores("nft"));
+        let name = format!("{}/{ports}", restores(tools, "nft"));
         let restore = rules.restore(tools, "nft");
         let contender = restore.map(|steps| Contender::new(&name, steps).check(rules.verify(tools, "nft")));
         group.add(&name, contender);

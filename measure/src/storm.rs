@@ -57,7 +57,7 @@ pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
     };
     for mode in MODES {
         add(ours(mode), proxy_init(tools, mode));
-        add(linkerds(mode), linkerd_init(tools, mode));
+        add(linkerds(tools, mode), linkerd_init(tools, mode));
     }
     contenders.retain(|contender| match contender.try_out(tools) {
         Ok(()) => true,
