@@ -71,19 +71,25 @@ pub(crate) struct Agent<'a> {
 /// Where it is, changed.
 pub(crate) const CHANGED: &str = "/run/node/deploy-cni";
 
-/// What deploy/cni is changed in: the images' names, and flags of the chart's that other scenarios count on.
-const CHANGES: [(&str, &str, &str); 6] = [
+/// A file of deploy/cni, and what of it is replaced, and by what.
+type Change = (&'static str, &'static str, &'static str);
+
+/// Without these, there is no image, and drift is seen late.
+const NEEDED: [Change; 2] = [
     ("base/kustomization.yaml", "REGISTRY/", "registry.example/"),
-    ("base/config.yaml", IPV6.0, IPV6.1),
-    ("base/config.yaml", PORTS.0, PORTS.1),
-    ("components/api/kustomization.yaml", IPV6.0, IPV6.1),
-    ("components/api/kustomization.yaml", PORTS.0, PORTS.1),
-    // So that drift is seen soon.
     (
         "base/daemonset.yaml",
         r#""--admin-addr""#,
         r#""--verify-every", "3", "--admin-addr""#,
     ),
+];
+
+/// For the connections that scenarios try, in both families.
+const TRIED: [Change; 4] = [
+    ("base/config.yaml", IPV6.0, IPV6.1),
+    ("base/config.yaml", PORTS.0, PORTS.1),
+    ("components/api/kustomization.yaml", IPV6.0, IPV6.1),
+    ("components/api/kustomization.yaml", PORTS.0, PORTS.1),
 ];
 const IPV6: (&str, &str) = (r#""ipv6": false"#, r#""ipv6": true"#);
 const PORTS: (&str, &str) = (
@@ -91,13 +97,18 @@ const PORTS: (&str, &str) = (
     r#"["4190", "4191", "4567", "4568"], "outbound-ports-to-ignore": ["4567", "4568"]"#,
 );
 
+/// Does this with deploy/cni as whoever reads its pages has it, which is gone afterwards.
+pub(crate) fn with_manifest(world: &World<'_>, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
+    with_kustomization(world, &copied(&NEEDED, &[])?, work)
+}
+
 /// Does this with deploy/cni and these components of it, which is gone afterwards.
 pub(crate) fn with_agent(
     world: &World<'_>,
     components: &[&str],
     work: impl Fn(&Agent<'_>) -> Result<String>,
 ) -> Result<String> {
-    with_kustomization(world, &copied(components)?, work)
+    with_kustomization(world, &copied(&[&NEEDED[..], &TRIED].concat(), components)?, work)
 }
 
 fn with_kustomization(world: &World<'_>, folder: &Path, work: impl Fn(&Agent<'_>) -> Result<String>) -> Result<String> {
@@ -439,14 +450,14 @@ pub(crate) fn metric(name: &str) -> Option<i64> {
 }
 
 /// deploy/cni, changed, and a folder in it that takes the base and these components.
-fn copied(components: &[&str]) -> Result<PathBuf> {
+fn copied(changes: &[Change], components: &[&str]) -> Result<PathBuf> {
     let folder = Path::new(CHANGED);
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }
     let deployed = root().join("deploy/cni");
     Command::new("cp").arg("--recursive").arg(deployed).arg(folder).run()?;
-    for (file, from, to) in CHANGES {
+    for (file, from, to) in changes {
         let file = folder.join(file);
         let text = fs::read_to_string(&file)?;
         if !text.contains(from) {

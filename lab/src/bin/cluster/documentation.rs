@@ -62,7 +62,7 @@ const NOT_RUN: [&str; 18] = [
     // These are no commands.
     "- alert: MeshedPodsDoNotStart",
     "{",
-    "INFO plugin: linkerd-cni: 16 rules are in place in nft mode, because … command=\"ADD\" pod=\"shop/web-0\" container=\"…\"",
+    "INFO plugin: linkerd-cni: 7 rules are in place in nft mode, because … command=\"ADD\" pod=\"shop/web-0\" container=\"…\"",
     "# kustomization.yaml",
 ];
 
@@ -92,7 +92,7 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     scenarios.extend(NODES_PAGES.map(|(page, before, after)| {
         let folder = folder.to_owned();
         let try_it = move |world: &World<'_>| {
-            cni::with_agent(world, &[], |agent| {
+            cni::with_manifest(world, |agent| {
                 before(agent, world)?;
                 check(world, page, &folder, "", |command| after(command, world))
             })
