@@ -174,11 +174,11 @@ fn links_lead_somewhere() {
     assert!(unknown.is_empty(), "not in docs/README.md: {unknown:?}");
 }
 
-/// The documents: those beside the README, docs/, and the page of a crate.
+/// The documents: those beside the README, docs/, and the pages of a crate and of the chart.
 fn pages() -> Vec<PathBuf> {
-    [root().to_owned(), root().join("docs"), root().join("crates/start-up")]
+    ["", "docs", "crates/start-up", "deploy/helm"]
         .iter()
-        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .flat_map(|folder| fs::read_dir(root().join(folder)).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .collect()
