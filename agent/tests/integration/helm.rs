@@ -47,23 +47,9 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
     ] {
         let text = template(Some(&values), &more, Some(name)).unwrap();
         // Each document has this above it.
-        let text = text.replace(
-            &format!(
-                "# Source: proxy-init-cni/{name}
-"
-            ),
-            "",
-        );
-        let text = text
-            .strip_prefix(
-                "---
-",
-            )
-            .unwrap();
-        let made = format!(
-            "# Made from deploy/helm/{name}.
-{text}"
-        );
+        let text = text.replace(&format!("# Source: proxy-init-cni/{name}\n"), "");
+        let text = text.strip_prefix("---\n").unwrap();
+        let made = format!("# Made from deploy/helm/{name}.\n{text}");
         if fs::read_to_string(root().join("deploy/cni").join(file)).unwrap() != made {
             let left = target("helm").join(file.replace('/', "-"));
             fs::write(&left, made).unwrap();
@@ -168,6 +154,9 @@ fn each_of_linkerds_values_counts() {
         "extraInitContainers": [init],
         "resources": {"cpu": {"limit": "100m"}, "memory": {"request": "32Mi", "limit": ""}},
         "repairController": {"enabled": true, "logLevel": "debug", "logFormat": "json"},
+        // As --reuse-values passes them.
+        "partials": {"global": {}},
+        "global": {},
     }));
     objects.iter().for_each(is_of_kubernetes_schema);
     assert_eq!(
