@@ -88,7 +88,7 @@ fn linkerds_own_values_are_taken() {
         container.image = Some(format!("registry.example/proxy-init-cni:{}", env!("CARGO_PKG_VERSION")));
         container.args.as_mut().unwrap().push("--mode=off".to_owned());
         pod(&mut expected).priority_class_name = None;
-        assert_eq!(ours, expected, "{version}");
+        assert_eq!(json!(ours), json!(expected), "{version}");
         // Helm replaces objects of these names, and can't change what the DaemonSet selects nor which role is bound.
         let mut names: Vec<_> = objects
             .iter()
