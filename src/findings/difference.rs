@@ -6,12 +6,15 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use packets::found::{Found, Line, Listener};
+use packets::found::{Device, Found, Line, Listener};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
-    Action, Chain, Direction, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily, set_field,
+    Action, Chain, Direction, Effect, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily,
+    interface, set_field,
 };
-use packets::walk::{Connections, Fate, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, there_and_back};
+use packets::walk::{
+    Connections, Fate, Neighbours, Outcome, Packet, Place, Surroundings, Watched, discovery, there_and_back,
+};
 
 use crate::findings::explain::proxy;
 use crate::ours::{chain_of, leads_to};
@@ -150,6 +153,16 @@ pub enum Problem {
         /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
     },
+    /// Another rule drops what neighbours find each other by, before the first packet of any connection over IPv6.
+    Undiscovered {
+        /// The other rule, or the policy.
+        by: String,
+        /// The command that lets it through; none where it is lost by what a rule makes of it.
+        admit: Option<String>,
+        packet: Packet,
+        /// Who asks: inbound, the neighbour.
+        direction: Direction,
+    },
 }
 
 impl Problem {
@@ -166,7 +179,7 @@ impl Problem {
             Problem::Doubled(_) => FindingKind::Doubled,
             Problem::Shadowed { .. } => FindingKind::Shadowed,
             Problem::Policy => FindingKind::Policy,
-            Problem::Dropped { .. } => FindingKind::Dropped,
+            Problem::Dropped { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
         }
     }
 
@@ -174,7 +187,7 @@ impl Problem {
     pub fn is_about_others(&self) -> bool {
         matches!(
             self,
-            Problem::Shadowed { .. } | Problem::Policy | Problem::Dropped { .. }
+            Problem::Shadowed { .. } | Problem::Policy | Problem::Dropped { .. } | Problem::Undiscovered { .. }
         )
     }
 
@@ -198,6 +211,7 @@ impl Problem {
             ),
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
             Problem::Dropped { by, .. } => (vec![], vec![by]),
+            Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
         }
     }
 
@@ -236,6 +250,26 @@ impl Problem {
                 };
                 return format!("shadowed: the rule marked + {does}: {connections}");
             }
+            Problem::Undiscovered {
+                admit,
+                packet,
+                direction,
+                ..
+            } => {
+                let what = match packet {
+                    Packet::Advertisement => "advertisements (ICMPv6 136)",
+                    _ => "solicitations (ICMPv6 135)",
+                };
+                let so = match direction {
+                    Direction::Inbound => "no neighbour finds an IPv6 address of this network namespace",
+                    Direction::Outbound => "this network namespace finds no neighbour over IPv6",
+                };
+                let cure = match admit {
+                    Some(_) => "; the command marked - lets them through",
+                    None => "; they need a hop limit of 255",
+                };
+                return format!("dropped: the rule marked + drops neighbour {what}, so {so}{cure}");
+            }
             Problem::Dropped {
                 connections,
                 packet,
@@ -245,7 +279,7 @@ impl Problem {
                 let does = does("drop", certain);
                 let what = match packet {
                     Packet::Reply => "the replies to connections that were redirected",
-                    Packet::First | Packet::Ack => "connections that were redirected",
+                    _ => "connections that were redirected",
                 };
                 return format!("dropped: the rule marked + {does} {what}: {connections}");
             }
@@ -280,6 +314,86 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// What keeps neighbours on these devices from finding each other over IPv6.
+pub fn undiscovered(found: &Found, devices: &[Device]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (direction, device) in Direction::ALL
+        .into_iter()
+        .flat_map(|direction| devices.iter().map(move |device| (direction, device)))
+    {
+        let neighbours = Neighbours {
+            direction,
+            devices: Intervals::one(interface(device.name.as_bytes())),
+            asking: Neighbours::unicast(),
+            asked: Neighbours::unicast(),
+        };
+        let walk = discovery(found, &neighbours);
+        if !walk.arrived.is_empty() {
+            continue;
+        }
+        for outcome in walk.decisions.iter().filter(|outcome| outcome.fate == Fate::Dropped) {
+            let Some(at) = outcome.at.filter(|_| outcome.is_certain()) else {
+                continue;
+            };
+            let finding = Finding {
+                family: Family::V6.to_string(),
+                chain: format!("{} {}", at.table(), at.chain().name),
+                problem: Problem::Undiscovered {
+                    by: named(at),
+                    admit: admitting(at, outcome.packet),
+                    packet: outcome.packet,
+                    direction,
+                },
+            };
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        }
+    }
+    findings
+}
+
+/// A rule, or the policy of a chain.
+fn named(at: Place<'_>) -> String {
+    match at {
+        Place::Rule(line) => line.to_string(),
+        Place::Policy(_) => format!("policy drop of {} {}", at.table(), at.chain().name),
+    }
+}
+
+/// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
+/// limit, which it changes.
+fn admitting(at: Place<'_>, packet: Packet) -> Option<String> {
+    let sets_hops = |effect: &Effect| {
+        matches!(
+            effect,
+            Effect::Mark {
+                field: Field::HopLimit,
+                ..
+            }
+        )
+    };
+    if at.rule().is_some_and(|rule| rule.effects.iter().any(sets_hops)) {
+        return None;
+    }
+    let (table, chain) = (at.table(), &at.chain().name);
+    let (nft, iptables) = match packet {
+        Packet::Advertisement => ("nd-neighbor-advert", "neighbour-advertisement"),
+        _ => ("nd-neighbor-solicit", "neighbour-solicitation"),
+    };
+    if !table.is_xtables() {
+        return Some(format!("nft insert rule {table} {chain} icmpv6 type {nft} accept"));
+    }
+    let command = match table.subsystem {
+        Subsystem::Legacy => "ip6tables-legacy",
+        Subsystem::NfTables => "ip6tables",
+    };
+    let name = &table.name;
+    Some(format!(
+        "{command} -t {name} -I {chain} -p ipv6-icmp --icmpv6-type {iptables} -j ACCEPT"
+    ))
 }
 
 /// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found, where
@@ -537,10 +651,7 @@ fn shadows(
         table: expected,
         chain: ChainName::of(direction).as_str(),
     };
-    let mut connections = Connections::all(family, direction);
-    if direction == Direction::Inbound {
-        connections = connections.with(Field::InInterface, &any_but_lo());
-    }
+    let connections = Connections::living(family, direction);
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base
@@ -562,20 +673,16 @@ fn shadows(
         if !is_ours && ChainName::own(name).is_some() {
             return None;
         }
-        let by = || match at {
-            Place::Rule(line) => line.to_string(),
-            Place::Policy(_) => format!("policy drop of {table} {name}"),
-        };
         let is_redirected = outcome.after_watched && matches!(outcome.action, Some(Action::Redirect(_)));
         let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
             // What its device and its sender are, a reply doesn't tell of a connection.
             let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
             let connections = match outcome.packet {
                 Packet::Reply => outcome.connections.lacking(&of_sender),
-                Packet::First | Packet::Ack => outcome.connections.clone(),
+                _ => outcome.connections.clone(),
             };
             Problem::Dropped {
-                by: by(),
+                by: named(at),
                 connections: connections.to_string(),
                 packet: outcome.packet,
                 certain: outcome.is_certain(),
@@ -595,7 +702,7 @@ fn shadows(
             }
             Problem::Shadowed {
                 jump: jump.clone(),
-                by: by(),
+                by: named(at),
                 fate: outcome.fate,
                 connections: outcome.connections.to_string(),
                 certain: outcome.is_certain(),

@@ -9,7 +9,8 @@ use packets::rules::{
     interface,
 };
 use packets::walk::{
-    Connections, Fate, Matched, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk, there_and_back,
+    Connections, Fate, Matched, Neighbours, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk,
+    discovery, there_and_back,
 };
 
 use crate::ours::{holds, is_ours};
@@ -143,17 +144,32 @@ pub fn of_seen<'a>(
         ..proxy(&found.tables)
     };
     let walk = there_and_back(found, family, connection.direction, connections, &around, None);
-    conclude(found, &around.ports, walk)
+    conclude(found, &around, walk)
+}
+
+/// The same answer, if neighbours find each other, who have to before the connection's first packet.
+pub fn after_discovery<'a>(found: &'a Found, neighbours: &Neighbours, answer: Answer<'a>) -> Answer<'a> {
+    let before = conclude(found, &Surroundings::default(), discovery(found, neighbours));
+    match (&before.verdict, &answer.verdict) {
+        (_, Verdict::Dropped | Verdict::Lost(_)) => answer,
+        (Verdict::Lost(_), _) => before,
+        (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
+        (Verdict::NotKnown(why), _) => Answer {
+            verdict: Verdict::NotKnown(format!("whether IPv6 neighbours find each other: {why}")),
+            ..before
+        },
+        _ => answer,
+    }
 }
 
 /// The connection as a set of those that it may be.
 fn connections(found: &Found, family: Family, connection: &Connection) -> Connections {
     let one = |number: u128| Intervals::one(number);
-    let mut set = Connections::all(family, connection.direction)
-        .with(Field::Destination(family), &one(address(connection.to.ip())))
+    let mut set = Connections::living(family, connection.direction)
+        .replaced(Field::Destination(family), one(address(connection.to.ip())))
         .with(Field::DestinationPort, &one(connection.to.port().into()));
     if let Some(from) = connection.from {
-        set = set.with(Field::Source(family), &one(address(from)));
+        set = set.replaced(Field::Source(family), one(address(from)));
     }
     if let Some(port) = connection.from_port {
         set = set.with(Field::SourcePort, &one(port.into()));
@@ -234,11 +250,11 @@ fn exempt(tables: &[Table], wanted: Field, counts: fn(&Rule) -> bool) -> Interva
 type End<'a> = (Outcome<'a>, Option<Verdict>);
 
 /// What all possible ends of a way come to.
-fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'a> {
+fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> Answer<'a> {
     let ended = walk.decisions.into_iter();
     let ended = ended.filter(|outcome| matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood));
     let ends = ended.chain(walk.arrived).map(|end| {
-        let verdict = verdict(ports, &end);
+        let verdict = verdict(around, &end);
         (end, verdict)
     });
     let ends: Vec<End<'a>> = ends.collect();
@@ -275,7 +291,8 @@ fn conclude<'a>(found: &'a Found, ports: &Intervals, walk: Walk<'a>) -> Answer<'
 }
 
 /// What one end means; none if it isn't known.
-fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
+fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
+    let ports = &around.ports;
     let port = end.port.as_ref().map(Intervals::as_slice);
     Some(match (end.fate, end.action) {
         (Fate::Dropped, _) => match end.packet {
@@ -285,6 +302,8 @@ fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
             Packet::First => Verdict::Dropped,
             Packet::Reply => Verdict::Lost("the reply".to_owned()),
             Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
+            Packet::Solicitation => Verdict::Lost("the neighbour solicitation before it (ICMPv6 135)".to_owned()),
+            Packet::Advertisement => Verdict::Lost("the neighbour advertisement before it (ICMPv6 136)".to_owned()),
         },
         (Fate::Translated, Some(Action::Redirect(_))) => match port {
             Some(&[(first, last)]) if first == last => match u16::try_from(first) {
@@ -296,7 +315,12 @@ fn verdict(ports: &Intervals, end: &Outcome<'_>) -> Option<Verdict> {
             }
             _ => return None,
         },
-        (Fate::Translated, Some(Action::Nat(nat))) => Verdict::Elsewhere(nat.text.clone()),
+        (Fate::Translated, Some(Action::Nat(nat))) => match port {
+            Some(&[(first, last)]) if first == last && ports.meets(&[(first, last)]) && around.is_here(nat) => {
+                Verdict::Proxy(u16::try_from(first).ok()?)
+            }
+            _ => Verdict::Elsewhere(nat.text.clone()),
+        },
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
@@ -400,8 +424,8 @@ fn looked_at(reason: &Reason<'_>) -> Option<Field> {
 /// A field of a packet as it is of the connection, which is told as it set out.
 fn as_told(field: Field, packet: Packet) -> Field {
     match packet {
-        Packet::Reply => field.facts().turned,
-        Packet::First | Packet::Ack => field,
+        Packet::Reply | Packet::Advertisement => field.facts().turned,
+        Packet::First | Packet::Ack | Packet::Solicitation => field,
     }
 }
 

@@ -264,6 +264,7 @@ mod tests {
         Device {
             index: 2,
             is_up: true,
+            has_neighbours: true,
             name: Name::from(name),
             kind: kind.into(),
         }

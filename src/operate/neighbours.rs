@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr};
 
 use netfilter::netlink::route;
 use netfilter::netlink::user_namespace::owns_network;
@@ -15,6 +16,26 @@ use crate::findings::user_namespaces::UserNamespaces;
 /// The devices of the thread's network namespace.
 pub(super) fn devices() -> Vec<Device> {
     route::devices().unwrap_or_default()
+}
+
+/// Those on which hosts have to ask for each other before they connect over IPv6: they have an address of more than the
+/// link, and no neighbour whose hardware address was written down.
+pub(super) fn devices_that_ask() -> Vec<Device> {
+    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let addresses = route::addresses_like(any).unwrap_or_default();
+    let known = route::neighbours_like(any).unwrap_or_default();
+    let mut devices = devices();
+    devices.retain(|device| {
+        let is_wide = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+        let has_address = addresses
+            .iter()
+            .any(|(index, address)| *index == device.index && is_wide(address));
+        let is_pinned = known.iter().any(|neighbour| {
+            neighbour.device == device.index && neighbour.is_permanent && !neighbour.address.is_multicast()
+        });
+        device.has_neighbours && device.is_up && has_address && !is_pinned
+    });
+    devices
 }
 
 /// What the kernel and the node show.

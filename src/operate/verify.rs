@@ -9,14 +9,14 @@ use serde_json::Value;
 use crate::backend::all::{self, must_see};
 use crate::backend::legacy;
 use crate::error::Error;
-use crate::findings::difference::{Finding, Problem, differences};
+use crate::findings::difference::{Finding, Problem, differences, undiscovered};
 use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::{self, ProxyWarning};
 use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::devices;
+use crate::operate::neighbours::{devices, devices_that_ask};
 use crate::operate::proxy::listening;
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
@@ -216,7 +216,10 @@ impl Install {
 
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
-    pub(super) fn with_surroundings(self, config: &Config, found: &Found) -> Self {
+    pub(super) fn with_surroundings(mut self, config: &Config, found: &Found) -> Self {
+        if config.ipv6 {
+            self.findings.extend(undiscovered(found, &devices_that_ask()));
+        }
         Self {
             warnings: operate::proxy::of(config),
             neighbours: shown_by_namespace(found, &devices()),

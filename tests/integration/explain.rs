@@ -207,6 +207,20 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ),
         ("inbound --to [::1]:80", "use `explain outbound`"),
         (
+            "inbound --to 10.77.0.2:80 --from 127.0.0.1",
+            "by another device than lo",
+        ),
+        ("inbound --to 10.77.0.2:80 --from 0.0.0.1", "by another device than lo"),
+        (
+            "inbound --to 10.77.0.2:80 --from 224.0.0.1",
+            "by another device than lo",
+        ),
+        (
+            "inbound --to 10.77.0.2:80 --from 10.77.0.2",
+            "by another device than lo",
+        ),
+        ("inbound --to [fd77::2]:80 --from ::1", "by another device than lo"),
+        (
             "inbound --to 10.77.0.2:80 --in eth1",
             "this network namespace has no network device eth1: name another one, or leave out --in",
         ),
@@ -358,6 +372,70 @@ fn a_port_of_a_map_is_a_port_of_this_host() {
             };
             let port = answer.split(' ').find_map(|word| word.parse().ok());
             assert_eq!(arrived, port.filter(|_| !said.starts_with("dropped")), "{to}{out}");
+        }
+    }
+}
+
+/// A translation to the proxy's own port leads to the proxy.
+#[test]
+fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
+    let lab = pod_with_chart("nft");
+    let mut rules = "table ip x {
+        chain out { type nat hook output priority -150; tcp dport 80 dnat to 127.0.0.1:4140; tcp dport 81 dnat to 10.77.0.2:9999; }
+        chain in { type nat hook prerouting priority -150; tcp dport 80 dnat to 10.77.0.2:4143; tcp dport 82 dnat to 127.0.0.1:4143; }
+    }
+    "
+    .to_owned();
+    if families() > 1 {
+        rules += "table ip6 x {
+            chain out { type nat hook output priority -150; tcp dport 80 dnat to [::1]:4140; tcp dport 81 dnat to [fd77::2]:9999; }
+            chain in { type nat hook prerouting priority -150; tcp dport 80 dnat to [fd77::2]:4143; tcp dport 82 dnat to [::1]:4143; }
+        }";
+    }
+    feed(&lab.pod, "nft -f -", &rules).success();
+    let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[9999, 4140, 4143, 80, 81, 82]);
+    for (neighbour, pod) in NEIGHBOUR.into_iter().zip(POD).take(families()) {
+        for (from_port, (is_inbound, port, answer, arrives)) in (20_000..).zip([
+            (false, 80, "to the proxy, port 4140", Some(4140)),
+            (false, 81, "goes elsewhere: dnat to ", Some(9999)),
+            (true, 80, "to the proxy, port 4143", Some(4143)),
+            (
+                true,
+                82,
+                if pod.is_ipv4() {
+                    "not known: a rule sends it to 127.0.0.1"
+                } else {
+                    "dropped: a rule sends it to ::1"
+                },
+                None,
+            ),
+        ]) {
+            let (namespace, from, to) = if is_inbound {
+                (&lab.outside, neighbour, pod)
+            } else {
+                (&lab.pod, pod, neighbour)
+            };
+            let (from, to) = (SocketAddr::new(from, from_port), SocketAddr::new(to, port));
+            let line = if is_inbound {
+                "inbound"
+            } else {
+                "outbound --uid 1000 --gid 1000"
+            };
+            let said = first_line(&lab, &format!("{line} --to {to} --from {from}"));
+            assert!(said.starts_with(answer), "{to}: {said}");
+            let client = Client {
+                owner: if is_inbound {
+                    ROOT
+                } else {
+                    Owner { uid: 1000, gid: 1000 }
+                },
+                ..Client::new(from)
+            };
+            let arrived = match handshakes.connect(namespace, &client, to) {
+                Outcome::Answered { by: 0, at } => Some(at.port()),
+                _ => None,
+            };
+            assert_eq!(arrived, arrives, "{to}: {said}");
         }
     }
 }

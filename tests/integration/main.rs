@@ -7,6 +7,7 @@ mod any_flags;
 mod changed;
 mod cli;
 mod deploy;
+mod discovery;
 mod errors;
 mod explain;
 mod flags;

@@ -265,8 +265,9 @@ fn what_comes_after_the_redirect_and_back_is_followed() {
     ] {
         check(&[&chain(hook, priority, rules)], inbound, outbound);
     }
-    // The most common firewall of all.
-    let firewall = "policy drop ; iif lo accept ; ct state established,related accept ; tcp dport 4143 accept";
+    // The most common firewall of all, which lets neighbours find each other.
+    let firewall = "policy drop ; iif lo accept ; ct state established,related accept ; meta l4proto icmpv6 accept ; \
+                    tcp dport 4143 accept";
     check(&[&chain("input", 0, firewall)], Proxy, Proxy);
     let forgetful = "policy drop ; iif lo accept ; ct state established,related accept ; tcp dport 22 accept";
     check(&[&chain("input", 0, forgetful)], Lost, Proxy);

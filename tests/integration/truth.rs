@@ -721,3 +721,40 @@ fn a_run_that_changed_nothing_removes_nothing() {
         assert_eq!(namespace.sh("nft list ruleset"), before);
     }
 }
+
+/// What drops only packets that the kernel drops too takes nothing away: the usual rules against forged addresses.
+#[test]
+fn rules_against_forged_addresses_are_no_finding() {
+    let v4 = ["127.0.0.0/8", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"];
+    let v6 = ["::1/128", "ff00::/8"];
+    for (mode, table) in [("nft", "-t raw"), ("nft", "-t mangle"), ("legacy", "-t raw")] {
+        let namespace = Namespace::new();
+        install(&namespace, &chart_in(mode));
+        for (command, networks) in [("iptables", &v4[..]), ("ip6tables", &v6)] {
+            for network in networks {
+                namespace.sh(&format!(
+                    "{command}-{mode} {table} -A PREROUTING ! -i lo -s {network} -j DROP"
+                ));
+                namespace.sh(&format!(
+                    "{command}-{mode} {table} -A PREROUTING ! -i lo -d {network} -j DROP"
+                ));
+            }
+            let loopback = networks[0];
+            namespace.sh(&format!("{command}-{mode} -A INPUT ! -i lo -d {loopback} -j REJECT"));
+            namespace.sh(&format!("{command}-{mode} -A INPUT ! -i lo -s {loopback} -j DROP"));
+        }
+        let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
+        assert_eq!(verified.code(), Some(0), "{mode} {table}: {}", verified.said());
+        // One that drops others besides is one.
+        namespace.sh(&format!(
+            "iptables-{mode} {table} -A PREROUTING ! -i lo -s 126.0.0.0/7 -j DROP"
+        ));
+        let verified = Run::new(&format!("verify {}", chart_in(mode))).output(&namespace);
+        assert_eq!(verified.code(), Some(3), "{mode} {table}: {}", verified.said());
+        assert!(
+            unfolded(&verified.stdout()).contains("drops connections: from 126.0.0.0/8"),
+            "{}",
+            verified.said()
+        );
+    }
+}

@@ -6,7 +6,7 @@
 
 use packets::rules::flags::{CtState, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
-use packets::rules::{Action, Bits, Condition, Effect, Family, Field, Name, Nat, Rule, Values};
+use packets::rules::{Action, Bits, Condition, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
@@ -100,6 +100,8 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malfo
         (b"owner", 1) => read_owner(info)?,
         (b"tcp", 0) => read_tcp(info)?,
         (b"conntrack", 3) => read_conntrack(info)?,
+        (b"icmp6", 0) => Some(vec![read_icmpv6(info)?]),
+        (b"hl", 0) => read_hop_limit(info)?.map(|condition| vec![condition]),
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
         _ => None,
@@ -128,10 +130,11 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         }
         (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
         (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
+        (b"HL", 0) => return Ok(Target::Effect(hop_limit(info)?)),
         // After these, evaluation goes on, and they don't change where a connection goes.
         (
             b"CT" | b"LOG" | b"NFLOG" | b"ULOG" | b"TRACE" | b"CHECKSUM" | b"TCPMSS" | b"TOS" | b"DSCP" | b"CLASSIFY"
-            | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"HL" | b"TEE",
+            | b"AUDIT" | b"SECMARK" | b"CONNSECMARK" | b"TTL" | b"TEE",
             _,
         ) => return Ok(Target::Effect(Effect::Other(text(name)))),
         (b"REDIRECT", 0) if family == Family::V4 => Action::Redirect(read_ports(info, &LAYOUT_V4)?),
@@ -349,6 +352,64 @@ fn read_tcp(info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
         });
     }
     Ok(Some(conditions))
+}
+
+/// `struct ip6t_icmp`: the type, the first and the last code, and whether it is inverted. Type 255 is any.
+fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
+    const ANY: u8 = 255;
+    let (kind, first, last, negated) = (
+        u8_at(info, 0)?,
+        u8_at(info, 1)?,
+        u8_at(info, 2)?,
+        u8_at(info, 3)? & 1 != 0,
+    );
+    let codes = match (first, last) {
+        (0, u8::MAX) => String::new(),
+        (first, last) if first == last => format!("/{first}"),
+        (first, last) => format!("/{first}-{last}"),
+    };
+    let all = Field::IcmpType.any();
+    let numbers = match kind {
+        ANY => all.clone(),
+        // Neighbour discovery, of which alone this is asked, has the code 0.
+        _ if first > 0 => Intervals::default(),
+        _ => Intervals::one(kind.into()),
+    };
+    let numbers = if negated { all.without(&numbers) } else { numbers };
+    Ok(Condition::Flags {
+        text: format!("-m icmp6{} --icmpv6-type {kind}{codes}", not(negated)),
+        field: Field::IcmpType,
+        numbers: numbers.as_slice().to_vec(),
+    })
+}
+
+/// `struct ip6t_hl_info`: how the hop limit is compared (`IP6T_HL_EQ` and the others), and with what.
+fn read_hop_limit(info: &[u8]) -> Result<Option<Condition>, Malformed> {
+    let hops = u128::from(u8_at(info, 1)?);
+    let any = Field::HopLimit.any();
+    let (word, numbers) = match u8_at(info, 0)? {
+        0 => ("--hl-eq", Intervals::one(hops)),
+        1 => ("! --hl-eq", any.without(&Intervals::one(hops))),
+        2 => ("--hl-lt", any.without(&Intervals::new([(hops, u128::MAX)]))),
+        3 => ("--hl-gt", any.without(&Intervals::up_to(hops))),
+        _ => return Ok(None),
+    };
+    Ok(Some(Condition::Flags {
+        text: format!("-m hl {word} {hops}"),
+        field: Field::HopLimit,
+        numbers: numbers.as_slice().to_vec(),
+    }))
+}
+
+/// `struct ip6t_HL_info`: what is done to the hop limit (`IP6T_HL_SET` and the others), and by how much.
+fn hop_limit(info: &[u8]) -> Result<Effect, Malformed> {
+    let (mode, hops) = (u8_at(info, 0)?, u8_at(info, 1)?);
+    let (field, word) = (Field::HopLimit, ["set", "inc", "dec"].get(usize::from(mode)));
+    Ok(Effect::Mark {
+        field,
+        to: (mode == 0).then(|| Bits::constant(field, hops.into())),
+        text: format!("HL --hl-{} {hops}", word.unwrap_or(&"?")),
+    })
 }
 
 fn not(negated: bool) -> &'static str {

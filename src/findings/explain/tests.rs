@@ -265,7 +265,7 @@ fn what_the_answer_depends_on_is_said() {
     let dropping = |condition| filter(Hook::Prerouting, vec![rule([condition], Action::Drop)]);
     for (condition, want) in [
         (
-            Condition::is(Field::Source(Family::V4), 7),
+            Condition::is(Field::Source(Family::V4), 0x0a00_0007),
             "the source address, because of ",
         ),
         (
@@ -402,7 +402,10 @@ fn the_reason_is_one_that_matters() {
     let of_source = nat(
         Hook::Prerouting,
         -110,
-        vec![rule([Condition::is(Field::Source(Family::V4), 7)], redirect(1))],
+        vec![rule(
+            [Condition::is(Field::Source(Family::V4), 0x0a00_0007)],
+            redirect(1),
+        )],
     );
     let of_source = Table {
         name: Name::from("two"),

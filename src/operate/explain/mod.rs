@@ -105,6 +105,9 @@ pub fn explain<T: Send>(
         let routes = routing::of_others(&routing, &found, &connection, destination);
         let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
         routing::deliver(&routing, &connection, destination, &mut answer);
+        if let Some(neighbours) = routing::neighbours(&routing, &connection, destination, &answer) {
+            answer = explain::after_discovery(&found, &neighbours, answer);
+        }
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
         explained.warnings = proxy::of_found(&found);

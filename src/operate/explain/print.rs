@@ -103,6 +103,8 @@ impl Explained<'_> {
                 Packet::First => "",
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
+                Packet::Solicitation => ", the neighbour solicitation",
+                Packet::Advertisement => ", the neighbour advertisement",
             };
             *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
         }
@@ -153,6 +155,8 @@ impl Explained<'_> {
             Packet::First => "first",
             Packet::Reply => "reply",
             Packet::Ack => "ack",
+            Packet::Solicitation => "solicitation",
+            Packet::Advertisement => "advertisement",
         };
         object(vec![
             ("packet", packet.into()),

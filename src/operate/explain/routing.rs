@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netfilter::netlink::ReadError;
-use netfilter::netlink::route::{self, Kind, Packet, Route};
+use netfilter::netlink::route::{self, Kind, Neighbour, Packet, Route};
 use nix::errno::Errno;
 use packets::found::{Device, Found};
-use packets::rules::{Action, Direction, Family, Hook, LOOPBACK, LOOPBACK_INDEX, Name, Table};
-use packets::walk::{self, Matched, Step};
+use packets::rules::{
+    Action, Direction, Family, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface,
+};
+use packets::walk::{self, Matched, Neighbours, Step};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
@@ -30,8 +32,12 @@ impl Routing {
         self.answer(route::device(name))
     }
 
-    fn devices_with_addresses_like(&self, address: IpAddr) -> Result<Vec<u32>, ReadError> {
-        self.answer(route::devices_with_addresses_like(address))
+    fn addresses_like(&self, address: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
+        self.answer(route::addresses_like(address))
+    }
+
+    fn neighbours_like(&self, address: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
+        self.answer(route::neighbours_like(address))
     }
 
     fn answer<T>(&self, result: Result<T, ReadError>) -> Result<T, ReadError> {
@@ -83,6 +89,13 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
     check_device(routing, connection)?;
     match connection.direction {
         Direction::Outbound => add_route(routing, connection),
+        Direction::Inbound
+            if connection
+                .from
+                .is_some_and(|from| is_refused(routing, from, connection)) =>
+        {
+            no_connection(to, NOT_FROM_OTHERS)
+        }
         Direction::Inbound if to.is_unspecified() => {
             no_connection(to, "name an address of this network namespace with --to")
         }
@@ -110,6 +123,23 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
 fn no_connection(to: IpAddr, reason: &'static str) -> Result<Destination, Error> {
     Err(Error::NoConnection { to, reason })
 }
+
+/// Whether the kernel drops what comes in from this address by another device than lo: it is no host's, or this host's
+/// (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
+fn is_refused(routing: &Routing, from: IpAddr, connection: &Connection) -> bool {
+    let is_nobodys = match from {
+        IpAddr::V4(v4) => v4.octets()[0] == 0 || v4 == Ipv4Addr::BROADCAST,
+        IpAddr::V6(v6) => v6.is_unspecified(),
+    };
+    let own = || routing.route(packet(SocketAddr::new(from, connection.to.port()), connection));
+    from.is_loopback()
+        || from.is_multicast()
+        || is_nobodys
+        || (from.is_ipv4() && own().is_ok_and(|route| route.kind == Kind::Local))
+}
+
+const NOT_FROM_OTHERS: &str = "the kernel drops what comes in from the address that --from names by another device than \
+                               lo: name another host's";
 
 const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
 
@@ -286,6 +316,14 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         Verdict::Elsewhere(_) => matches!(answer.action, Some(Action::Redirect(_))),
         _ => false,
     };
+    if let (Direction::Inbound, Some(Action::Nat(Nat { address: Some(to), .. }))) =
+        (connection.direction, answer.action)
+        && to.is_loopback()
+        && matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Elsewhere(_))
+    {
+        answer.verdict = to_loopback(*to);
+        return;
+    }
     if is_redirected {
         let lost = match connection.direction {
             Direction::Outbound if destination == Destination::Bound => Some(bound(connection)),
@@ -333,6 +371,15 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         answer.at = None;
     }
     answer.verdict = verdict;
+}
+
+/// What becomes of a connection that comes in and that a rule sends to an address of this host alone.
+fn to_loopback(to: IpAddr) -> Verdict {
+    let why = format!("a rule sends it to {to}, and the kernel drops what comes in to that by another device than lo");
+    match to {
+        IpAddr::V4(_) => Verdict::NotKnown(format!("{why}, unless net.ipv4.conf.*.route_localnet is set")),
+        IpAddr::V6(_) => Verdict::Lost(why),
+    }
 }
 
 /// Whether only a connection to this namespace gets there.
@@ -384,7 +431,8 @@ fn lost_on_lo(routing: &Routing, connection: &Connection, verdict: &Verdict) -> 
 fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> {
     let to = connection.to.ip();
     let family = Family::of(to);
-    let having = routing.devices_with_addresses_like(to).ok()?;
+    let addresses = routing.addresses_like(to).ok()?;
+    let having: Vec<u32> = addresses.into_iter().map(|(index, _)| index).collect();
     let why = match &connection.device {
         Some(name) if having.contains(&routing.device(name.as_bytes()).ok()?.index) => return None,
         None if having.iter().any(|&index| index != LOOPBACK_INDEX) => return None,
@@ -392,4 +440,101 @@ fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> 
         None => "of the device by which it comes in, and no device but lo has one".to_owned(),
     };
     Some(format!("it is redirected to an {family} address {why}"))
+}
+
+/// The neighbours who have to find each other before the connection's first packet; none if they know each other, or
+/// have nothing to find. Only IPv6's packets for that pass rules for IP.
+pub(super) fn neighbours(
+    routing: &Routing,
+    connection: &Connection,
+    destination: Destination,
+    answer: &Answer<'_>,
+) -> Option<Neighbours> {
+    if connection.to.is_ipv4() {
+        return None;
+    }
+    match connection.direction {
+        Direction::Inbound if destination == Destination::Usual => asked_from_outside(routing, connection),
+        Direction::Outbound if answer.verdict == Verdict::Bypass => asking_outside(routing, connection, destination),
+        _ => None,
+    }
+}
+
+/// Who comes in asks for the address to which the connection goes.
+fn asked_from_outside(routing: &Routing, connection: &Connection) -> Option<Neighbours> {
+    let to = connection.to.ip();
+    let addresses = routing.addresses_like(to).ok()?;
+    let mut devices = match &connection.device {
+        Some(name) => vec![routing.device(name.as_bytes()).ok()?],
+        None => route::devices().ok()?,
+    };
+    devices.retain(|device| {
+        let has_address = addresses.iter().any(|(index, _)| *index == device.index);
+        device.index != LOOPBACK_INDEX && has_address
+    });
+    if devices.is_empty() || devices.iter().any(|device| !device.has_neighbours) {
+        return None;
+    }
+    let known = routing.neighbours_like(to).ok()?;
+    let asking = match connection.from {
+        Some(from) => {
+            let port = connection.from_port.unwrap_or_default();
+            let back = routing.route(packet(SocketAddr::new(from, port), connection)).ok()?;
+            let first = back.gateway.unwrap_or(from);
+            if is_known(&known, &back.device, first) {
+                return None;
+            }
+            // A router asks from its own address on the link.
+            if back.gateway.is_some() {
+                Neighbours::link_local()
+            } else {
+                Intervals::one(address(from))
+            }
+        }
+        None => {
+            let is_pinned = |neighbour: &Neighbour| neighbour.is_permanent && !neighbour.address.is_multicast();
+            if known.iter().any(is_pinned) {
+                return None;
+            }
+            Neighbours::unicast()
+        }
+    };
+    Some(Neighbours {
+        direction: Direction::Inbound,
+        devices: Intervals::each(devices.iter().map(|device| interface(device.name.as_bytes()))),
+        asking,
+        asked: Intervals::one(address(to)),
+    })
+}
+
+/// What goes out asks for whom it goes to first.
+fn asking_outside(routing: &Routing, connection: &Connection, destination: Destination) -> Option<Neighbours> {
+    let device = routing.device(connection.device.as_ref()?.as_bytes()).ok()?;
+    if !device.has_neighbours {
+        return None;
+    }
+    let route = match destination {
+        Destination::Bound => route_by(routing, &device, connection.to, connection),
+        _ => routing.route(leaving(connection.to, connection)),
+    };
+    let gateway = route.ok().and_then(|route| route.gateway);
+    let first = gateway.unwrap_or(connection.to.ip());
+    if is_known(&routing.neighbours_like(first).ok()?, &device, first) {
+        return None;
+    }
+    Some(Neighbours {
+        direction: Direction::Outbound,
+        devices: Intervals::one(interface(device.name.as_bytes())),
+        asking: match connection.from {
+            Some(from) => Intervals::one(address(from)),
+            None => Neighbours::unicast(),
+        },
+        asked: Intervals::one(address(first)),
+    })
+}
+
+fn is_known(known: &[Neighbour], device: &Device, host: IpAddr) -> bool {
+    known
+        .iter()
+        .any(|neighbour| (neighbour.device, neighbour.address) == (device.index, host))
 }

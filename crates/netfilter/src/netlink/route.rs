@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use packets::found::Device;
 use packets::rules::{LOOPBACK, Name};
 
-use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u32_at};
+use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
 use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
@@ -16,6 +16,8 @@ use super::{ReadError, Socket};
 const RTMSG: usize = 12;
 const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
+/// Of `struct ndmsg` (linux/neighbour.h).
+const NDMSG: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
@@ -24,6 +26,8 @@ pub struct Route {
     pub device: Device,
     /// The address that it comes from, if the route says so.
     pub source: Option<IpAddr>,
+    /// The neighbour to whom it goes first; none if that is whom it is for.
+    pub gateway: Option<IpAddr>,
 }
 
 /// To whom a route leads (`rtm_type`).
@@ -82,10 +86,10 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
     });
     let mut answer = None;
     socket.request(request, &mut |message| {
-        answer = Some(read_route(message)?);
+        answer = Some((read_route(message)?, read_gateway(message)?));
         Ok(())
     })?;
-    let (kind, index, source) = answer.ok_or(Malformed)?;
+    let ((kind, index, source), gateway) = answer.ok_or(Malformed)?;
     let device = match kind {
         // Of an IPv6 address the answer has the device that it belongs to.
         Kind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
@@ -95,6 +99,7 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
         kind,
         device: device?,
         source: source.or(packet.from),
+        gateway,
     })
 }
 
@@ -174,33 +179,91 @@ fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadErr
     Ok(devices)
 }
 
+fn read_gateway(message: &Message<'_>) -> Result<Option<IpAddr>, Malformed> {
+    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
+    attributes.find(libc::RTA_GATEWAY)?.map(address).transpose()
+}
+
 pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
     let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
     let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
+    let flags = u32_at(message.payload, 8)? as i32;
     Ok(Device {
         // `ifi_index` and `ifi_flags`
         index: u32_at(message.payload, 4)?,
         name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
         kind: kind.map(string).transpose()?.unwrap_or_default().to_vec(),
-        is_up: u32_at(message.payload, 8)? & libc::IFF_UP as u32 != 0,
+        is_up: flags & libc::IFF_UP != 0,
+        // `ndisc_constructor` in net/ipv6/ndisc.c
+        has_neighbours: flags & (libc::IFF_LOOPBACK | libc::IFF_NOARP | libc::IFF_POINTOPOINT) == 0,
     })
 }
 
-/// The numbers of the devices that have an address of this one's family, in the thread's network namespace.
-pub fn devices_with_addresses_like(address: IpAddr) -> Result<Vec<u32>, ReadError> {
-    let socket = Socket::open_bus(Bus::Route)?;
+/// Each address of this one's family in the thread's network namespace, and the number of its device.
+pub fn addresses_like(of: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
     let mut subheader = [0; IFADDRMSG];
-    subheader[0] = family(address);
-    let mut request = Writer::with_capacity(32);
-    request.any_message(libc::RTM_GETADDR.into(), libc::NLM_F_DUMP, 0, &subheader, |_| ());
-    let mut devices = Vec::new();
-    socket.request(request, &mut |message| {
-        // `ifa_index`
-        devices.push(u32_at(message.payload, 4)?);
+    subheader[0] = family(of);
+    let mut found = Vec::new();
+    dump(libc::RTM_GETADDR, &subheader, |message| {
+        let attributes = Attributes(message.payload.get(IFADDRMSG..).ok_or(Malformed)?);
+        if let Some(bytes) = attributes.find(libc::IFA_ADDRESS)? {
+            // `ifa_index`
+            found.push((u32_at(message.payload, 4)?, address(bytes)?));
+        }
         Ok(())
     })?;
-    Ok(devices)
+    Ok(found)
+}
+
+/// Another host on a device's link, whose hardware address is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The number of the device.
+    pub device: u32,
+    pub address: IpAddr,
+    /// It was written down, and is never asked for (`NUD_PERMANENT`).
+    pub is_permanent: bool,
+}
+
+/// The neighbours with an address of this one's family, as far as their hardware addresses are known.
+pub fn neighbours_like(of: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
+    let mut subheader = [0; NDMSG];
+    subheader[0] = family(of);
+    let mut found = Vec::new();
+    dump(libc::RTM_GETNEIGH, &subheader, |message| {
+        found.extend(read_neighbour(message)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// A neighbour; none if its hardware address isn't known.
+fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed> {
+    let attributes = Attributes(message.payload.get(NDMSG..).ok_or(Malformed)?);
+    let Some(bytes) = attributes.find(libc::NDA_DST)? else {
+        return Ok(None);
+    };
+    // `ndm_ifindex` and `ndm_state`
+    let state = u16_at(message.payload, 8)?;
+    let neighbour = Neighbour {
+        device: u32_at(message.payload, 4)?,
+        address: address(bytes)?,
+        is_permanent: state & libc::NUD_PERMANENT != 0,
+    };
+    let is_known = state & !(libc::NUD_INCOMPLETE | libc::NUD_FAILED) != 0;
+    Ok(is_known.then_some(neighbour))
+}
+
+fn dump(
+    kind: u16,
+    subheader: &[u8],
+    mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+) -> Result<(), ReadError> {
+    let socket = Socket::open_bus(Bus::Route)?;
+    let mut request = Writer::with_capacity(32);
+    request.any_message(kind.into(), libc::NLM_F_DUMP, 0, subheader, |_| ());
+    socket.request(request, &mut |message| read(message))
 }
 
 #[cfg(test)]
@@ -275,6 +338,7 @@ mod tests {
             name: Name::from(name),
             kind: kind.into(),
             is_up: false,
+            has_neighbours: true,
         };
         assert_eq!(wireguard, Ok(device("wg0", "wireguard")));
         assert_eq!(read(&[(libc::IFLA_IFNAME, b"lo\0")]), Ok(device("lo", "")));

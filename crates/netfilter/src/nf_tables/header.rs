@@ -30,6 +30,11 @@ pub(crate) const IPV4_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 9, 1)
 /// Where there are no extension headers.
 pub(crate) const IPV6_PROTOCOL: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 1);
 
+pub(crate) const IPV6_HOPS: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 7, 1);
+
+/// The first byte of `struct icmp6hdr`.
+pub(crate) const ICMPV6_TYPE: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
+
 pub(crate) const TCP_FLAGS: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
 
 /// Which `NFT_META_*` a field is.
@@ -60,10 +65,15 @@ pub(crate) fn is_harmless(family: Option<Family>, (base, offset, length): Place)
     // `struct iphdr` has the protocol after the hops, `struct ipv6hdr` before them.
     let are_hops = match family {
         Some(Family::V4) => offset == 8 && end <= 10,
-        Some(Family::V6) => offset >= 6 && end == 8,
+        Some(Family::V6) => has_hops_of_v6((base, offset, length)),
         None => false,
     };
     is_traffic_class || are_hops
+}
+
+/// Whether these bytes are those of IPv6's hop limit, or that one and the byte before it.
+pub(crate) fn has_hops_of_v6((base, offset, length): Place) -> bool {
+    base == libc::NFT_PAYLOAD_NETWORK_HEADER && offset >= 6 && offset.saturating_add(length) == 8
 }
 
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.

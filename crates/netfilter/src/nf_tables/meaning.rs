@@ -7,12 +7,14 @@
 use packets::rules::flags::{ct_state, of_states, tracked};
 use packets::rules::nftables::{is_of, masked, nfproto};
 use packets::rules::{
-    Action, Bits, Condition, Counters, Effect, Family, Field, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Rule,
-    Set, TableFamily, Values, interface,
+    Action, Bits, Condition, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
+    Rule, Set, TableFamily, Values, interface,
 };
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
-use super::header::{self, IPV4_PROTOCOL, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS};
+use super::header::{
+    self, ICMPV6_TYPE, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS,
+};
 use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
 use super::user_data;
@@ -172,7 +174,13 @@ impl<'a> Reader<'a> {
             Expression::SetMeta(meta) => self.set_meta(meta),
             Expression::SetConntrack(conntrack) => self.set_conntrack(conntrack),
             Expression::SetPayload(expression::SetPayload { base, offset, length }) => {
-                if header::is_harmless(self.family, (base, offset, length)) {
+                if self.family == Some(Family::V6) && header::has_hops_of_v6((base, offset, length)) {
+                    self.rule.effects.push(Effect::Mark {
+                        field: Field::HopLimit,
+                        to: None,
+                        text: "[payload]".to_owned(),
+                    });
+                } else if header::is_harmless(self.family, (base, offset, length)) {
                     self.effect("[payload]");
                 } else {
                     self.changes = Some("[payload]".to_owned());
@@ -236,6 +244,11 @@ impl<'a> Reader<'a> {
         match self.family {
             Some(Family::V4) if place == IPV4_PROTOCOL => return self.whole(Field::Protocol),
             Some(Family::V6) if place == IPV6_PROTOCOL => return self.whole(Field::Protocol),
+            Some(Family::V6) if place == IPV6_HOPS => return self.whole(Field::HopLimit),
+            // Of another protocol's packet, it is something else.
+            _ if place == ICMPV6_TYPE && self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
+                return self.whole(Field::IcmpType);
+            }
             _ if place == TCP_FLAGS => return Loaded::Bits(Bits::all(Field::TcpFlags)),
             _ => {}
         }

@@ -10,4 +10,7 @@ pub struct Device {
     pub kind: Vec<u8>,
     /// Whether it is up (`IFF_UP`).
     pub is_up: bool,
+    /// Whether it finds other hosts by asking for their addresses on its link. lo doesn't, nor a device that leads to one
+    /// host alone.
+    pub has_neighbours: bool,
 }

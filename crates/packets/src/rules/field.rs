@@ -32,6 +32,10 @@ pub enum Field {
     ConnectionMark,
     /// TCP's flags (the 14th byte of its header).
     TcpFlags,
+    /// The type of an ICMPv6 message (the first byte of its header).
+    IcmpType,
+    /// IPv6's hop limit.
+    HopLimit,
 }
 
 /// What is to be known of a field. Where it is in a packet, netfilter's `place` says.
@@ -83,7 +87,7 @@ pub struct FieldWords {
 }
 
 impl Field {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Family,
         Self::Protocol,
         Self::Source(Family::V4),
@@ -100,6 +104,8 @@ impl Field {
         Self::Mark,
         Self::ConnectionMark,
         Self::TcpFlags,
+        Self::IcmpType,
+        Self::HopLimit,
     ];
 
     /// The row of the table.
@@ -358,6 +364,36 @@ impl Field {
                     any: "any flags",
                     apart: None,
                     open: "whether it uses ECN",
+                    flag: None,
+                },
+            },
+            Self::IcmpType => &FieldFacts {
+                bits: 8,
+                is_in_host_order: false,
+                turned: Self::IcmpType,
+                nft: "icmpv6 type",
+                iptables: IptablesOption::None,
+                words: FieldWords {
+                    of: "icmpv6 type ",
+                    what: "icmpv6 type ",
+                    any: "any icmpv6 type",
+                    apart: None,
+                    open: "the type of the ICMPv6 message",
+                    flag: None,
+                },
+            },
+            Self::HopLimit => &FieldFacts {
+                bits: 8,
+                is_in_host_order: false,
+                turned: Self::HopLimit,
+                nft: "ip6 hoplimit",
+                iptables: IptablesOption::None,
+                words: FieldWords {
+                    of: "hop limit ",
+                    what: "hop limit ",
+                    any: "any hop limit",
+                    apart: None,
+                    open: "the hop limit",
                     flag: None,
                 },
             },

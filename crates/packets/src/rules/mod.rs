@@ -25,8 +25,8 @@ pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::name::{Name, is_hidden};
 pub use self::rule::{
-    Action, Bits, Condition, Counters, Effect, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address, beginning,
-    device, interface,
+    Action, Bits, Condition, Counters, Effect, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
+    beginning, device, interface,
 };
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, subnet};

@@ -52,9 +52,15 @@ impl Rule {
         !self.effects.iter().all(only_other)
     }
 
-    /// Whether the other rule has the same conditions, effects, action and comment; counters and handles don't matter.
+    /// Whether the other rule has the same conditions in any order, which says nothing of them, and the same effects,
+    /// action and comment; counters and handles don't matter.
     pub fn same_rule(&self, other: &Self) -> bool {
-        self.conditions == other.conditions
+        fn sorted(rule: &Rule) -> Vec<&Condition> {
+            let mut conditions: Vec<&Condition> = rule.conditions.iter().collect();
+            conditions.sort();
+            conditions
+        }
+        (self.conditions == other.conditions || sorted(self) == sorted(other))
             && self.effects == other.effects
             && self.action == other.action
             && self.comment == other.comment
@@ -102,6 +108,9 @@ pub fn address(address: IpAddr) -> u128 {
 
 /// The protocol's number in IP's header: `IPPROTO_TCP`.
 pub const TCP: u128 = 6;
+
+/// The same of ICMPv6: `IPPROTO_ICMPV6`.
+pub const ICMPV6: u128 = 58;
 
 /// A condition on a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +212,7 @@ pub enum Effect {
     /// Connection tracking ignores the packet, if it hasn't seen it yet: then it passes no nat chain.
     Untrack,
     Mark {
-        /// Which one: [`Field::Mark`] or [`Field::ConnectionMark`].
+        /// Which one: [`Field::Mark`], [`Field::ConnectionMark`] or, as if it were one, [`Field::HopLimit`].
         field: Field,
         /// What to; none: that isn't known.
         to: Option<Bits>,
@@ -347,6 +356,10 @@ mod tests {
             ..one.clone()
         };
         assert!(one.same_rule(&counted));
+        let tcp = || Condition::is(Field::Protocol, TCP);
+        let both = |conditions| rule(conditions, Action::Accept);
+        assert!(both([tcp(), to_port(80)]).same_rule(&both([to_port(80), tcp()])));
+        assert!(!both([tcp(), tcp()]).same_rule(&both([to_port(80), tcp()])));
         for other in [
             commented("mine", rule([to_port(81)], Action::Accept)),
             commented("mine", rule([to_port(80)], Action::Drop)),

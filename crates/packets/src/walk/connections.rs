@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rules::flags::SYN;
 use crate::rules::nftables::{element, nfproto};
-use crate::rules::{Condition, Direction, Family, Field, Intervals, LOOPBACK, TCP, Table, interface};
+use crate::rules::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, interface};
 
 /// More intervals than this are not kept of a field; beyond this, results are over-approximated.
 const MOST_INTERVALS: usize = 64;
@@ -46,6 +46,7 @@ impl Connections {
             // (`skb_scrub_packet` in net/core/skbuff.c; SO_MARK).
             none(Field::Mark),
             (Field::TcpFlags, Intervals::each(SYN)),
+            any(Field::HopLimit),
         ];
         match direction {
             Direction::Inbound => fields.extend([any(Field::InInterface), none(Field::OutInterface)]),
@@ -56,6 +57,37 @@ impl Connections {
                 any(Field::Gid),
             ]),
         }
+        Self { fields: fields.into() }
+    }
+
+    /// Every TCP connection of a family in a direction that could live: between addresses that hosts have and, inbound,
+    /// from another host by another device than lo.
+    pub fn living(family: Family, direction: Direction) -> Self {
+        let all = Self::all(family, direction);
+        let (all, addresses) = match direction {
+            Direction::Inbound => (all.with(Field::InInterface, &any_but_lo()), others(family)),
+            Direction::Outbound => (all, hosts(family)),
+        };
+        all.with(Field::Source(family), &addresses)
+            .with(Field::Destination(family), &addresses)
+    }
+
+    /// Messages of neighbour discovery: of this type, from and to these addresses, by these devices in one of the two fields.
+    pub(super) fn discovery(kind: u8, from: Intervals, to: Intervals, device: (Field, Intervals)) -> Self {
+        let family = Family::V6;
+        let other = device.0.facts().turned;
+        let fields = [
+            (Field::Family, Intervals::one(nfproto(family))),
+            (Field::Protocol, Intervals::one(ICMPV6)),
+            (Field::Source(family), from),
+            (Field::Destination(family), to),
+            (Field::State, Field::State.any()),
+            (Field::Mark, Intervals::one(0)),
+            (Field::IcmpType, Intervals::one(kind.into())),
+            (Field::HopLimit, Intervals::one(DISCOVERY_HOPS)),
+            device,
+            (other, Intervals::one(0)),
+        ];
         Self { fields: fields.into() }
     }
 
@@ -178,6 +210,28 @@ impl Connections {
     }
 }
 
+/// The hop limit of neighbour discovery, which is ignored with any other (RFC 4861, sections 7.1.1 and 7.1.2).
+pub(super) const DISCOVERY_HOPS: u128 = 255;
+
+/// The addresses that a host may have: not 0.0.0.0/8, nor those from 224.0.0.0 on, which are groups or reserved (RFC
+/// 1112, section 4); not ::, nor ff00::/8.
+fn hosts(family: Family) -> Intervals {
+    match family {
+        Family::V4 => Intervals::new([(1 << 24, (224 << 24) - 1)]),
+        Family::V6 => Intervals::new([(1, (0xff << 120) - 1)]),
+    }
+}
+
+/// Those of other hosts: what comes in from or to 127.0.0.0/8 or ::1 by another device than lo is dropped
+/// (`ip_route_input_slow` in net/ipv4/route.c, `ip6_rcv_core` in net/ipv6/ip6_input.c).
+pub(super) fn others(family: Family) -> Intervals {
+    let loopback = match family {
+        Family::V4 => (127 << 24, (128 << 24) - 1),
+        Family::V6 => (1, 1),
+    };
+    hosts(family).without(&Intervals::new([loopback]))
+}
+
 /// The ports that clients get that don't ask for one: those that Linux gives (net.ipv4.ip_local_port_range) and those
 /// that RFC 6335 has for them.
 pub(super) fn client_ports() -> Intervals {
@@ -281,7 +335,14 @@ impl fmt::Display for Connections {
                 continue;
             };
             let list = intervals.as_slice();
-            if *intervals == field.any() {
+            let all = match field {
+                Field::Source(family) | Field::Destination(family) => [others(*family), hosts(*family)]
+                    .into_iter()
+                    .find(|addresses| addresses.includes(intervals)),
+                _ => None,
+            };
+            let all = all.unwrap_or_else(|| field.any());
+            if *intervals == all {
                 continue;
             }
             match field {
@@ -292,7 +353,7 @@ impl fmt::Display for Connections {
                 _ => {}
             }
             // Of all but a few, those few are said.
-            let others = field.any().without(intervals);
+            let others = all.without(intervals);
             let (what, list) = match others.as_slice() {
                 few if few.len() < list.len() => (all_but, few),
                 _ => (what, list),
@@ -327,8 +388,9 @@ mod tests {
         for field in Field::ALL {
             let is_known = |family, direction| Connections::all(family, direction).get(field).is_some();
             let is_of = |family| Direction::ALL.into_iter().any(|direction| is_known(family, direction));
-            // A packet of a connection that is tracked gets the connection's mark on its way.
-            let is_there = Family::ALL.into_iter().any(is_of) || field == Field::ConnectionMark;
+            // A packet of a connection that is tracked gets the connection's mark on its way; TCP's have no type.
+            let is_later = matches!(field, Field::ConnectionMark | Field::IcmpType);
+            let is_there = Family::ALL.into_iter().any(is_of) || is_later;
             assert!(is_there, "{field:?}");
         }
     }

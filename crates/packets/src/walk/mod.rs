@@ -14,7 +14,8 @@
 //! - A packet that connection tracking is told to ignore passes no nat chain.
 //! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
 //!
-//! A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
+//! Before a connection's first packet over IPv6, neighbours find each other ([`discovery`]) by packets that pass the same
+//! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
 //! as a `State` (state.rs), which has what the kernel knows of it there. The last two are translated as the first
 //! one was.
 //!
@@ -35,6 +36,6 @@ mod walker;
 
 pub use self::connections::{Connections, any_but_lo};
 pub use self::order::Slot;
-pub use self::route::{Surroundings, first_hooks, there_and_back};
+pub use self::route::{Neighbours, Surroundings, discovery, first_hooks, there_and_back};
 pub use self::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Reason, Step};
 pub use self::walker::{Walk, Watched};

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use crate::found::{Found, Listener};
-use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, Name, Nat, interface};
+use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
-use crate::walk::state::{Owner, State};
+use crate::walk::state::{Owner, State, merged};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
 
@@ -41,6 +41,14 @@ impl Surroundings<'_> {
             Some((_, None)) => Intervals::default(),
             None => Field::OutInterface.any(),
         }
+    }
+
+    /// Whether a rule sends connections to an address of this namespace.
+    pub fn is_here(&self, nat: &Nat) -> bool {
+        let mut routes = self.routes.iter();
+        routes.any(|(address, device)| {
+            Some(*address) == nat.address && device.as_ref().is_some_and(|device| device.as_bytes() == LOOPBACK)
+        })
     }
 
     /// Who answers connections that arrive at these ports.
@@ -163,6 +171,81 @@ pub fn there_and_back<'a>(
     walker.finish(arrived)
 }
 
+/// Neighbours who have to find each other before a connection's first packet, over IPv6.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbours {
+    /// Who asks: inbound, the neighbour; outbound, this namespace.
+    pub direction: Direction,
+    /// The names of the devices between them, as numbers.
+    pub devices: Intervals,
+    /// The addresses that may ask.
+    pub asking: Intervals,
+    /// The addresses that may be asked for.
+    pub asked: Intervals,
+}
+
+impl Neighbours {
+    /// Every address that is of one link alone: fe80::/10.
+    pub fn link_local() -> Intervals {
+        Intervals::new([(0xfe80 << 112, (0xfec0 << 112) - 1)])
+    }
+
+    /// Every address that one host has: 2000::/3, fc00::/7 and those of one link.
+    pub fn unicast() -> Intervals {
+        let wide = [(0x2 << 124, (0x4 << 124) - 1), (0xfc << 120, (0xfe << 120) - 1)];
+        Intervals::new([&wide, Self::link_local().as_slice()].concat())
+    }
+}
+
+/// Takes the solicitation and the advertisement by which neighbours find each other through the hooks of their way.
+pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
+    let Neighbours {
+        direction,
+        devices,
+        asking,
+        asked,
+    } = neighbours;
+    let mut walker = Walker::new(found, Family::V6, None);
+    let is_tracked = found.tracks(Family::V6);
+    let (way, field) = match direction {
+        Direction::Inbound => (Way::In, Field::InInterface),
+        Direction::Outbound => (Way::Out, Field::OutInterface),
+    };
+    let question = Connections::discovery(SOLICITATION, asking.clone(), solicited(asked), (field, devices.clone()));
+    let question = State::of_discovery(question, Packet::Solicitation, is_tracked);
+    let there = follow(&mut walker, way, None, vec![question]);
+    let mut answers = Vec::new();
+    for question in there {
+        let device = (field.facts().turned, devices.clone());
+        let answer = Connections::discovery(ADVERTISEMENT, asked.clone(), asking.clone(), device);
+        answers.push(State {
+            assumptions: question.assumptions,
+            ..State::of_discovery(answer, Packet::Advertisement, is_tracked)
+        });
+    }
+    let back = follow(&mut walker, way.back(), None, merged(answers));
+    let arrived = back.iter().map(|state| state.outcome(Fate::Accepted, None)).collect();
+    walker.finish(arrived)
+}
+
+/// ICMPv6's types of neighbour discovery (RFC 4861).
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+
+/// The multicast addresses at which those are asked who have these addresses: ff02::1:ff and the last three bytes (RFC
+/// 4291, section 2.7.1).
+fn solicited(addresses: &Intervals) -> Intervals {
+    const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
+    const LAST: u128 = 0xff_ffff;
+    let each = addresses.as_slice().iter().map(|&(first, last)| {
+        if last - first > LAST || first & LAST > last & LAST {
+            return (PREFIX, PREFIX | LAST);
+        }
+        (PREFIX | first & LAST, PREFIX | last & LAST)
+    });
+    Intervals::new(each)
+}
+
 /// Which way connections go whose first packet is routed now.
 fn ways<'a>(
     walker: &mut Walker<'a, '_>,
@@ -253,7 +336,7 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
         // The kernel finds the socket of a packet before it delivers it, but for a first packet, which has none
         // (`tcp_v4_early_demux`); what lo brings back isn't looked up.
         (Way::In, Hook::Input) => match state.packet {
-            Packet::First => {}
+            Packet::First | Packet::Solicitation | Packet::Advertisement => {}
             Packet::Reply => state.join_socket(false),
             Packet::Ack => state.join_socket(true),
         },

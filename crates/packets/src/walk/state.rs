@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::rules::flags::{ACK, CtState, SYN_ACK, Tracked};
 use crate::rules::{Action, Bits, Family, Field, Hook, Intervals, nat_priority};
-use crate::walk::connections::{Connections, client_ports, few_numbers};
+use crate::walk::connections::{Connections, DISCOVERY_HOPS, client_ports, few_numbers};
 use crate::walk::step::{Assumption, Fate, Outcome, Packet, Place, Question};
 
 /// More sets of connections than this are not told apart; beyond this, results are over-approximated.
@@ -122,6 +122,21 @@ impl<'a> State<'a> {
         }
     }
 
+    /// A packet of neighbour discovery, which connection tracking leaves alone (`nf_conntrack_icmpv6_error` in
+    /// net/netfilter/nf_conntrack_proto_icmpv6.c).
+    pub(super) fn of_discovery(connections: Connections, packet: Packet, is_tracked: bool) -> Self {
+        Self {
+            packet,
+            is_settled: true,
+            tracked: if is_tracked {
+                CtState::Untracked
+            } else {
+                CtState::Invalid
+            },
+            ..Self::new(connections, is_tracked)
+        }
+    }
+
     pub(super) fn flow_mut(&mut self) -> &mut Flow {
         Rc::make_mut(&mut self.flow)
     }
@@ -210,6 +225,7 @@ impl<'a> State<'a> {
             match self.packet {
                 Packet::Reply => self.flow_mut().server = Some(owner),
                 Packet::First | Packet::Ack => self.flow_mut().client = Some(owner),
+                Packet::Solicitation | Packet::Advertisement => {}
             }
         }
         self.drop_socket();
@@ -238,7 +254,7 @@ impl<'a> State<'a> {
     pub(super) fn tells(&self, field: Field) -> bool {
         match field {
             Field::Uid | Field::Gid => !self.is_servers,
-            Field::State | Field::Mark | Field::ConnectionMark => false,
+            Field::State | Field::Mark | Field::ConnectionMark | Field::HopLimit => false,
             _ => true,
         }
     }
@@ -382,6 +398,19 @@ impl<'a> State<'a> {
         *(if is_source { source } else { destination }) = has_changed;
     }
 
+    /// Whether a neighbour ignores the packet for its hop limit; none: that isn't known.
+    pub(super) fn is_ignored(&self) -> Option<bool> {
+        if !matches!(self.packet, Packet::Solicitation | Packet::Advertisement) {
+            return Some(false);
+        }
+        let heeded = Intervals::one(DISCOVERY_HOPS);
+        let hops = self.connections.get(Field::HopLimit)?;
+        if !hops.meets(heeded.as_slice()) {
+            return Some(true);
+        }
+        (*hops == heeded).then_some(false)
+    }
+
     /// Sets one of the marks; returns whether the rule goes on.
     pub(super) fn set_mark(&mut self, field: Field, to: Option<Bits>) -> bool {
         let numbers = match to {
@@ -404,7 +433,7 @@ impl<'a> State<'a> {
             // Those of a reply are told as they set out.
             connections: match self.packet {
                 Packet::Reply => self.connections.turned(),
-                Packet::First | Packet::Ack => self.connections.clone(),
+                _ => self.connections.clone(),
             },
             fate,
             at,
@@ -414,7 +443,7 @@ impl<'a> State<'a> {
             packet: self.packet,
             port: match self.packet {
                 Packet::First => self.connections.get(Field::DestinationPort).cloned(),
-                Packet::Reply | Packet::Ack => self.flow.port.clone(),
+                _ => self.flow.port.clone(),
             },
         }
     }

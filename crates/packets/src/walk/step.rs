@@ -120,7 +120,7 @@ impl Assumption {
     }
 }
 
-/// One of the packets of a connection.
+/// One of the packets of a connection, or of what comes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Packet {
     /// The first one, which asks for the connection: a SYN.
@@ -129,6 +129,10 @@ pub enum Packet {
     Reply,
     /// The ACK with which the client answers that, and which makes the connection.
     Ack,
+    /// Before them, a neighbour's question which hardware address an IPv6 address has: ICMPv6 135.
+    Solicitation,
+    /// The answer to it: ICMPv6 136.
+    Advertisement,
 }
 
 /// What has become of connections.

@@ -3,7 +3,7 @@
 use crate::found::{Found, Line};
 use crate::rules::flags::CtState;
 use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
-use crate::walk::connections::{Connections, Meeting};
+use crate::walk::connections::{Connections, Meeting, others};
 use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
@@ -447,7 +447,8 @@ impl<'a, 'g> Walker<'a, 'g> {
             let goes_on = match effect {
                 Effect::Untrack => self.untrack(at, &mut matching),
                 Effect::Mark { field, to, .. } if !matching.set_mark(*field, *to) => return visit.next.push(matching),
-                Effect::Mark { .. } | Effect::Other(_) => true,
+                Effect::Mark { .. } => self.is_heeded(at, &mut matching),
+                Effect::Other(_) => true,
             };
             if !goes_on {
                 return;
@@ -476,6 +477,23 @@ impl<'a, 'g> Walker<'a, 'g> {
         state.tracked = CtState::Untracked;
         state.look(true);
         true
+    }
+
+    /// Whether neighbours may heed a packet with the hop limit that a rule has given it.
+    fn is_heeded(&mut self, at: Place<'a>, state: &mut State<'a>) -> bool {
+        match state.is_ignored() {
+            Some(false) => true,
+            Some(true) => {
+                self.decide(state, at, Fate::Dropped);
+                false
+            }
+            None => {
+                self.decide(state, at, Fate::NotUnderstood);
+                let question = self.ask(Open::Action(at));
+                state.assumptions.push(Assumption::no(question));
+                true
+            }
+        }
     }
 
     /// What a rule does with connections that match it.
@@ -619,13 +637,14 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
     };
     let is_redirection = matches!(action, Action::Redirect(_));
     let mut fields = Vec::from(Family::ALL.map(|family| {
-        let known = if is_redirection && hook == Hook::Output {
-            Some(family.localhost())
-        } else {
-            to
-        };
         let field = field(family);
-        (field, known.map_or(field.any(), |known| Intervals::one(address(known))))
+        let to = match to {
+            Some(known) => Intervals::one(address(known)),
+            None if is_redirection && hook == Hook::Output => Intervals::one(address(family.localhost())),
+            None if is_redirection => others(family),
+            None => field.any(),
+        };
+        (field, to)
     }));
     match ports {
         Some((first, last)) => fields.push((port, Intervals::new([(first.into(), last.into())]))),

@@ -8,11 +8,11 @@ use crate::walk::step::Matched;
 
 /// The IPv4 connections of a direction from a client's port to port 80, by any device but lo.
 fn to_80(direction: Direction) -> Connections {
-    let all = Connections::all(Family::V4, direction)
+    let all = Connections::living(Family::V4, direction)
         .with(Field::SourcePort, &Intervals::one(40000))
         .with(Field::DestinationPort, &Intervals::one(80));
     match direction {
-        Direction::Inbound => all.with(Field::InInterface, &any_but_lo()),
+        Direction::Inbound => all,
         Direction::Outbound => all.with(Field::OutInterface, &any_but_lo()),
     }
 }
@@ -583,4 +583,120 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
         said,
         [(1, "perhaps"), (2, "perhaps"), (3, "perhaps"), (4, "no"), (5, "yes")]
     );
+}
+
+/// What becomes of the packets by which neighbours find each other, where this is hooked.
+fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String> {
+    let chains = chains
+        .iter()
+        .map(|(hook, priority, rule)| base(&hook.to_string(), Kind::Filter, *hook, *priority, vec![rule.clone()]));
+    let found = Found {
+        tables: vec![table("inet t", chains.collect())],
+        not_known: vec![],
+    };
+    let neighbours = Neighbours {
+        direction,
+        devices: Intervals::one(interface(b"eth0")),
+        asking: Neighbours::link_local(),
+        asked: Intervals::one(0xfd77_u128 << 112 | 0x12_3456),
+    };
+    let walk = discovery(&found, &neighbours);
+    let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.fate);
+    let decided = walk.decisions.iter().map(|outcome| line("", outcome));
+    decided
+        .chain(walk.arrived.iter().map(|outcome| line("at last ", outcome)))
+        .collect()
+}
+
+const FOUND: [&str; 1] = ["at last Advertisement Accepted"];
+
+#[test]
+fn neighbours_ask_and_answer_through_the_same_hooks() {
+    let drop = |condition| rule([condition], Action::Drop);
+    let kind = |number: u128| Condition::is(Field::IcmpType, number);
+    let asked_at = Condition::is(Field::Destination(Family::V6), (0xff02_u128 << 112) | 0x1_ff12_3456);
+    let of_link = Condition::is(
+        Field::Source(Family::V6),
+        (0xfe80_u128 << 112, (0xfec0_u128 << 112) - 1),
+    );
+    let (asks, answers) = (["Solicitation Dropped"], ["Advertisement Dropped"]);
+    for (hook, condition, inbound, outbound) in [
+        (Hook::Ingress, kind(135), &asks[..], &FOUND[..]),
+        (Hook::Prerouting, asked_at.clone(), &asks, &FOUND),
+        (Hook::Input, of_link.clone(), &asks, &FOUND),
+        (Hook::Input, kind(136), &FOUND, &answers),
+        (Hook::Output, kind(136), &answers, &FOUND),
+        (Hook::Postrouting, asked_at, &FOUND, &asks),
+        (Hook::Egress, kind(135), &FOUND, &asks),
+        (Hook::Forward, kind(135), &FOUND, &FOUND),
+        // They have neither ports nor flags nor an owner.
+        (Hook::Input, to_port(80), &FOUND, &FOUND),
+        (
+            Hook::Output,
+            Condition::is(Field::Uid, (0, 4_000_000_000)),
+            &FOUND,
+            &FOUND,
+        ),
+        (
+            Hook::Input,
+            Condition::is(Field::InInterface, interface(b"eth1")),
+            &FOUND,
+            &FOUND,
+        ),
+    ] {
+        let chain = [(hook, 0, drop(condition))];
+        assert_eq!(discovered(Direction::Inbound, &chain), inbound, "{chain:?}");
+        assert_eq!(discovered(Direction::Outbound, &chain), outbound, "{chain:?}");
+    }
+}
+
+#[test]
+fn connection_tracking_leaves_discovery_alone() {
+    let drop = |state| rule([flags::ct_state(|is| is == state)], Action::Drop);
+    for (priority, state, is_dropped) in [
+        (0, flags::CtState::Untracked, true),
+        (0, flags::CtState::Invalid, false),
+        (0, flags::CtState::New, false),
+        // Before it has seen the packet.
+        (-300, flags::CtState::Invalid, true),
+        (-300, flags::CtState::Untracked, false),
+    ] {
+        let ends = discovered(Direction::Inbound, &[(Hook::Prerouting, priority, drop(state))]);
+        assert_eq!(ends != FOUND, is_dropped, "{priority} {state:?}");
+    }
+}
+
+#[test]
+fn discovery_with_another_hop_limit_is_ignored() {
+    let hops = |to| {
+        effect_of(
+            [],
+            Effect::Mark {
+                field: Field::HopLimit,
+                to,
+                text: "HL".to_owned(),
+            },
+        )
+    };
+    let ends = |to| discovered(Direction::Inbound, &[(Hook::Postrouting, 0, hops(to))]);
+    let to = |number| Some(Bits::constant(Field::HopLimit, number));
+    assert_eq!(ends(to(255)), FOUND);
+    assert_eq!(ends(to(64)), ["Advertisement Dropped"]);
+    assert_eq!(
+        ends(None),
+        ["Advertisement NotUnderstood", "at last Advertisement Accepted"]
+    );
+}
+
+#[test]
+fn those_who_have_addresses_are_asked_at_few() {
+    let prefix = 0xff02_u128 << 112 | 0x1_ff00_0000;
+    for (first, last, asked) in [
+        (0x12_3456, 0x12_3456, (prefix | 0x12_3456, prefix | 0x12_3456)),
+        (1, 9, (prefix | 1, prefix | 9)),
+        (0xff_fff0, 0x100_000f, (prefix, prefix | 0xff_ffff)),
+        (0, u128::MAX, (prefix, prefix | 0xff_ffff)),
+    ] {
+        assert_eq!(solicited(&Intervals::new([(first, last)])), Intervals::new([asked]));
+    }
 }
