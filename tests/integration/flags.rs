@@ -668,3 +668,60 @@ fn the_log_does_not_wait_for_what_the_run_waits_for() {
         "{first}{last}"
     );
 }
+
+/// What linkerd-init takes under the same names (linkerd2-proxy-init's cmd/root.go), and so is no difference from it.
+const LINKERDS: [&str; 9] = [
+    "incoming-proxy-port",
+    "outgoing-proxy-port",
+    "proxy-uid",
+    "proxy-gid",
+    "ports-to-redirect",
+    "inbound-ports-to-ignore",
+    "outbound-ports-to-ignore",
+    "inbound-subnets-to-ignore",
+    "ipv6",
+];
+
+/// Whoever adds a flag about rules is asked for everything that the compiler doesn't ask for: the plugin's key, the
+/// laboratory's commands, the tests that name flags one by one, and the pages.
+#[test]
+fn each_flag_about_rules_is_in_every_place_that_names_all_of_them() {
+    let help = stdout(&["--help"]);
+    let (_, rules) = help.split_once("\nRules:\n").unwrap();
+    let (rules, _) = rules.split_once("\n\nWhere and how:\n").unwrap();
+    let mut count = 0;
+    for flag in rules.lines().filter_map(|line| line.trim_start().strip_prefix('-')) {
+        count += 1;
+        let (_, long) = flag.rsplit_once("--").unwrap_or(("", flag));
+        let name = long.split([' ', '[', '=']).next().unwrap().trim_start_matches('-');
+        // The plugin's configuration has linkerd-init's older name; tests have the short ones.
+        let key = name
+            .strip_prefix("inbound-")
+            .filter(|rest| *rest == "subnets-to-ignore");
+        let mut spellings = vec![name.to_owned(), name.replace('-', "_"), key.unwrap_or(name).to_owned()];
+        spellings.push(key.unwrap_or(name).replace('-', "_"));
+        if let Some((short, _)) = flag.split_once(", --") {
+            spellings.push(format!("-{short} "));
+        }
+        let mut places = vec![
+            "lab/src/linkerd.rs",
+            "cni/src/configuration.rs",
+            "cni/tests/integration/rules.rs",
+            "tests/integration/traffic.rs",
+            "tests/integration/versions.rs",
+            "docs/cni.md",
+        ];
+        if !LINKERDS.contains(&name) {
+            places.push("docs/differences.md");
+        }
+        for place in places {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(place);
+            let text = std::fs::read_to_string(path).unwrap();
+            assert!(
+                spellings.iter().any(|spelling| text.contains(spelling)),
+                "{place} says nothing of --{name}"
+            );
+        }
+    }
+    assert!(count >= 16, "{count} in {rules}");
+}
