@@ -166,4 +166,4 @@ pub use operate::verify::Verification;
 pub use packets::found::Unseen;
 pub use packets::rules::{Direction, Family, Name, Subsystem};
 pub use wanted::warnings::Warning as ConfigWarning;
-pub use wanted::{Choice, Config, IdRange, Interface, Invalid, Mode, OwnerId, Port, PortRange, Subnet};
+pub use wanted::{Choice, Config, IdRange, Interface, Invalid, Mode, NumberRange, OwnerId, Port, PortRange, Subnet};

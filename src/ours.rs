@@ -24,7 +24,7 @@ pub fn holds(found: &Found, mode: Mode) -> bool {
 
 /// The modes in which they were found.
 pub fn holders(found: &Found) -> impl Iterator<Item = Mode> {
-    Mode::ALL.into_iter().filter(|&mode| holds(found, mode))
+    Mode::ALL.iter().copied().filter(|&mode| holds(found, mode))
 }
 
 /// Whether there is any rule of proxy-init's, in whichever mode. Its chains alone, as `iptables -F` leaves them, are none.

@@ -284,7 +284,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::IPTABLES_MODE,
         placeholder: "MODE",
         value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
-        words: |_| Choice::NAMED.map(|(name, _)| name).to_vec(),
+        words: |_| Choice::NAMED.iter().map(|(name, _)| *name).collect(),
         heading: PLACE,
         help: "How the rules reach the kernel: nft (nf_tables over netlink, as\n\
                iptables-nft does it), native (nf_tables without xtables), legacy\n\

@@ -436,7 +436,7 @@ mod tests {
         };
         let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
         let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
-        let modes = Choice::NAMED.map(|(name, _)| name.to_owned());
+        let modes: Vec<String> = Choice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
         let about_rules = FLAGS.iter().filter(|flag| flag.heading == RULES);
         let flags = about_rules.map(|flag| match flag.name {
             name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
@@ -453,7 +453,7 @@ mod tests {
             name @ "ipv6" => maybe(name, prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
             name => panic!("--{name}: say here what its values are"),
         });
-        let mode = maybe("iptables-mode", prop::sample::select(modes.to_vec()).boxed());
+        let mode = maybe("iptables-mode", prop::sample::select(modes).boxed());
         let flags: Vec<BoxedStrategy<Vec<String>>> = flags.chain([mode]).collect();
         flags.prop_map(|flags| flags.concat()).prop_shuffle()
     }

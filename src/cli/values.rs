@@ -124,8 +124,8 @@ pub(super) fn mode(text: &str) -> Result<Option<Choice>, String> {
         return Ok(None);
     }
     Choice::from_name(text).map(Some).ok_or_else(|| {
-        let names = Choice::NAMED.map(|(name, _)| name).join(", ");
-        format!("must be one of {names}, not \"{text}\"")
+        let names: Vec<&str> = Choice::NAMED.iter().map(|(name, _)| *name).collect();
+        format!("must be one of {}, not \"{text}\"", names.join(", "))
     })
 }
 

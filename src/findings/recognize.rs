@@ -444,7 +444,7 @@ mod tests {
             for (_, rule) in plan(&wanted).iter().flat_map(|ruleset| &ruleset.rules) {
                 prop_assert_eq!(Purpose::of(rule).map(|purpose| purpose.comment()), rule.comment.clone());
             }
-            for mode in Mode::ALL {
+            for &mode in Mode::ALL {
                 let installed = found(expected(mode, &plan(&wanted)));
                 let recovered = config(mode, &installed).unwrap();
                 prop_assert_eq!(&expected(mode, &plan(&recovered)), &installed.tables, "{:?} {:?}", mode, recovered);
@@ -473,7 +473,7 @@ mod tests {
             ignored_outbound_interfaces: vec!["net2".parse().unwrap()],
             ipv6: true,
         };
-        for mode in Mode::ALL {
+        for &mode in Mode::ALL {
             for ipv6 in [true, false] {
                 config.ipv6 = ipv6;
                 if !ipv6 {
@@ -496,7 +496,7 @@ mod tests {
     fn a_subnet_of_all_addresses_that_was_lent_comes_back() {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());
         config.ignored_inbound_subnets = vec!["::/0".parse().unwrap()];
-        for (mode, ipv6) in Mode::ALL.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+        for (mode, ipv6) in Mode::ALL.iter().flat_map(|&mode| [(mode, true), (mode, false)]) {
             config.ipv6 = ipv6;
             let installed = found(expected(mode, &plan(&config)));
             let recovered = super::config(mode, &installed).unwrap();

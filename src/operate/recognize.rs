@@ -166,7 +166,7 @@ mod tests {
         let mut config = chart();
         config.ignored_inbound_subnets = vec!["10.1.2.3/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         config.redirected_ports = vec!["443".parse().unwrap(), "80".parse().unwrap()];
-        for mode in Mode::ALL {
+        for &mode in Mode::ALL {
             let installed = found(expected(mode, &plan(&config)));
             assert_eq!(super::config(mode, &installed), Ok(config.clone()));
             assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_was_tampered_with_is_no_installation() {
-        for mode in Mode::ALL {
+        for &mode in Mode::ALL {
             let whole = expected(mode, &plan(&chart()));
             // One rule less, whichever.
             for (table, chain, rule) in whole.iter().enumerate().flat_map(|(index, table)| {
@@ -224,10 +224,7 @@ mod tests {
 
     #[test]
     fn without_a_redirection_no_flags_are_told() {
-        for (mode, direction) in Mode::ALL
-            .into_iter()
-            .flat_map(|mode| Direction::ALL.map(|it| (mode, it)))
-        {
+        for (mode, direction) in Mode::ALL.iter().flat_map(|&mode| Direction::ALL.map(|it| (mode, it))) {
             let mut tables = expected(mode, &plan(&chart()));
             for chain in tables.iter_mut().flat_map(|table| &mut table.chains) {
                 if chain.name == *ChainName::of(direction).as_str() {

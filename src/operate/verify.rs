@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn rules_of_another_config_are_known_and_half_of_them_are_not() {
-        for (mode, ipv6) in Mode::ALL.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+        for (mode, ipv6) in Mode::ALL.iter().flat_map(|&mode| [(mode, true), (mode, false)]) {
             let (mut wanted, mut earlier) = (chart(), chart());
             (wanted.ipv6, earlier.ipv6) = (ipv6, ipv6);
             wanted.ignored_outbound_ports = vec!["5432".parse().unwrap()];

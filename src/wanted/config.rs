@@ -92,27 +92,27 @@ impl FromStr for Port {
     }
 }
 
-/// One port or an inclusive range of them, first ≤ last. Port 0 is allowed, as in linkerd-init, so that `0-65535`
-/// means every port.
+/// One number or an inclusive range of them, first ≤ last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortRange {
-    first: u16,
-    last: u16,
+pub struct NumberRange<T> {
+    first: T,
+    last: T,
 }
 
-impl PortRange {
-    /// The range from `first` to `last`, both included; none if it runs backwards.
-    pub fn new(first: u16, last: u16) -> Option<Self> {
-        (first <= last).then_some(Self { first, last })
-    }
+/// Ports. Port 0 is allowed, as in linkerd-init, so that `0-65535` means every port.
+pub type PortRange = NumberRange<u16>;
 
-    /// The lowest port.
-    pub fn first(self) -> u16 {
+/// User or group ids: 0, which is root, to 2³² − 2.
+pub type IdRange = NumberRange<u32>;
+
+impl<T: Copy + Into<u128>> NumberRange<T> {
+    /// The lowest number.
+    pub fn first(self) -> T {
         self.first
     }
 
-    /// The highest port.
-    pub fn last(self) -> u16 {
+    /// The highest number.
+    pub fn last(self) -> T {
         self.last
     }
 
@@ -122,13 +122,36 @@ impl PortRange {
     }
 }
 
-/// As iptables writes it: `4190`, or `8000:8100`. A range of one port is that port.
-impl fmt::Display for PortRange {
+impl PortRange {
+    /// The range from `first` to `last`, both included; none if it runs backwards.
+    pub fn new(first: u16, last: u16) -> Option<Self> {
+        (first <= last).then_some(Self { first, last })
+    }
+
+    /// As iptables writes it: `4190`, or `8000:8100`.
+    pub(crate) fn in_iptables(self) -> String {
+        if self.first == self.last {
+            self.first.to_string()
+        } else {
+            format!("{}:{}", self.first, self.last)
+        }
+    }
+}
+
+impl IdRange {
+    /// The range from `first` to `last`, both included; none if it runs backwards or has 2³² − 1.
+    pub fn new(first: u32, last: u32) -> Option<Self> {
+        (first <= last && last < u32::MAX).then_some(Self { first, last })
+    }
+}
+
+/// As flags write it: `4190`, or `8000-8100`. A range of one number is that number.
+impl<T: fmt::Display + PartialEq> fmt::Display for NumberRange<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.first == self.last {
             write!(f, "{}", self.first)
         } else {
-            write!(f, "{}:{}", self.first, self.last)
+            write!(f, "{}-{}", self.first, self.last)
         }
     }
 }
@@ -243,46 +266,6 @@ impl FromStr for OwnerId {
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// One user or group id or an inclusive range of them, first ≤ last: 0, which is root, to 2³² − 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct IdRange {
-    first: u32,
-    last: u32,
-}
-
-impl IdRange {
-    /// The range from `first` to `last`, both included; none if it runs backwards or has 2³² − 1.
-    pub fn new(first: u32, last: u32) -> Option<Self> {
-        (first <= last && last < u32::MAX).then_some(Self { first, last })
-    }
-
-    /// The lowest id.
-    pub fn first(self) -> u32 {
-        self.first
-    }
-
-    /// The highest id.
-    pub fn last(self) -> u32 {
-        self.last
-    }
-
-    /// Both as numbers that rules compare with.
-    pub(crate) fn numbers(self) -> (u128, u128) {
-        (self.first.into(), self.last.into())
-    }
-}
-
-/// `1000`, or `1000-1999`. A range of one id is that id.
-impl fmt::Display for IdRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
     }
 }
 
@@ -504,14 +487,6 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_written_as_iptables_writes_them() {
-        let written = |first, last| PortRange::new(first, last).map(|range| range.to_string());
-        assert_eq!(written(4190, 4190).as_deref(), Some("4190"));
-        assert_eq!(written(8000, 8100).as_deref(), Some("8000:8100"));
-        assert_eq!(written(2, 1), None);
-    }
-
-    #[test]
     fn ids_are_those_of_users_other_than_root() {
         for text in ["1", "2102", "4294967294"] {
             let id: OwnerId = text.parse().unwrap();
@@ -522,6 +497,15 @@ mod tests {
         for text in ["0", "4294967295", "-1", "root", ""] {
             assert_eq!(text.parse::<OwnerId>(), Err(Invalid::OwnerId(text.to_owned())));
         }
+    }
+
+    #[test]
+    fn a_range_of_ports_is_read_as_it_is_written() {
+        for text in ["0", "80", "8000-8100", "0-65535"] {
+            assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
+        }
+        let written = ["80-80", "8000-8100"].map(|text| text.parse::<PortRange>().unwrap().in_iptables());
+        assert_eq!(written, ["80", "8000:8100"]);
     }
 
     #[test]

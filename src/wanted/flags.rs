@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::wanted::config::{Config, PortRange};
+use crate::wanted::config::Config;
 use crate::wanted::mode::Choice;
 
 pub const INCOMING_PROXY_PORT: &str = "incoming-proxy-port";
@@ -54,11 +54,11 @@ pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
     flags.add(PROXY_UID, proxy_uid);
     flags.add(PROXY_GID, proxy_gid);
     flags.list(PORTS_TO_REDIRECT, redirected_ports);
-    flags.list(INBOUND_PORTS_TO_IGNORE, &ranges(ignored_inbound_ports));
-    flags.list(OUTBOUND_PORTS_TO_IGNORE, &ranges(ignored_outbound_ports));
+    flags.list(INBOUND_PORTS_TO_IGNORE, ignored_inbound_ports);
+    flags.list(OUTBOUND_PORTS_TO_IGNORE, ignored_outbound_ports);
     flags.list(INBOUND_SUBNETS_TO_IGNORE, ignored_inbound_subnets);
     flags.list(OUTBOUND_SUBNETS_TO_IGNORE, ignored_outbound_subnets);
-    flags.list(OUTBOUND_PORTS_TO_REDIRECT, &ranges(redirected_outbound_ports));
+    flags.list(OUTBOUND_PORTS_TO_REDIRECT, redirected_outbound_ports);
     flags.list(OUTBOUND_SUBNETS_TO_REDIRECT, redirected_outbound_subnets);
     flags.list(SKIP_UID, ignored_uids);
     flags.list(SKIP_GID, ignored_gids);
@@ -88,11 +88,6 @@ impl Flags {
             self.add(name, [items.join(",")]);
         }
     }
-}
-
-/// `8000-8100`: flags write a range with a dash, where iptables has a colon.
-fn ranges(ports: &[PortRange]) -> Vec<String> {
-    ports.iter().map(|range| range.to_string().replace(':', "-")).collect()
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ mod tests {
     fn ports_are_listed_one_by_one_or_as_ranges() {
         let numbers = Intervals::new([(0, 2), (443, 443), (65535, 70000), (80000, 90000)]);
         let shown: Vec<_> = ranges(&numbers).iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["0:2", "443", "65535"]);
+        assert_eq!(shown, ["0-2", "443", "65535"]);
         let shown: Vec<_> = ports(&numbers).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["1", "2", "443", "65535"]);
     }

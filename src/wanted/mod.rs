@@ -11,7 +11,7 @@ mod ruleset;
 pub mod tables;
 pub mod warnings;
 
-pub use self::config::{Config, IdRange, Interface, Invalid, OwnerId, Port, PortRange, Subnet};
+pub use self::config::{Config, IdRange, Interface, Invalid, NumberRange, OwnerId, Port, PortRange, Subnet};
 pub(crate) use self::draft::Draft;
 pub use self::mode::{Choice, Mode, NATIVE};
 pub use self::plan::plan;

@@ -21,7 +21,7 @@ pub enum Mode {
 
 impl Mode {
     /// Every mode.
-    pub const ALL: [Self; 3] = [Self::Nft, Self::Native, Self::Legacy];
+    pub const ALL: &'static [Self] = &[Self::Nft, Self::Native, Self::Legacy];
 
     /// The iptables command that shows a family's rules in this mode. No such command shows native mode's rules; for
     /// those it is the one that would make the corresponding rules.
@@ -64,7 +64,8 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|mode| mode.as_str() == text)
             .ok_or_else(|| Invalid::Mode(text.to_owned()))
     }
@@ -86,7 +87,7 @@ pub enum Choice {
 
 impl Choice {
     /// Every choice that can be named, by its name.
-    pub const NAMED: [(&str, Choice); 5] = [
+    pub const NAMED: &'static [(&'static str, Self)] = &[
         (Mode::Legacy.as_str(), Choice::Mode(Mode::Legacy)),
         (Mode::Nft.as_str(), Choice::Mode(Mode::Nft)),
         (Mode::Native.as_str(), Choice::Mode(Mode::Native)),
@@ -151,7 +152,10 @@ impl Mode {
 
     /// The mode whose rules a table holds, or would hold if there were any.
     pub(crate) fn of(table: &Table) -> Option<Self> {
-        let mut modes = Mode::ALL.into_iter().filter(|mode| mode.subsystem() == table.subsystem);
+        let mut modes = Mode::ALL
+            .iter()
+            .copied()
+            .filter(|mode| mode.subsystem() == table.subsystem);
         modes.find(|mode| {
             let mut tables = Family::ALL.into_iter().map(|family| mode.table(family));
             tables.any(|(family, name)| table.family == family && table.name == *name)
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_displayed_is_read_again() {
-        for mode in Mode::ALL {
+        for &mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
             assert_eq!(Choice::Mode(mode).to_string().parse(), Ok(Choice::Mode(mode)));
         }
@@ -186,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_name_is_read_back() {
-        for (name, choice) in Choice::NAMED {
+        for &(name, choice) in Choice::NAMED {
             assert_eq!(Choice::from_name(name), Some(choice));
             assert_eq!(choice.name(), Some(name));
             if let Choice::Mode(mode) = choice {

@@ -373,7 +373,7 @@ impl fmt::Display for Multiport {
             if index > 0 {
                 f.write_char(',')?;
             }
-            range.fmt(f)?;
+            f.write_str(&range.in_iptables())?;
         }
         Ok(())
     }

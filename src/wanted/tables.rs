@@ -12,6 +12,7 @@ use packets::rules::{
     Values,
 };
 
+use crate::wanted::config::PortRange;
 use crate::wanted::lists;
 use crate::wanted::mode::{Mode, NATIVE};
 use crate::wanted::ruleset::{ChainName, Purpose, Ruleset};
@@ -194,7 +195,7 @@ impl Merged<'_> {
         match (field, self.action) {
             (Field::Source(family) | Field::Destination(family), _) => fitting(lists::subnets(*family, numbers), room),
             (_, Action::Redirect(_)) => fitting(lists::ports(numbers), room),
-            _ => fitting(lists::ranges(numbers), room),
+            _ => fitting(lists::ranges(numbers).into_iter().map(PortRange::in_iptables), room),
         }
     }
 }

@@ -145,6 +145,34 @@ fn a_workloads_first_running_pod_is_asked() {
 }
 
 #[test]
+fn all_pods_of_a_workload_are_asked_where_a_connection_would_go() {
+    let namespace = Namespace::new();
+    namespace.sh("ip link set lo up");
+    install(&namespace, &format!("--iptables-mode nft {PORTS} -u 2102"));
+    let line = [
+        "explain",
+        "deploy/web",
+        "-n",
+        "shop",
+        "outbound",
+        "--to",
+        "127.0.0.1:80",
+    ];
+    let (asked, calls, _folder) = run(&namespace, &line, "");
+    assert_eq!(
+        asked.success(),
+        "web-1: bypasses the proxy\nweb-2: bypasses the proxy\n"
+    );
+    for pod in ["web-1", "web-2"] {
+        let debug = format!("--namespace=shop debug {pod} ");
+        assert!(calls.iter().any(|call| call.starts_with(&debug)), "{calls:?}");
+    }
+    let expected = [&line[..], &["--expect", "proxy"]].concat();
+    let (asked, ..) = run(&namespace, &expected, "");
+    assert_eq!(asked.code(), Some(3), "{}", asked.said());
+}
+
+#[test]
 fn root_is_asked_for_by_a_custom_container() {
     let (_, calls, folder) = run(&Namespace::new(), &["show", "web", "--root"], "");
     assert!(calls[0].contains("--custom="), "{calls:?}");
