@@ -115,6 +115,14 @@ impl Drift {
     }
 }
 
+/// What the event of a repair says.
+pub fn repaired(reason: Reason, rules: &str) -> String {
+    format!(
+        "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. A container \
+         that failed for lack of them passes when it starts again"
+    )
+}
+
 /// What was told of a pod's rules last, and when.
 #[derive(Debug, Default)]
 pub struct Told(Option<(Reason, Instant)>);

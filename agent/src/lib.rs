@@ -7,6 +7,8 @@
 //! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and
 //! [`drift`] says what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
 //! goes when the agent does. Both of these [`follow`] objects at the API server, of whose answers [`stream`] keeps little.
+//!
+//! [`nri`] does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
 
 // Nothing panics, on any input, answer of the API server or environment. Tests may: that is how they fail.
 #![cfg_attr(
@@ -30,6 +32,7 @@ pub mod kubeconfig;
 pub mod log;
 pub mod metrics;
 pub mod netns;
+pub mod nri;
 pub mod owner;
 pub mod plan;
 pub mod plugin_log;
@@ -38,6 +41,7 @@ pub mod pods;
 pub mod rules;
 pub mod schedule;
 pub mod settings;
+pub mod standing;
 pub mod status;
 pub mod stream;
 pub mod taint;

@@ -1,5 +1,6 @@
 //! Read, run, exit code.
 
+use std::convert::Infallible;
 use std::env;
 use std::future::pending;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use linkerd_cni_agent::admin::{self, Health, Served};
 use linkerd_cni_agent::api::Server;
 use linkerd_cni_agent::settings::Settings;
-use linkerd_cni_agent::{hook, install, keeper, log, pods, taint};
+use linkerd_cni_agent::{hook, install, keeper, log, nri, pods, taint};
 use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
@@ -67,6 +68,9 @@ async fn run(settings: &Settings) -> Result<(), String> {
         });
     }
     let server = Server::new(&settings.installation);
+    if let Some(socket) = &settings.nri {
+        return run_by_nri(settings, socket, server.ok().as_ref(), &health).await;
+    }
     if let Err(reason) = &server {
         warn!(
             "the API server cannot be asked, so pods are not watched, and the plugin stays when the agent ends: {reason}"
@@ -95,17 +99,31 @@ async fn run(settings: &Settings) -> Result<(), String> {
             Ok(())
         }
     };
-    let taints = async {
-        match (&settings.taint, &server) {
-            (Some((key, node)), Some(server)) if settings.program.installs() => {
-                taint::run(key, node, server, &health).await
-            }
-            _ => pending().await,
-        }
-    };
     tokio::select! {
         done = installs => done,
         done = watches => done,
-        never = taints => match never {},
+        never = remove_taint(settings, server.as_ref(), &health) => match never {},
+    }
+}
+
+/// As a plugin of the runtime's. The API server is for events and for the taint, where the agent has an account for that.
+async fn run_by_nri(
+    settings: &Settings,
+    socket: &Path,
+    server: Option<&Server>,
+    health: &Arc<Health>,
+) -> Result<(), String> {
+    let stopped = install::stopped()?;
+    tokio::select! {
+        () = stopped => Ok(()),
+        done = nri::run(settings, socket, server, health) => done.map(|never| match never {}),
+        never = remove_taint(settings, server, health) => match never {},
+    }
+}
+
+async fn remove_taint(settings: &Settings, server: Option<&Server>, health: &Health) -> Infallible {
+    match (&settings.taint, server) {
+        (Some((key, node)), Some(server)) if settings.program.installs() => taint::run(key, node, server, health).await,
+        _ => pending().await,
     }
 }

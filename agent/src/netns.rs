@@ -34,15 +34,15 @@ use crate::pod::{Meshed, Uid};
 
 /// A namespace is a file, known by its device and inode (namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity(u64, u64);
+pub(crate) struct Identity(u64, u64);
 
 impl Identity {
-    fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let file = fs::metadata(path)?;
         Ok(Self(file.dev(), file.ino()))
     }
 
-    fn of(namespace: &Namespace) -> Result<Self, Errno> {
+    pub(crate) fn of(namespace: &Namespace) -> Result<Self, Errno> {
         let file = fstat(namespace)?;
         Ok(Self(file.st_dev, file.st_ino))
     }

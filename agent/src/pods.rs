@@ -16,15 +16,15 @@ use tracing::{debug, info, warn};
 
 use crate::admin::Health;
 use crate::api::{self, Server};
-use crate::drift::{Drift, Reason, Told};
+use crate::drift::{self, Drift, Reason, Told};
 use crate::events::Events;
 use crate::follow::{News, Which, follow};
-use crate::metrics::Metrics;
 use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules::{self, Wanted};
 use crate::schedule::Schedule;
 use crate::settings::{Mode, Settings};
+use crate::standing::{self, Standing};
 
 const PROC: &str = "/proc";
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
@@ -65,18 +65,6 @@ enum Start {
     Today,
     /// An earlier one, as its rules were whole, and of another config, when they were first looked at.
     Earlier,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
-    /// It was not looked at yet.
-    New,
-    InPlace,
-    Drifted(Reason),
-    /// Why not.
-    NotKnown(String),
-    /// It is none of the agent's business.
-    Left,
 }
 
 impl Start {
@@ -364,10 +352,7 @@ impl Watcher<'_> {
                         "{} is healed: its rules were not in place ({reason}); {rules} are",
                         tracked.pod
                     );
-                    let note = format!(
-                        "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and \
-                         verified. A container that failed for lack of them passes when it starts again"
-                    );
+                    let note = drift::repaired(reason, &rules);
                     self.publish(
                         &tracked.pod,
                         EventType::Normal,
@@ -507,31 +492,8 @@ impl Watcher<'_> {
         self.events.publish(&pod.reference(), kind, reason, action, note).await;
     }
 
-    /// Tells Prometheus how the pods stand: each of them once, so that their sum is the number of meshed pods.
     fn count(&self) {
-        let mut standings = BTreeMap::from([("new", 0), ("in_place", 0), ("drifted", 0), ("not_known", 0)]);
-        let mut reasons = BTreeMap::new();
-        for tracked in self.pods.values() {
-            let standing = match &tracked.standing {
-                Standing::Left => continue,
-                Standing::New => "new",
-                Standing::InPlace => "in_place",
-                Standing::NotKnown(_) => "not_known",
-                Standing::Drifted(reason) => {
-                    *reasons.entry(*reason).or_insert(0) += 1;
-                    "drifted"
-                }
-            };
-            *standings.entry(standing).or_insert(0) += 1;
-        }
-        let Metrics { pods, drifts, .. } = &self.health.metrics;
-        for (standing, number) in standings {
-            pods.get_or_create(&[("standing", standing.to_owned())]).set(number);
-        }
-        drifts.clear();
-        for (reason, number) in reasons {
-            drifts.get_or_create(&[("reason", reason.to_string())]).set(number);
-        }
+        standing::tell(self.pods.values().map(|pod| &pod.standing), &self.health.metrics);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use linkerd_cni::configuration::PodInfo;
+use linkerd_cni::configuration::{Configuration, PodInfo};
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect::{self, Answers, Decision};
@@ -64,16 +64,22 @@ pub async fn wanted(entry: &Entry, server: &Server, pod: &Meshed) -> Result<Want
             }
         },
     };
-    match decision.map_err(words)? {
+    let install = install(&configuration, &name, decision.map_err(words)?);
+    Ok(install.map_or(Wanted::Any, Wanted::Plugins))
+}
+
+/// What is installed in a pod's network namespace; none: it stays as it is.
+pub fn install(configuration: &Configuration, name: &PodName, decision: Decision) -> Option<Arc<Install>> {
+    match decision {
         Decision::Redirect(config) => {
             let mut install = configuration.install(*config);
-            // Whatever a pod's processes did to be taken for it.
+            // Whatever a pod's processes, or the runtime, did to have the node's network taken for the pod's.
             install.host_network = HostNetwork::Refuse;
-            Ok(Wanted::Plugins(Arc::new(install)))
+            Some(Arc::new(install))
         }
         Decision::Leave(reason) => {
             debug!("pod {name} is left alone: {reason}");
-            Ok(Wanted::Any)
+            None
         }
     }
 }

@@ -1,9 +1,7 @@
 //! When each pod is looked at: at the same distance in time as all others, and not all at once. A pure function.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::time::{Duration, Instant};
-
-use crate::pod::Uid;
 
 /// In how many groups the pods are looked at. What a group costs besides its pods is a look at all processes.
 const GROUPS: u32 = 10;
@@ -21,8 +19,8 @@ impl Schedule {
         Self { start, every }
     }
 
-    /// When a pod is looked at next. Its group is by its UID, so it stays in it.
-    pub fn next(&self, uid: &Uid, now: Instant) -> Instant {
+    /// When a pod is looked at next. Its group is by its UID, or by its sandbox's, so it stays in it.
+    pub fn next(&self, uid: &impl Hash, now: Instant) -> Instant {
         let mut hasher = DefaultHasher::new();
         uid.hash(&mut hasher);
         let group = u32::try_from(hasher.finish() % u64::from(GROUPS)).unwrap_or_default();
@@ -39,6 +37,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::Uid;
 
     fn uid(number: usize) -> Uid {
         Uid::new(&format!("{number:08x}-b29f-11e7-9350-020968147796")).unwrap()

@@ -65,7 +65,7 @@ struct Flag(
 );
 
 /// Every flag. Those that Linkerd's programs have keep their variable.
-const FLAGS: [Flag; 15] = [
+const FLAGS: [Flag; 17] = [
     Flag(
         "log-level",
         "LINKERD_CNI_REPAIR_CONTROLLER_LOG_LEVEL",
@@ -180,10 +180,34 @@ const FLAGS: [Flag; 15] = [
         "A taint of the node's, such as linkerd.io/cni-not-ready, that is\n\
          removed once pods can be set up",
     ),
+    Flag(
+        "nri",
+        "LINKERD_CNI_AGENT_NRI",
+        SWITCH,
+        Some("false"),
+        "No plugin and no files: the runtime itself tells of each pod, by NRI\n\
+         (containerd 2, CRI-O 1.30)",
+    ),
+    Flag(
+        "nri-socket",
+        "LINKERD_CNI_AGENT_NRI_SOCKET",
+        "PATH",
+        Some("/var/run/nri/nri.sock"),
+        "Where the runtime waits for NRI plugins",
+    ),
 ];
 
+/// The word for the value of a flag that takes none: it is false, or true where the flag is there.
+const SWITCH: &str = "";
+
 /// What the repair controller takes no flags for: it deletes pods as upstream's does, and looks at no rules.
-const NOT_OF_REPAIR: [(&str, &str); 3] = [("mode", "delete"), ("on-drift", "report"), ("verify-every", "0")];
+const NOT_OF_REPAIR: [(&str, &str); 5] = [
+    ("mode", "delete"),
+    ("on-drift", "report"),
+    ("verify-every", "0"),
+    ("nri", "false"),
+    ("nri-socket", ""),
+];
 
 /// What happens on SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,6 +345,8 @@ pub struct Settings {
     pub taint: Option<(String, String)>,
     /// How often pods are verified.
     pub verify_every: Option<Duration>,
+    /// The runtime's socket, if the runtime tells of pods and nothing is installed.
+    pub nri: Option<PathBuf>,
 }
 
 /// What happens to a pod that started without rules.
@@ -370,8 +396,15 @@ pub fn command(program: Program) -> Command {
             .unwrap_or_default();
         let help = format!("{help}{default}\n[env: {variable}]");
         let is_meant = program != Program::Repair || NOT_OF_REPAIR.iter().all(|(other, _)| *other != name);
-        let argument = Arg::new(name).long(name).value_name(value).help(help);
-        command = command.arg(argument.hide(!is_meant));
+        let argument = Arg::new(name).long(name).help(help).hide(!is_meant);
+        command = command.arg(if value == SWITCH {
+            argument
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+        } else {
+            argument.value_name(value)
+        });
     }
     if program == Program::Agent {
         let uninstall = Command::new(UNINSTALL).about(
@@ -485,8 +518,26 @@ impl Settings {
             (Some(_), None) => return Err("--remove-taint takes --node-name, too".to_owned()),
             (None, _) => None,
         };
+        let mode = one_of(
+            "mode",
+            value("mode"),
+            &[
+                ("in-place", Mode::InPlace),
+                ("delete", Mode::Delete),
+                ("off", Mode::Off),
+            ],
+        )?;
+        let is_nri = one_of("nri", value("nri"), &[("false", false), ("true", true)])?;
+        let nri = value("nri-socket").map(PathBuf::from).filter(|_| is_nri);
+        if nri.is_some() && program != Program::Agent {
+            return Err(format!("--nri is a flag of {} alone", Program::Agent.name()));
+        }
+        if nri.is_some() && mode == Mode::Delete {
+            return Err("--mode delete takes the API server, which --nri never asks: in-place or off".to_owned());
+        }
         Ok(Self {
             program,
+            nri,
             uninstalls: matches.subcommand_name() == Some(UNINSTALL),
             log: filter(value("log-level").unwrap_or_default())?,
             log_json: one_of("log-format", value("log-format"), &[("plain", false), ("json", true)])?,
@@ -526,15 +577,7 @@ impl Settings {
                     ("remove", OnExit::Remove),
                 ],
             )?,
-            mode: one_of(
-                "mode",
-                value("mode"),
-                &[
-                    ("in-place", Mode::InPlace),
-                    ("delete", Mode::Delete),
-                    ("off", Mode::Off),
-                ],
-            )?,
+            mode,
             on_drift: one_of(
                 "on-drift",
                 value("on-drift"),
@@ -731,6 +774,27 @@ mod tests {
     }
 
     #[test]
+    fn nri_is_the_agents_own_and_has_the_runtimes_usual_socket() {
+        let nri = |arguments: &[&str], environment: &[(&str, &str)]| read(arguments, environment).unwrap().nri;
+        let usual = Some(PathBuf::from("/var/run/nri/nri.sock"));
+        assert_eq!(nri(&["linkerd-cni-agent"], &[]), None);
+        assert_eq!(nri(&["linkerd-cni-agent", "--nri-socket", "/s"], &[]), None);
+        assert_eq!(nri(&["linkerd-cni-agent", "--nri"], &[]), usual);
+        assert_eq!(nri(&["linkerd-cni-agent"], &[("LINKERD_CNI_AGENT_NRI", "true")]), usual);
+        assert_eq!(
+            nri(&["linkerd-cni-agent", "--nri", "--nri-socket=/s"], &[]),
+            Some("/s".into())
+        );
+        for program in ["linkerd2-cni-install", "linkerd-cni-repair-controller"] {
+            assert!(
+                read(&[program, "--nri"], &[])
+                    .unwrap_err()
+                    .contains("linkerd-cni-agent")
+            );
+        }
+    }
+
+    #[test]
     fn only_the_agent_itself_uninstalls_by_hand() {
         for arguments in [&["uninstall"][..], &["--own-file", "00.conflist", "uninstall"]] {
             let settings = read(&[&["linkerd-cni-agent"], arguments].concat(), &[]).unwrap();
@@ -770,6 +834,7 @@ mod tests {
             (["--on-exit", "never"], "auto, keep, remove"),
             (["--mode", "x"], "in-place"),
             (["--verify-every", "soon"], "no number"),
+            (["--nri", "--mode=delete"], "in-place or off"),
             (["--remove-taint", "linkerd.io/cni-not-ready"], "--node-name"),
         ] {
             let error = read(&[&["a"], &arguments[..]].concat(), &[]).unwrap_err();

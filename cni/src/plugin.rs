@@ -293,7 +293,10 @@ fn invalid(netns: &Path, reason: impl Display) -> Error {
 
 /// Whether an ADD could be served: the configuration and the kubeconfig can be used, and the kernel takes the rules. That
 /// is tried out in a network namespace of its own, which is gone afterwards.
-fn status(configuration: &Configuration) -> Result<Installed, Error> {
+///
+/// # Errors
+/// What an ADD would fail for.
+pub fn status(configuration: &Configuration) -> Result<Installed, Error> {
     let install = configuration.install(configuration.config()?);
     if configuration.pod_info() == PodInfo::Api {
         Kubeconfig::read(&configuration.kubeconfig()?)?;

@@ -11,6 +11,7 @@ mod leave;
 mod log;
 mod netns;
 mod node;
+mod nri;
 mod plugin_log;
 mod refused;
 mod rights;

@@ -256,6 +256,20 @@ impl Node {
             .stdout(Stdio::null());
     }
 
+    /// What the agent's admin server has at a path.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", &format!("http://127.0.0.1:9990{path}")]);
+        String::from_utf8(self.network.output(&mut curl).stdout).unwrap()
+    }
+
+    /// What Prometheus reads.
+    pub(crate) fn metric(&self, name: &str) -> Option<String> {
+        let text = self.get("/metrics");
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+    }
+
     /// Waits until the plugin is in place.
     pub(crate) fn until_installed(&self, name: &str) {
         until("the entry is in the list", || {
@@ -281,7 +295,7 @@ fn ask(cluster: &Cluster, command: &mut Command) {
 }
 
 /// The agent under strace, which does this to a system call.
-fn traced(call: &str, injection: &str) -> Command {
+pub(crate) fn traced(call: &str, injection: &str) -> Command {
     let mut command = Command::new("strace");
     // The process is the agent; strace is its grandchild.
     command

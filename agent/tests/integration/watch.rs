@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -85,18 +84,8 @@ impl Watched {
         Self { agent, cluster, node }
     }
 
-    /// What the admin server has at a path.
-    fn get(&self, path: &str) -> String {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", &format!("http://127.0.0.1:9990{path}")]);
-        String::from_utf8(self.node.network.output(&mut curl).stdout).unwrap()
-    }
-
-    /// What Prometheus reads.
     pub(crate) fn metric(&self, name: &str) -> Option<String> {
-        let text = self.get("/metrics");
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+        self.node.metric(name)
     }
 
     /// How many pods stand in this way.
@@ -481,10 +470,10 @@ fn under_linkerds_chart_the_repair_controller_deletes_pods_as_upstreams_does_and
             .as_deref()
             == Some("1")
     });
-    assert_eq!(watched.get("/ready"), "ready\n");
+    assert_eq!(watched.node.get("/ready"), "ready\n");
     // Of a healthy pod it has nothing to say: there is no metric about it, which an alert would be about.
     std::thread::sleep(Duration::from_millis(300));
-    let text = watched.get("/metrics");
+    let text = watched.node.get("/metrics");
     let own = text.lines().filter(|line| line.starts_with("linkerd_cni_agent_"));
     let own: Vec<&str> = own
         .filter(|line| !line.starts_with("linkerd_cni_agent_build_info"))

@@ -1,0 +1,333 @@
+//! The node without a CNI plugin: the Node Resource Interface, by which a container runtime itself tells of each pod.
+//!
+//! The runtime listens on a socket. The agent registers there as one of its plugins, and from then on the runtime waits for its
+//! answer in three places: when a pod's network is set up and none of its containers is made yet (RunPodSandbox), before
+//! each container (CreateContainer), and when the agent registers (Synchronize, with all pods that there are). An error
+//! fails the sandbox or the container. It calls one plugin after another, for one pod at a time, and disconnects one
+//! that takes longer than two seconds, *without* failing the pod (`isFatalError` in pkg/adaptation/plugin.go). So the
+//! agent answers sooner than that, if need be with an error; what takes long is done after the answer.
+//!
+//! [`wire`] is what goes over the socket, [`message`] what it says, and [`sandboxes`] what becomes of a pod.
+
+pub mod message;
+pub mod sandboxes;
+pub mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, info, warn};
+
+use self::message::{
+    ConfigureRequest, ConfigureResponse, Event, PodRequest, PodSandbox, RegisterPluginRequest, Request, Response,
+    StateChangeEvent, Status, SynchronizeRequest, SynchronizeResponse,
+};
+use self::sandboxes::{List, Refusal, Sandbox, Sandboxes};
+use self::wire::{Connection, Kind, Message, Wire};
+use crate::admin::Health;
+use crate::api::Server;
+use crate::events::Events;
+use crate::settings::Settings;
+
+/// The agent's name among the runtime's plugins, and when it is called: before those that only watch.
+const NAME: (&str, &str) = ("linkerd-proxy-init", "10");
+/// How long the runtime may take to list its pods after the agent has registered. containerd first waits for whatever is
+/// under way, such as containers that take as long to stop as their pods allow, and lets nothing else begin meanwhile
+/// (`BlockPluginSync`; containerd's issue 14083). To connect again would have it do so twice.
+const REGISTRATION: Duration = Duration::from_secs(3600);
+/// How long a runtime waits that doesn't say (`DefaultPluginRequestTimeout`).
+const DEADLINE: Duration = Duration::from_secs(2);
+/// An answer that takes longer is worth a line in the log.
+const SLOW: Duration = Duration::from_millis(100);
+/// The pauses before the agent connects again: the first, the longest while nobody listens, which costs next to nothing,
+/// and the longest after something else went wrong.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(30),
+];
+/// A connection that was of use for so long ends a row of failures.
+const CALM: Duration = Duration::from_secs(60);
+/// How often the rules are tried out in a network namespace that is nobody's, where that went well, and at first where it
+/// didn't.
+const TRIALS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(1)];
+
+/// Codes of gRPC's, which ttrpc has.
+const UNKNOWN: i32 = 2;
+const INVALID_ARGUMENT: i32 = 3;
+const UNIMPLEMENTED: i32 = 12;
+
+/// Serves the runtime on this socket for ever.
+///
+/// # Errors
+/// Why that can't be begun.
+pub async fn run(
+    settings: &Settings,
+    socket: &Path,
+    server: Option<&Server>,
+    health: &Arc<Health>,
+) -> Result<Infallible, String> {
+    sandboxes::configuration(&settings.installation).map_err(|refusal| refusal.message)?;
+    let events = server.map(|server| Events::new(server, "linkerd-cni-agent", health));
+    let agent = Agent {
+        settings,
+        health,
+        sandboxes: Sandboxes::new(settings, health, events)?,
+        is_registered: Cell::new(false),
+        refused: RefCell::new(Some("the rules were not tried out yet".to_owned())),
+        patience: Cell::new(DEADLINE),
+    };
+    health.metrics.begin_commands();
+    Ok(tokio::select! {
+        never = agent.serve(socket) => never,
+        never = agent.sandboxes.watch() => never,
+        never = agent.try_rules() => never,
+    })
+}
+
+struct Agent<'a> {
+    settings: &'a Settings,
+    health: &'a Health,
+    sandboxes: Sandboxes<'a>,
+    /// Whether the runtime has listed its pods, and waits for the agent's answers since.
+    is_registered: Cell<bool>,
+    /// Why no pod could be set up, if none could.
+    refused: RefCell<Option<String>>,
+    /// How long the runtime waits for an answer.
+    patience: Cell<Duration>,
+}
+
+impl Agent<'_> {
+    /// Connects, again and again.
+    async fn serve(&self, socket: &Path) -> Infallible {
+        let (mut pause, mut said) = (PAUSES[0], String::new());
+        loop {
+            let begun = Instant::now();
+            let connected = timeout(DEADLINE, UnixStream::connect(socket)).await;
+            let (reason, longest) = match connected {
+                Ok(Ok(stream)) => {
+                    let Err(reason) = self.converse(Wire::new(stream)).await;
+                    (reason, PAUSES[2])
+                }
+                Ok(Err(error)) => (error.to_string(), PAUSES[1]),
+                Err(_) => ("nobody takes connections".to_owned(), PAUSES[2]),
+            };
+            if self.is_registered.replace(false) {
+                said.clear();
+                if begun.elapsed() >= CALM {
+                    pause = PAUSES[0];
+                }
+            }
+            self.tell();
+            let reason = format!("the runtime's socket {}: {reason}", socket.display());
+            if reason == said {
+                debug!("{reason}");
+            } else {
+                warn!("{reason}; the agent tries again");
+                said = reason;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Registers, and answers until something goes wrong.
+    async fn converse(&self, mut wire: Wire) -> Result<Infallible, String> {
+        let (name, index) = NAME;
+        let registration = RegisterPluginRequest {
+            plugin_name: name.to_owned(),
+            plugin_idx: index.to_owned(),
+        };
+        let request = Request {
+            service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
+            method: "RegisterPlugin".to_owned(),
+            payload: registration.encode_to_vec(),
+        };
+        let message = Message {
+            connection: Connection::Runtime,
+            stream: 1,
+            kind: Kind::Request,
+            body: request.encode_to_vec(),
+        };
+        wire.send(&message).await.map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + REGISTRATION;
+        let mut listed = List::default();
+        loop {
+            let received = if self.is_registered.get() {
+                wire.receive().await
+            } else {
+                let received = timeout_at(deadline, wire.receive()).await;
+                received.map_err(|_| {
+                    format!("{REGISTRATION:?} after the agent has registered, the runtime hasn't listed its pods")
+                })?
+            };
+            let message = received.map_err(|error| error.to_string())?;
+            match (message.connection, message.kind) {
+                (Connection::Plugin, Kind::Request) => {
+                    let answer = self.answer(&message.body, &mut listed).await;
+                    let (status, payload) =
+                        answer.map_or_else(|status| (Some(status), Vec::new()), |payload| (None, payload));
+                    let answer = Message {
+                        kind: Kind::Response,
+                        body: Response { status, payload }.encode_to_vec(),
+                        ..message
+                    };
+                    wire.send(&answer).await.map_err(|error| error.to_string())?;
+                    self.tell();
+                }
+                (Connection::Runtime, Kind::Response) => {
+                    let answer = Response::decode(message.body.as_slice());
+                    let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
+                    if status.code != 0 {
+                        return Err(format!("the runtime refuses the agent: {}", status.message));
+                    }
+                }
+                // Nobody asked, and nobody waits.
+                (Connection::Plugin, Kind::Response) | (Connection::Runtime, Kind::Request) => {}
+            }
+        }
+    }
+
+    async fn answer(&self, body: &[u8], listed: &mut List) -> Result<Vec<u8>, Status> {
+        let start = Instant::now();
+        let request: Request = decoded(body)?;
+        let answer = self.perform(&request, listed).await;
+        let took = start.elapsed();
+        if took > SLOW {
+            warn!("the runtime waited {took:.1?} for the answer to {}", request.method);
+        }
+        answer
+    }
+
+    async fn perform(&self, request: &Request, listed: &mut List) -> Result<Vec<u8>, Status> {
+        if request.service != "nri.pkg.api.v1alpha1.Plugin" {
+            return Err(status(
+                UNIMPLEMENTED,
+                format!("there is no service {:?}", request.service),
+            ));
+        }
+        let payload = request.payload.as_slice();
+        // The rest is for the way there and back, and for a runtime that is slow itself.
+        let patience = self.patience.get() * 3 / 4;
+        match request.method.as_str() {
+            "Configure" => {
+                let configuration: ConfigureRequest = decoded(payload)?;
+                let patience = u64::try_from(configuration.request_timeout).unwrap_or_default();
+                self.patience.set(if patience == 0 {
+                    DEADLINE
+                } else {
+                    Duration::from_millis(patience)
+                });
+                info!(
+                    "registered with {} {}, which waits {:?} for each answer",
+                    configuration.runtime_name,
+                    configuration.runtime_version,
+                    self.patience.get()
+                );
+                let events = [Event::RunPodSandbox, Event::RemovePodSandbox, Event::CreateContainer];
+                let events = events.iter().fold(0, |mask, event| mask | 1 << (*event as i32 - 1));
+                return Ok(ConfigureResponse { events }.encode_to_vec());
+            }
+            "Synchronize" => {
+                let SynchronizeRequest { pods, more } = decoded(payload)?;
+                for pod in pods {
+                    match Sandbox::read(pod) {
+                        Ok(sandbox) => listed.extend(sandbox),
+                        Err(refusal) => warn!("{}", refusal.message),
+                    }
+                }
+                if !more {
+                    self.sandboxes.synchronize(std::mem::take(listed));
+                    self.is_registered.set(true);
+                }
+                return Ok(SynchronizeResponse { more }.encode_to_vec());
+            }
+            "RunPodSandbox" => self.sandboxes.run(pod(payload)?, patience).await?,
+            "CreateContainer" => self.sandboxes.create(pod(payload)?, patience).await?,
+            "RemovePodSandbox" => self.sandboxes.remove(&pod(payload)?.id),
+            "StateChange" => {
+                let change: StateChangeEvent = decoded(payload)?;
+                match (change.event(), change.pod) {
+                    (Event::RunPodSandbox, Some(pod)) => self.sandboxes.run(pod, patience).await?,
+                    (Event::RemovePodSandbox, Some(pod)) => self.sandboxes.remove(&pod.id),
+                    (Event::RunPodSandbox | Event::RemovePodSandbox, None) => return Err(nameless()),
+                    (Event::CreateContainer | Event::Unknown, _) => {}
+                }
+            }
+            "Shutdown" => {}
+            other => return Err(status(UNIMPLEMENTED, format!("the agent has no {other:?}"))),
+        }
+        // The answers to all of these are messages whose fields have their defaults.
+        Ok(Vec::new())
+    }
+
+    /// Tries the rules out in a network namespace that is nobody's, again and again.
+    async fn try_rules(&self) -> Infallible {
+        let mut pause = TRIALS[1];
+        loop {
+            let installation = self.settings.installation.clone();
+            let trial = spawn_blocking(move || {
+                let configuration = sandboxes::configuration(&installation)?;
+                linkerd_cni::plugin::status(&configuration).map_err(Refusal::from)
+            });
+            let trial = trial.await.map_err(|error| error.to_string());
+            let refused = trial.and_then(|trial| trial.map_err(|refusal| refusal.message)).err();
+            pause = if refused.is_none() {
+                TRIALS[0]
+            } else {
+                (pause * 2).min(TRIALS[0])
+            };
+            if let Some(reason) = refused.as_ref().filter(|_| *self.refused.borrow() != refused) {
+                warn!("no pod can be set up on this node: {reason}");
+            }
+            self.refused.replace(refused);
+            self.tell();
+            sleep(pause).await;
+        }
+    }
+
+    /// Says whether pods can be set up, if that has changed.
+    fn tell(&self) {
+        let ready = self.is_registered.get() && self.refused.borrow().is_none();
+        self.health.metrics.ready.set(ready.into());
+        let changed = self
+            .health
+            .ready
+            .send_if_modified(|was| std::mem::replace(was, ready) != ready);
+        if changed && ready {
+            info!("ready: the runtime asks the agent about each pod");
+        } else if changed {
+            info!("not ready");
+        }
+    }
+}
+
+fn status(code: i32, message: String) -> Status {
+    Status { code, message }
+}
+
+fn decoded<T: prost::Message + Default>(bytes: &[u8]) -> Result<T, Status> {
+    T::decode(bytes).map_err(|error| status(INVALID_ARGUMENT, format!("the agent cannot read the request: {error}")))
+}
+
+/// The pod that a request is about.
+fn pod(payload: &[u8]) -> Result<PodSandbox, Status> {
+    decoded::<PodRequest>(payload)?.pod.ok_or_else(nameless)
+}
+
+fn nameless() -> Status {
+    status(INVALID_ARGUMENT, "the request names no pod".to_owned())
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        status(UNKNOWN, format!("linkerd-cni-agent: {}", refusal.message))
+    }
+}

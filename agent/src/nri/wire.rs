@@ -1,0 +1,350 @@
+//! What goes over NRI's socket: messages of ttrpc's, in frames that tell two connections apart.
+//!
+//! A frame is a connection's number, a length and so many bytes (pkg/net/multiplex in containerd/nri). A message is a
+//! length, the number of its stream, its type and its flags, and so many bytes (PROTOCOL.md in containerd/ttrpc). All
+//! numbers are in network order.
+//!
+//! This is written out, and not left to the crate `ttrpc`: that would take a pair of pipes in memory and a task for each of
+//! the two connections, brings another protobuf library, and bounds neither the time of a message nor that of an answer.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long a message may be: ttrpc's own limit.
+const LONGEST: usize = 4 << 20;
+/// The length of a message's header.
+const HEADER: usize = 10;
+/// How long a frame that the agent sends is at most. The runtime reads through a buffer of this size, and takes no frame
+/// that doesn't fit into it (`conn.Read` in pkg/net/multiplex).
+const FRAME: usize = 4096;
+/// How long a message may take from its first byte to its last, and how long one of the agent's may take to be read.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One of the two connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connection {
+    /// On which the runtime asks, and the agent answers.
+    Plugin = 1,
+    /// The other way round.
+    Runtime = 2,
+}
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It is to be answered, on its stream.
+    Request = 1,
+    /// An answer.
+    Response = 2,
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The connection that it belongs to.
+    pub connection: Connection,
+    /// The stream: a request's number, and its answer's.
+    pub stream: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// A [`super::message::Request`] or [`super::message::Response`].
+    pub body: Vec<u8>,
+}
+
+/// Why the socket can't be used any longer.
+#[derive(Debug, Error)]
+pub enum Broken {
+    /// The runtime has ended, or closed the connection.
+    #[error("the runtime closed the connection")]
+    Closed,
+    /// As of read(2) or write(2).
+    #[error("the socket: {0}")]
+    Socket(#[from] io::Error),
+    /// Whoever is there stopped in the middle of a message, or doesn't read.
+    #[error("the runtime began a message, or was sent one, and {PATIENCE:?} later it wasn't through")]
+    Slow,
+    /// A message longer than ttrpc allows.
+    #[error("the runtime sends a message of {0} bytes, more than the 4 MiB that ttrpc allows")]
+    TooLong(usize),
+    /// A frame of a connection that NRI doesn't have.
+    #[error("the runtime sends a frame of connection {0}, and NRI has the connections 1 and 2")]
+    NoConnection(u32),
+}
+
+/// A socket, and what came of messages that aren't whole yet.
+#[derive(Debug)]
+pub struct Wire {
+    socket: UnixStream,
+    input: Input,
+    /// When a message has to be whole of which something has come.
+    deadline: Option<Instant>,
+}
+
+impl Wire {
+    /// On a socket of which nothing was read yet.
+    pub fn new(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            input: Input::default(),
+            deadline: None,
+        }
+    }
+
+    /// The next request or answer. It may take for ever to begin. If this is given up, nothing is lost.
+    ///
+    /// # Errors
+    /// Why there won't be any.
+    pub async fn receive(&mut self) -> Result<Message, Broken> {
+        let mut bytes = [0; FRAME];
+        loop {
+            if let Some(message) = self.input.take()? {
+                self.deadline = None;
+                return Ok(message);
+            }
+            let read = self.socket.read(&mut bytes);
+            let read = match self.deadline {
+                None => read.await,
+                Some(deadline) => timeout_at(deadline, read).await.map_err(|_| Broken::Slow)?,
+            };
+            let new = bytes.get(..read.map_err(broken)?).unwrap_or_default();
+            if new.is_empty() {
+                return Err(Broken::Closed);
+            }
+            self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            self.input.add(new)?;
+        }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Why it can't be sent.
+    pub async fn send(&mut self, message: &Message) -> Result<(), Broken> {
+        let bytes = frames(message);
+        let sent = timeout(PATIENCE, self.socket.write_all(&bytes)).await;
+        sent.map_err(|_| Broken::Slow)?.map_err(broken)
+    }
+}
+
+fn broken(error: io::Error) -> Broken {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Broken::Closed,
+        _ => Broken::Socket(error),
+    }
+}
+
+/// What came of frames and messages that aren't whole yet.
+#[derive(Debug, Default)]
+struct Input {
+    /// A part of a frame's header.
+    header: Vec<u8>,
+    /// The frame whose bytes come now, and how many are missing.
+    frame: Option<(Connection, usize)>,
+    plugin: Vec<u8>,
+    runtime: Vec<u8>,
+}
+
+impl Input {
+    /// Adds what the socket had. A message is taken as soon as it is whole, so no more is kept than the longest has.
+    fn add(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            let Some((connection, missing)) = self.frame.take() else {
+                let (part, rest) = bytes.split_at((8 - self.header.len()).min(bytes.len()));
+                self.header.extend(part);
+                bytes = rest;
+                if let &[a, b, c, d, e, f, g, h] = self.header.as_slice() {
+                    let connection = match u32::from_be_bytes([a, b, c, d]) {
+                        1 => Connection::Plugin,
+                        2 => Connection::Runtime,
+                        other => return Err(Broken::NoConnection(other)),
+                    };
+                    self.frame = Some((connection, length([e, f, g, h])));
+                    self.header.clear();
+                }
+                continue;
+            };
+            let (part, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.of(connection).extend(part);
+            bytes = rest;
+            if missing > part.len() {
+                self.frame = Some((connection, missing - part.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a message that is whole.
+    fn take(&mut self) -> Result<Option<Message>, Broken> {
+        for connection in [Connection::Plugin, Connection::Runtime] {
+            if let Some(message) = taken(connection, self.of(connection))? {
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
+    }
+
+    fn of(&mut self, connection: Connection) -> &mut Vec<u8> {
+        match connection {
+            Connection::Plugin => &mut self.plugin,
+            Connection::Runtime => &mut self.runtime,
+        }
+    }
+}
+
+fn length(bytes: [u8; 4]) -> usize {
+    usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX)
+}
+
+/// Takes the first request or answer out of what came on a connection; none while it isn't whole.
+fn taken(connection: Connection, rest: &mut Vec<u8>) -> Result<Option<Message>, Broken> {
+    while let Some((header, body)) = rest.split_first_chunk::<HEADER>() {
+        let [a, b, c, d, e, f, g, h, kind, _flags] = *header;
+        let length = length([a, b, c, d]);
+        if length > LONGEST {
+            return Err(Broken::TooLong(length));
+        }
+        let Some(body) = body.get(..length) else {
+            return Ok(None);
+        };
+        let kind = match kind {
+            1 => Some(Kind::Request),
+            2 => Some(Kind::Response),
+            // Parts of streams, which NRI doesn't have, and what later versions bring: not to be answered.
+            _ => None,
+        };
+        let message = kind.map(|kind| Message {
+            connection,
+            stream: u32::from_be_bytes([e, f, g, h]),
+            kind,
+            body: body.to_vec(),
+        });
+        if rest.len() == HEADER + length {
+            *rest = Vec::new();
+        } else {
+            rest.drain(..HEADER + length);
+        }
+        if message.is_some() {
+            return Ok(message);
+        }
+    }
+    Ok(None)
+}
+
+/// A message as it is sent.
+fn frames(message: &Message) -> Vec<u8> {
+    let mut whole = length_of(&message.body).to_vec();
+    whole.extend(message.stream.to_be_bytes());
+    whole.extend([message.kind as u8, 0]);
+    whole.extend(&message.body);
+    let mut frames = Vec::new();
+    for part in whole.chunks(FRAME) {
+        frames.extend((message.connection as u32).to_be_bytes());
+        frames.extend(length_of(part));
+        frames.extend(part);
+    }
+    frames
+}
+
+fn length_of(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(connection: Connection, stream: u32, kind: Kind, length: usize) -> Message {
+        Message {
+            connection,
+            stream,
+            kind,
+            body: (0..=u8::MAX).cycle().take(length).collect(),
+        }
+    }
+
+    /// What comes of these bytes, in pieces of this size, and what it ends with.
+    fn received(bytes: &[u8], piece: usize) -> (Vec<Message>, Result<(), Broken>) {
+        let (mut input, mut messages) = (Input::default(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            if let Err(broken) = input.add(piece) {
+                return (messages, Err(broken));
+            }
+            loop {
+                match input.take() {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(broken) => return (messages, Err(broken)),
+                }
+            }
+        }
+        (messages, Ok(()))
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_however_they_were_cut() {
+        let sent = [
+            message(Connection::Plugin, 1, Kind::Request, 0),
+            message(Connection::Runtime, 7, Kind::Response, 5000),
+            message(Connection::Plugin, 3, Kind::Request, LONGEST),
+            message(Connection::Plugin, u32::MAX, Kind::Response, 4086),
+        ];
+        let bytes: Vec<u8> = sent.iter().flat_map(frames).collect();
+        for piece in [FRAME, 4095, 7, 1] {
+            let (messages, outcome) = received(&bytes, piece);
+            assert!(messages == sent, "{piece}: {outcome:?}");
+        }
+        // Frames that end where no message does, of both connections in turn.
+        let mut whole: Vec<Vec<u8>> = Vec::new();
+        for message in &sent[..2] {
+            whole.push(
+                frames(message)
+                    .chunks(8 + FRAME)
+                    .flat_map(|frame| frame[8..].to_vec())
+                    .collect(),
+            );
+        }
+        let mut mixed = Vec::new();
+        for at in 0..whole[1].len() {
+            for (number, bytes) in (1_u32..).zip(&whole) {
+                if let Some(byte) = bytes.get(at) {
+                    mixed.extend(number.to_be_bytes());
+                    mixed.extend([0, 0, 0, 1, *byte]);
+                }
+            }
+        }
+        assert_eq!(received(&mixed, FRAME).0, sent[..2]);
+    }
+
+    #[test]
+    fn no_frame_is_longer_than_the_runtimes_buffer() {
+        let frames = frames(&message(Connection::Plugin, 1, Kind::Response, 3 * FRAME));
+        let mut rest = frames.as_slice();
+        while let Some((header, others)) = rest.split_first_chunk::<8>() {
+            let length = usize::try_from(u32::from_be_bytes(header[4..].try_into().unwrap())).unwrap();
+            assert!((1..=FRAME).contains(&length), "{length}");
+            rest = &others[length..];
+        }
+    }
+
+    #[test]
+    fn what_no_runtime_sends_ends_the_connection_and_takes_no_memory() {
+        let broken = |bytes: &[u8]| received(bytes, FRAME).1.unwrap_err().to_string();
+        assert!(broken(&[0, 0, 0, 9, 0, 0, 0, 0]).contains("connection 9"));
+        // However long the frame is that it comes in.
+        for frame in [10, 255] {
+            let bytes = [0, 0, 0, 1, frame, 0, 0, 10, 0, 64, 0, 1, 0, 0, 0, 1, 1, 0];
+            assert!(broken(&bytes).contains("message of 4194305 bytes"));
+        }
+        // Kinds that NRI doesn't use are passed over.
+        let mut data = frames(&message(Connection::Plugin, 1, Kind::Request, 9));
+        data[16] = 3;
+        let request = message(Connection::Plugin, 3, Kind::Request, 2);
+        data.extend(frames(&request));
+        assert_eq!(received(&data, FRAME).0, [request]);
+    }
+}
