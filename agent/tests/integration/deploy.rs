@@ -56,16 +56,26 @@ fn add_rendered(path: &Path, kustomization: &Value, objects: &mut Vec<Value>) {
         });
     }
     for patch in kustomization["patches"].as_array().into_iter().flatten() {
+        let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
+        if operations["$patch"] == "delete" {
+            let group = patch["target"]["group"].as_str().unwrap();
+            objects.retain(|object| !object["apiVersion"].as_str().unwrap().starts_with(&format!("{group}/")));
+            continue;
+        }
         let is_target = |object: &&mut Value| {
-            object["kind"] == patch["target"]["kind"] && object["metadata"]["name"] == patch["target"]["name"]
+            let name = &patch["target"]["name"];
+            object["kind"] == patch["target"]["kind"] && (name.is_null() || object["metadata"]["name"] == *name)
         };
         let object = objects.iter_mut().find(is_target).unwrap();
-        let operations: Value = yaml_serde::from_str(patch["patch"].as_str().unwrap()).unwrap();
         for operation in operations.as_array().unwrap() {
             let (at, value) = (operation["path"].as_str().unwrap(), operation["value"].clone());
             let (parent, key) = at.rsplit_once('/').unwrap();
             match operation["op"].as_str().unwrap() {
                 "replace" => *object.pointer_mut(at).unwrap() = value,
+                "remove" => {
+                    let parent = object.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+                    assert!(parent.remove(key).is_some(), "{at}");
+                }
                 "add" => {
                     let parent = object.pointer_mut(parent).unwrap();
                     if key == "-" {
@@ -86,9 +96,17 @@ pub(crate) fn base() -> Vec<Value> {
     rendered(&folder().join("base"))
 }
 
-/// The base with a component.
+/// The overlay in which the runtime tells of pods, and its component.
+const NRI: &str = "nri";
+const NRI_EVENTS: &str = "nri-events";
+
+fn nri() -> Vec<Value> {
+    rendered(&folder().join("overlays").join(NRI))
+}
+
+/// The base, or the overlay that it is for, with a component.
 pub(crate) fn with_component(name: &str) -> Vec<Value> {
-    let mut objects = base();
+    let mut objects = if name == NRI_EVENTS { nri() } else { base() };
     let path = folder().join("components").join(name);
     let kustomization = documents(&path.join("kustomization.yaml")).remove(0);
     assert_eq!(kustomization["kind"], "Component");
@@ -143,7 +161,7 @@ pub(crate) fn is_of_kubernetes_schema(object: &Value) {
 #[test]
 fn every_object_is_of_kubernetes_schema() {
     for (name, objects) in all() {
-        assert!(objects.len() >= 8, "{name}");
+        assert!(objects.len() >= if name == NRI { 4 } else { 6 }, "{name}");
         for object in &objects {
             is_of_kubernetes_schema(object);
         }
@@ -153,7 +171,10 @@ fn every_object_is_of_kubernetes_schema() {
 /// The agent looks for the node's folders below /host, by the names that they have on the node.
 #[test]
 fn in_every_overlay_the_nodes_folders_are_mounted_where_the_agent_looks() {
-    for (name, objects) in all() {
+    for (name, objects) in all()
+        .into_iter()
+        .filter(|(name, _)| ![NRI, NRI_EVENTS].contains(&name.as_str()))
+    {
         let pod = set(&objects).spec.template.spec.unwrap();
         let container = &pod.containers[0];
         for (volume, variable) in [("cni-bin-dir", "DEST_CNI_BIN_DIR"), ("cni-net-dir", "DEST_CNI_NET_DIR")] {
@@ -202,6 +223,78 @@ fn in_every_overlay_kubelet_asks_where_the_agent_answers_the_node_alone() {
             assert_eq!(port.host_ip, asked.host, "{name}");
         }
     }
+}
+
+/// It has neither a right, nor a token, nor the node's processes, nor its folders of CNI.
+#[test]
+fn by_nri_the_agent_has_the_socket_and_the_namespaces_and_nothing_else() {
+    let objects = nri();
+    let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Namespace", "ServiceAccount", "ConfigMap", "DaemonSet"]);
+    // Both DaemonSets may be on a node.
+    let (by_nri, by_cni) = (set(&objects), set(&base()));
+    assert_ne!(by_nri.metadata.name, by_cni.metadata.name);
+    assert_ne!(by_nri.spec.selector, by_cni.spec.selector);
+    let ports = |set: &DaemonSet| {
+        set.spec.template.spec.as_ref().unwrap().containers[0]
+            .ports
+            .clone()
+            .unwrap()
+    };
+    for port in ports(&by_nri) {
+        assert!(
+            ports(&by_cni)
+                .iter()
+                .all(|other| other.container_port != port.container_port)
+        );
+    }
+    let pod = set(&objects).spec.template.spec.unwrap();
+    assert_eq!((pod.host_pid, pod.automount_service_account_token), (None, Some(false)));
+    let container = &pod.containers[0];
+    let security = container.security_context.as_ref().unwrap();
+    let capabilities = security.capabilities.as_ref().unwrap();
+    assert_eq!(
+        capabilities.add.as_deref().unwrap(),
+        ["SYS_ADMIN", "NET_ADMIN", "NET_RAW"]
+    );
+    assert_eq!((&security.app_armor_profile, security.privileged), (&None, None));
+    let on_node = pod
+        .volumes
+        .as_ref()
+        .unwrap()
+        .iter()
+        .map(|volume| volume.host_path.as_ref().unwrap().path.as_str());
+    assert_eq!(on_node.collect::<Vec<_>>(), ["/run/nri", "/run/netns"]);
+    // Where the agent looks for the socket, and where runtimes say that namespaces are.
+    let mounts: Vec<_> = container.volume_mounts.as_ref().unwrap().iter().collect();
+    assert_eq!(
+        settings(container).nri.unwrap(),
+        Path::new(&mounts[0].mount_path).join("nri.sock")
+    );
+    assert_eq!(mounts[1].mount_path, "/var/run/netns");
+    // A namespace is a mount that is made after the agent's container.
+    assert_eq!(mounts[1].mount_propagation.as_deref(), Some("HostToContainer"));
+}
+
+/// What kustomize itself makes of it.
+#[test]
+fn kubectl_renders_the_overlay_as_these_tests_do() {
+    let kubectl = apt::unpack("trixie", "kubectl").unwrap().join("usr/bin/kubectl");
+    let overlay = folder().join("overlays").join(NRI);
+    let output = Command::new(kubectl).arg("kustomize").arg(overlay).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rendered: Vec<Value> = yaml_serde::Deserializer::from_str(&String::from_utf8(output.stdout).unwrap())
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect();
+    let expected = nri();
+    assert_eq!(rendered.len(), expected.len());
+    let spec = |objects: &[Value]| {
+        set(objects).spec.template.spec.map(|mut pod| {
+            pod.containers[0].image = None;
+            pod
+        })
+    };
+    assert_eq!(spec(&rendered), spec(&expected));
 }
 
 /// What the agent makes of a container's arguments.
