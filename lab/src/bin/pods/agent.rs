@@ -26,7 +26,7 @@ use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
 
 /// In the folder that `cargo xtask pods` fills.
-const AGENT: &str = "cni/usr/lib/linkerd/linkerd-cni-agent";
+pub(crate) const AGENT: &str = "cni/usr/lib/linkerd/linkerd-cni-agent";
 const PLUGINS: &str = "cni/opt/cni/bin";
 
 const NODE: &str = "/run/agents-node";
@@ -41,7 +41,7 @@ const BRIDGE: Bridge = Bridge {
 const SOON: Duration = Duration::from_secs(20);
 
 /// What the network validator ends with where nothing is redirected.
-const UNSUCCESSFUL: i32 = 95;
+pub(crate) const UNSUCCESSFUL: i32 = 95;
 
 pub(crate) fn scenario(folder: &Path) -> Scenario {
     let folder = folder.to_owned();
@@ -142,7 +142,8 @@ impl Host<'_> {
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
     let answer = wait::until(SOON, || is_so().then_some(()));
     answer.ok_or_else(|| format!("it never came to pass that {what}").into())
 }
@@ -171,7 +172,7 @@ fn running() -> Value {
 }
 
 /// Runs the network validator in a pod; its exit code.
-fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
+pub(crate) fn validated(world: &World<'_>, pod: &Pod<'_>) -> Result<i32> {
     let args = [
         "--listen-addr",
         "0.0.0.0:4140",

@@ -11,6 +11,7 @@ mod documentation;
 mod init;
 mod mesh;
 mod node;
+mod nri;
 mod own_users;
 mod pod;
 mod scenario;
@@ -100,8 +101,11 @@ fn run(inside: &Inside) -> Result<()> {
     scenarios.push(agent::scenario(folder));
     if is_newer {
         scenarios.extend(own_users::scenarios());
+        scenarios.extend(nri::scenarios(folder));
     } else {
-        println!("not tried: pods with users of their own, which take a newer containerd: cargo xtask pods --newer");
+        println!(
+            "not tried: pods with users of their own, and NRI, which take a newer containerd: cargo xtask pods --newer"
+        );
     }
     lab::scenario::run_all("pods'", &scenarios, &inside.words, |scenario| {
         scenario::with_living_shims(&scenario.name, || scenario.try_in(&world))

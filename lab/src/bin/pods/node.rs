@@ -3,8 +3,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lab::containerd::{self, Image};
@@ -12,7 +13,7 @@ use lab::shell::{Result, Run as _};
 use lab::wait;
 use serde_json::{Value, json};
 
-use crate::cri::Client;
+use crate::cri::{Client, StopPodSandboxRequest};
 
 /// What a node is made of.
 #[derive(Debug)]
@@ -57,6 +58,7 @@ pub(crate) struct Node {
     pub(crate) client: Client,
     pub(crate) cgroup: String,
     folder: PathBuf,
+    containerd: Mutex<Child>,
 }
 
 /// The file in the node's folder that has what containerd says.
@@ -98,13 +100,7 @@ impl Node {
         bridge.run()?;
         let socket = folder.join("containerd.sock");
         fs::write(folder.join("containerd.toml"), configuration(setup, &socket)?)?;
-        let log = File::create(folder.join(LOG))?;
-        let mut containerd = Command::new("containerd")
-            .arg("--config")
-            .arg(folder.join("containerd.toml"))
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let mut containerd = start(&folder)?;
         let mut answer = || match Client::connect(&socket) {
             Err(_) if matches!(containerd.try_wait(), Ok(None)) => None,
             answer => Some(answer),
@@ -118,7 +114,25 @@ impl Node {
             client,
             cgroup: setup.cgroup.to_owned(),
             folder,
+            containerd: Mutex::new(containerd),
         })
+    }
+
+    /// Kills containerd, does this, and starts it again. Its pods go on.
+    pub(crate) fn restart(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut containerd = self.containerd.lock().unwrap_or_else(PoisonError::into_inner);
+        containerd.kill()?;
+        containerd.wait()?;
+        meanwhile()?;
+        *containerd = start(&self.folder)?;
+        // Stopping what isn't there does nothing.
+        let none = || StopPodSandboxRequest {
+            pod_sandbox_id: "none".to_owned(),
+        };
+        let answers = wait::until(Self::PATIENCE, || self.client.call(none()).ok());
+        answers
+            .map(drop)
+            .ok_or_else(|| "containerd does not answer after its restart".into())
     }
 
     /// A number that no other pod has, of whichever node.
@@ -135,6 +149,14 @@ impl Node {
     }
 }
 
+/// Starts containerd, with its configuration and its log in this folder.
+fn start(folder: &Path) -> Result<Child> {
+    let log = File::options().create(true).append(true).open(folder.join(LOG))?;
+    let mut containerd = Command::new("containerd");
+    containerd.arg("--config").arg(folder.join("containerd.toml"));
+    Ok(containerd.stdout(log.try_clone()?).stderr(log).spawn()?)
+}
+
 /// containerd's configuration: its files below the node's folder, and each network as a runtime of its own, which a
 /// sandbox is made with.
 fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
@@ -142,10 +164,14 @@ fn configuration(setup: &Setup<'_>, socket: &Path) -> Result<String> {
     let default = setup.networks.first().ok_or("a node needs a network")?.name;
     let [plugins, networks] = ["plugins", "networks"].map(|name| setup.folder.join(name));
     let mut text = containerd::configuration(&setup.folder, socket, pause, &plugins, &networks);
+    // Where containerd has NRI, which is on by default. Each node has a socket of its own.
     text += &format!(
         r#"[plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "{default}"
-"#
+[plugins."io.containerd.nri.v1.nri"]
+socket_path = "{}"
+"#,
+        setup.folder.join("nri.sock").display()
     );
     for network in setup.networks {
         let name = network.name;

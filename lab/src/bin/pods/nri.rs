@@ -1,0 +1,542 @@
+//! The node's agent by NRI, on nodes of its own: containerd tells it of pods, and there is no plugin. The agent has the mounts
+//! and the capabilities of deploy/cni/overlays/nri.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use lab::linkerd::{self, Flags};
+use lab::scenario::each;
+use lab::shell::{Result, Run as _};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::agent::{AGENT, UNSUCCESSFUL, until, validated};
+use crate::cni::{annotations, by_annotations, connects, has_rules, rules};
+use crate::init::in_the_mesh;
+use crate::node::{Bridge, Network, Node, Setup};
+use crate::pod::{Meta, Pod};
+use crate::scenario::{Scenario, World};
+
+/// The network without a plugin, and the one with it.
+const BY_NRI: &str = "nri";
+const BY_CNI: &str = "cni";
+
+/// The agent's mode, and the one that it comes to.
+const MODES: [(&str, &str); 5] = [
+    ("nft", "nft"),
+    ("native", "native"),
+    ("auto", "nft"),
+    ("legacy", "legacy"),
+    // The node's iptables is that of nf_tables.
+    ("plain", "nft"),
+];
+
+/// The bridges of the nodes, one for each scenario.
+const BRIDGES: [Bridge; 7] = [
+    Bridge {
+        name: "nri0",
+        subnets: ["10.90.0.0/16", "fd90::/64"],
+    },
+    Bridge {
+        name: "nri1",
+        subnets: ["10.91.0.0/16", "fd91::/64"],
+    },
+    Bridge {
+        name: "nri2",
+        subnets: ["10.92.0.0/16", "fd92::/64"],
+    },
+    Bridge {
+        name: "nri3",
+        subnets: ["10.93.0.0/16", "fd93::/64"],
+    },
+    Bridge {
+        name: "nri4",
+        subnets: ["10.94.0.0/16", "fd94::/64"],
+    },
+    Bridge {
+        name: "nri5",
+        subnets: ["10.95.0.0/16", "fd95::/64"],
+    },
+    Bridge {
+        name: "nri6",
+        subnets: ["10.96.0.0/16", "fd96::/64"],
+    },
+];
+
+type Work = fn(&Host<'_>) -> Result<String>;
+
+pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
+    let all: [(&str, Work); 7] = [
+        ("a pod in each mode", in_each_mode),
+        ("60 pods at once", at_once),
+        ("the agent killed in a storm of pods, and back", storm),
+        ("containerd restarted, and the socket gone", restarted),
+        ("an agent that hangs", hanging),
+        ("wrong annotations", wrong),
+        ("a node moved from CNI to NRI and back, under load", moved),
+    ];
+    let all = all.into_iter().zip(&BRIDGES).enumerate();
+    let all = all.map(|(number, ((name, work), bridge))| {
+        let folder = folder.to_owned();
+        Scenario::new(format!("nri, {name}"), move |outer| {
+            on_a_node(outer, &folder, number, bridge, work)
+        })
+        .alone()
+    });
+    all.collect()
+}
+
+/// A node, and where its agents are reached.
+struct Host<'a> {
+    world: World<'a>,
+    images: &'a Path,
+    path: PathBuf,
+    address: SocketAddr,
+}
+
+fn on_a_node(outer: &World<'_>, images: &Path, number: usize, bridge: &'static Bridge, work: Work) -> Result<String> {
+    // As on a node, where systemd has it so: mounts of this mount namespace, and of no other one, reach the agent's.
+    Command::new("mount").args(["--make-rshared", "/"]).run()?;
+    let path = PathBuf::from(format!("/run/nri-node-{number}"));
+    let chained = vec![by_annotations()];
+    let networks = [
+        Network::new(BY_NRI),
+        Network {
+            chained,
+            ..Network::new(BY_CNI)
+        },
+    ];
+    let node = Node::start(&Setup {
+        folder: path.clone(),
+        cgroup: &outer.node.cgroup,
+        bridge,
+        networks: &networks,
+        plugins: &[images.join(crate::cni::PLUGIN)],
+        images: outer.images.all(),
+        image_folder: images,
+    })?;
+    let host = Host {
+        world: World::new(&node, outer.images, BY_NRI)?,
+        images,
+        path,
+        address: format!("127.0.0.1:{}", 9900 + number).parse()?,
+    };
+    let said = work(&host).map_err(|error| format!("{error}; the agents said: {}", host.said()))?;
+    drop(host);
+    Ok(said)
+}
+
+/// An agent, killed in the end.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Agent {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.0.id())?), signal)?)
+    }
+}
+
+impl Host<'_> {
+    /// One that has registered.
+    fn agent(&self, mode: &str) -> Result<Agent> {
+        let agent = self.start(mode)?;
+        self.until_ready()?;
+        Ok(agent)
+    }
+
+    fn start(&self, mode: &str) -> Result<Agent> {
+        let mut linkerd = linkerd::cni_section("annotations");
+        linkerd["iptables-mode"] = json!(mode);
+        let entry = json!({"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": linkerd});
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path.join("agent.log"))?;
+        let mut command = Command::new("/usr/bin/unshare");
+        // It sees namespaces that are made after it, as with mountPropagation: HostToContainer.
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "slave",
+                "/usr/bin/setpriv",
+                "--no-new-privs",
+            ])
+            .args(["--bounding-set=-all,+sys_admin,+net_admin,+net_raw", "--inh-caps=-all"])
+            .arg(self.images.join(AGENT))
+            .args(["--nri", "--admin-addr", &self.address.to_string(), "--nri-socket"])
+            .arg(self.path.join("nri.sock"))
+            .env_clear()
+            .env("CNI_NETWORK_CONFIG", entry.to_string())
+            .stdin(Stdio::null())
+            .stderr(log);
+        Ok(Agent(command.spawn()?))
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path.join("agent.log")).unwrap_or_default()
+    }
+
+    /// What the agent answers; nothing, if there is none.
+    fn get(&self, path: &str) -> String {
+        let asked = || -> Result<String> {
+            let mut stream = TcpStream::connect(self.address)?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            write!(
+                stream,
+                "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n"
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        asked().unwrap_or_default()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.get("/readyz").contains(" 200 ")
+    }
+
+    fn until_ready(&self) -> Result<()> {
+        until("the agent is ready", || self.is_ready())
+    }
+
+    fn metric(&self, name: &str) -> Option<String> {
+        let text = self.get("/metrics");
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
+    }
+
+    fn meshed(&self, network: &str) -> Result<Pod<'_>> {
+        self.annotated(network, &[("linkerd.io/proxy-version", "edge-1")])
+    }
+
+    fn annotated(&self, network: &str, pairs: &[(&str, &str)]) -> Result<Pod<'_>> {
+        Pod::start(self.world.node, network, &meta(pairs))
+    }
+
+    /// Whether an application of the pod's has rules at its first instruction: it asks where a connection of its own goes.
+    fn is_redirected(&self, pod: &Pod<'_>) -> Result<bool> {
+        match validated(&self.world, pod)? {
+            0 => Ok(true),
+            UNSUCCESSFUL => Ok(false),
+            code => Err(format!("the validator ended with {code}").into()),
+        }
+    }
+}
+
+fn meta(pairs: &[(&str, &str)]) -> Meta {
+    Meta {
+        name: "web".to_owned(),
+        namespace: "shop".to_owned(),
+        annotations: annotations(pairs),
+        ..Meta::default()
+    }
+}
+
+fn in_each_mode(host: &Host<'_>) -> Result<String> {
+    for (mode, becomes) in MODES {
+        let agent = host.agent(mode)?;
+        let failed = |error| format!("mode {mode}: {error}");
+        let pod = host.meshed(BY_NRI).map_err(failed)?;
+        in_the_mesh(&host.world, &pod, becomes).map_err(failed)?;
+        pod.remove()?;
+        let own_users = Meta {
+            own_users: true,
+            ..meta(&[("linkerd.io/proxy-version", "edge-1")])
+        };
+        let pod = Pod::start(host.world.node, BY_NRI, &own_users)?;
+        in_the_mesh(&host.world, &pod, "native").map_err(failed)?;
+        pod.remove()?;
+        let plain = host.annotated(BY_NRI, &[])?;
+        if !rules(&plain)?.is_empty() {
+            return Err(format!("mode {mode}: a pod without a proxy has rules").into());
+        }
+        plain.remove()?;
+        drop(agent);
+    }
+    Ok("each has its rules, and with users of its own native ones; one without a proxy has none".to_owned())
+}
+
+fn at_once(host: &Host<'_>) -> Result<String> {
+    const PODS: usize = 60;
+    let agent = host.agent("nft")?;
+    let begun = Instant::now();
+    let outcomes = each(PODS, &[(); PODS], |()| -> std::result::Result<_, String> {
+        let pod = host.meshed(BY_NRI).map_err(|error| error.to_string())?;
+        let took = begun.elapsed();
+        has_rules(&pod, &Flags::default()).map_err(|error| error.to_string())?;
+        pod.remove().map_err(|error| error.to_string())?;
+        Ok(took)
+    });
+    let mut took: Vec<Duration> = outcomes.into_iter().collect::<std::result::Result<_, _>>()?;
+    took.sort_unstable();
+    let ended = host.metric(r#"linkerd_cni_plugin_commands_total{command="ADD",code="0"}"#);
+    if ended.as_deref() != Some("60") {
+        return Err(format!("the agent counts {ended:?} pods").into());
+    }
+    let slow = host
+        .said()
+        .lines()
+        .filter(|line| line.contains("the runtime waited"))
+        .count();
+    drop(agent);
+    Ok(format!(
+        "all have their rules; half of the sandboxes were there after {:.1?}, all after {:.1?}; {slow} answers took longer than \
+         100 ms",
+        took[PODS / 2],
+        took[PODS - 1]
+    ))
+}
+
+/// Pods whose validator is started again until it passes, as kubelet does, and then their application; and pods without a
+/// validator, whose containers are made once the agent is back.
+fn storm(host: &Host<'_>) -> Result<String> {
+    const PODS: usize = 40;
+    // Made while no agent is there. Their containers come after it.
+    let early: Vec<Pod<'_>> = (0..6).map(|_| host.meshed(BY_NRI)).collect::<Result<_>>()?;
+    let mut agent = host.agent("nft")?;
+    let outcomes = each(3, &early, |pod| {
+        host.is_redirected(pod).map_err(|error| error.to_string())
+    });
+    for outcome in outcomes {
+        if !outcome? {
+            return Err("an application of a pod that started without the agent has no rules".into());
+        }
+    }
+    for pod in early {
+        pod.remove()?;
+    }
+    let over = AtomicBool::new(false);
+    let (killed, waited) = thread::scope(|scope| -> Result<(usize, usize)> {
+        let killer = scope.spawn(|| -> std::result::Result<usize, String> {
+            let mut killed = 0;
+            while !over.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(1500));
+                drop(agent);
+                killed += 1;
+                sleep(Duration::from_millis(700));
+                agent = host.start("nft").map_err(|error| error.to_string())?;
+                host.until_ready().map_err(|error| error.to_string())?;
+            }
+            Ok(killed)
+        });
+        let outcomes = each(6, &[(); PODS], |()| -> std::result::Result<(Pod<'_>, usize), String> {
+            let work = || -> Result<(Pod<'_>, usize)> {
+                let pod = host.meshed(BY_NRI)?;
+                let mut waited = 0;
+                while !host.is_redirected(&pod)? {
+                    waited += 1;
+                }
+                if !host.is_redirected(&pod)? {
+                    return Err("an application started without rules".into());
+                }
+                has_rules(&pod, &Flags::default())?;
+                Ok((pod, waited))
+            };
+            work().map_err(|error| error.to_string())
+        });
+        over.store(true, Ordering::Relaxed);
+        let killed = killer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let mut all = 0;
+        for outcome in outcomes {
+            let (pod, waited) = outcome?;
+            pod.remove()?;
+            all += waited;
+        }
+        Ok((killed, all))
+    })?;
+    if killed < 3 {
+        return Err(format!("the agent was killed {killed} times only").into());
+    }
+    Ok(format!(
+        "0 applications without rules; the agent was killed {killed} times, and validators waited {waited} times for it in \
+         {PODS} pods"
+    ))
+}
+
+fn restarted(host: &Host<'_>) -> Result<String> {
+    let agent = host.agent("nft")?;
+    let before = host.meshed(BY_NRI)?;
+    let ready = || host.is_ready();
+    for _ in 0..3 {
+        host.world
+            .node
+            .restart(|| until("the agent is not ready", || !ready()))?;
+        let begun = Instant::now();
+        host.until_ready()?;
+        let took = begun.elapsed();
+        if took > Duration::from_secs(5) {
+            return Err(format!("it took {took:?} to register again").into());
+        }
+        let pod = host.meshed(BY_NRI)?;
+        has_rules(&pod, &Flags::default())?;
+        has_rules(&before, &Flags::default())?;
+        pod.remove()?;
+    }
+    // Who is connected needs no socket. Whoever comes does.
+    fs::remove_file(host.path.join("nri.sock"))?;
+    let pod = host.meshed(BY_NRI)?;
+    has_rules(&pod, &Flags::default())?;
+    pod.remove()?;
+    drop(agent);
+    let agent = host.start("nft")?;
+    until("the agent says that it is gone", || {
+        host.said().contains("No such file or directory")
+    })?;
+    if ready() {
+        return Err("the agent is ready without a socket".into());
+    }
+    host.world.node.restart(|| Ok(()))?;
+    host.until_ready()?;
+    let pod = host.meshed(BY_NRI)?;
+    has_rules(&pod, &Flags::default())?;
+    pod.remove()?;
+    before.remove()?;
+    drop(agent);
+    Ok("the agent registers again within 5 s, pods keep their rules, and new ones get them".to_owned())
+}
+
+fn hanging(host: &Host<'_>) -> Result<String> {
+    let agent = host.agent("nft")?;
+    agent.signal(Signal::SIGSTOP)?;
+    let begun = Instant::now();
+    let pod = host.meshed(BY_NRI)?;
+    let took = begun.elapsed();
+    // containerd goes on without a plugin that is late.
+    if host.is_redirected(&pod)? {
+        return Err("the pod has rules of an agent that hangs".into());
+    }
+    let begun = Instant::now();
+    let other = host.meshed(BY_NRI)?;
+    let next = begun.elapsed();
+    if !(Duration::from_secs(2)..Duration::from_secs(6)).contains(&took) || next > Duration::from_secs(2) {
+        return Err(format!("the first sandbox took {took:?}, the next {next:?}").into());
+    }
+    agent.signal(Signal::SIGCONT)?;
+    until("the agent has registered again", || {
+        host.is_ready() && host.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("2")
+    })?;
+    for pod in [pod, other] {
+        if !host.is_redirected(&pod)? {
+            return Err("a pod isn't healed".into());
+        }
+        connects(&host.world, &pod, true)?;
+        pod.remove()?;
+    }
+    drop(agent);
+    Ok(format!(
+        "a pod waits {took:.1?} and starts without rules, its validator fails, the next waits for nobody, and both are healed \
+         once the agent goes on"
+    ))
+}
+
+fn wrong(host: &Host<'_>) -> Result<String> {
+    let agent = host.agent("nft")?;
+    let pairs = [
+        ("linkerd.io/proxy-version", "edge-1"),
+        ("config.linkerd.io/skip-outbound-ports", "3306,http"),
+    ];
+    let begun = Instant::now();
+    let Err(error) = host.annotated(BY_NRI, &pairs) else {
+        return Err("the sandbox was made".into());
+    };
+    let error = error.to_string();
+    let words = "annotation config.linkerd.io/skip-outbound-ports of pod shop/web-";
+    if !error.contains(words) || begun.elapsed() > Duration::from_secs(5) {
+        return Err(format!("after {:?}: {error}", begun.elapsed()).into());
+    }
+    // The node goes on.
+    let pod = host.meshed(BY_NRI)?;
+    has_rules(&pod, &Flags::default())?;
+    pod.remove()?;
+    drop(agent);
+    Ok(format!("the sandbox failed, saying: {error}"))
+}
+
+/// Pods start all the time: by the plugin alone, by both, by NRI alone, and the same way back. They are removed afterwards:
+/// to remove a sandbox with containers, containerd takes the lock twice for which a plugin waits that registers
+/// (`BlockPluginSync` in RemovePodSandbox and RemoveContainer, up to 2.3), and then neither goes on.
+fn moved(host: &Host<'_>) -> Result<String> {
+    let over = AtomicBool::new(false);
+    let has_plugin = AtomicBool::new(true);
+    let pods = thread::scope(|scope| -> Result<Vec<Pod<'_>>> {
+        let load = scope.spawn(|| -> std::result::Result<Vec<Pod<'_>>, String> {
+            let mut pods = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let work = || -> Result<Pod<'_>> {
+                    let network = if has_plugin.load(Ordering::Relaxed) {
+                        BY_CNI
+                    } else {
+                        BY_NRI
+                    };
+                    let pod = host.meshed(network)?;
+                    if !host.is_redirected(&pod)? {
+                        return Err(format!("an application on the network {network} started without rules").into());
+                    }
+                    has_rules(&pod, &Flags::default())?;
+                    Ok(pod)
+                };
+                pods.push(work().map_err(|error| error.to_string())?);
+            }
+            Ok(pods)
+        });
+        let phases = || -> Result<()> {
+            let phase = Duration::from_secs(3);
+            sleep(phase);
+            let agent = host.agent("nft")?;
+            sleep(phase);
+            has_plugin.store(false, Ordering::Relaxed);
+            sleep(phase);
+            has_plugin.store(true, Ordering::Relaxed);
+            // A pod that was begun by NRI alone is through before the agent ends.
+            sleep(phase);
+            drop(agent);
+            sleep(phase);
+            Ok(())
+        };
+        let outcome = phases();
+        over.store(true, Ordering::Relaxed);
+        let pods = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        outcome?;
+        Ok(pods)
+    })?;
+    let started = pods.len();
+    for pod in pods {
+        pod.remove()?;
+    }
+    // What was made by the plugin is as it should be to the agent, which changes nothing.
+    let pod = host.meshed(BY_CNI)?;
+    let before = handles(&pod)?;
+    let agent = host.agent("nft")?;
+    until("the agent has looked", || {
+        host.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#).as_deref() == Some("1")
+    })?;
+    if handles(&pod)? != before {
+        return Err("the agent changed rules that the plugin had made".into());
+    }
+    pod.remove()?;
+    drop(agent);
+    Ok(format!("{started} pods started meanwhile, each with its rules"))
+}
+
+/// All rules of a pod with their numbers, which no rule has twice.
+fn handles(pod: &Pod<'_>) -> Result<String> {
+    let mut nft = Command::new("nsenter");
+    nft.arg(format!("--net={}", pod.netns.display()));
+    // Counters differ from look to look.
+    nft.args(["nft", "--handle", "--stateless", "list", "ruleset"]).read()
+}
