@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use packets::rules::Name;
 
 use super::subcommand::Subcommand;
-use super::values::{self, Expected, Output};
+use super::values::{self, Expected, Output, named, to_redirect};
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
 use crate::wanted::{Choice, Draft, flags};
@@ -182,7 +182,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::PORTS_TO_REDIRECT,
         short: Some('r'),
         placeholder: "PORTS",
-        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_ports, values::to_redirect(text, "port"))),
+        value: Value::Number(|to, text| add(&mut to.rules.config.redirected_ports, to_redirect(text, "port"))),
         help: "Redirect only these inbound ports, e.g. 80,443 [default: all]",
         ..FLAG
     },
@@ -222,7 +222,7 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Number(|to, text| {
             add(
                 &mut to.rules.config.redirected_outbound_ports,
-                values::to_redirect(text, "port"),
+                to_redirect(text, "port"),
             )
         }),
         help: "Redirect only these outbound ports, e.g. 80,8000-8100 [default: all]",
@@ -234,7 +234,7 @@ pub(super) const FLAGS: &[Flag] = &[
         value: Value::Number(|to, text| {
             add(
                 &mut to.rules.config.redirected_outbound_subnets,
-                values::to_redirect(text, "subnet"),
+                to_redirect(text, "subnet"),
             )
         }),
         help: "Redirect only connections to these subnets, e.g. 10.0.0.0/8,fd00::/8,\n\
@@ -385,7 +385,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "output",
         placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.output, values::named(text, &Output::NAMED, "a format"))),
+        value: Value::Word(|to, text| set(&mut to.output, named(text, &Output::NAMED, "a format"))),
         words: |subcommand| {
             let mut words = Output::NAMED.map(|(name, _)| name).to_vec();
             words.retain(|&word| word != "short" || subcommand == Subcommand::Explain);
@@ -465,12 +465,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "expect",
         placeholder: "ANSWER",
-        value: Value::Word(|to, text| {
-            set(
-                &mut to.expect,
-                values::named(text, &Expected::NAMED, "an answer").map(Some),
-            )
-        }),
+        value: Value::Word(|to, text| set(&mut to.expect, named(text, &Expected::NAMED, "an answer").map(Some))),
         words: |_| Expected::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,

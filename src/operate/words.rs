@@ -275,10 +275,12 @@ pub(super) fn folded(line: &str, indent: usize) -> String {
     on_lines(parts, start, indent, WIDTH)
 }
 
-/// Flags, each with its value, on lines that fit a terminal, indented.
+/// Flags, each with its value, on lines that fit a terminal, indented. A shell reads on after the backslashes: the first
+/// line alone would lack the proxy's user.
 pub(super) fn wrapped(flags: &[String]) -> String {
     let with_values = flags.chunk_by(|_, next| !next.starts_with("--"));
-    on_lines(with_values.map(|flag| flag.join(" ")), "  ", 2, WIDTH - 1)
+    let lines = on_lines(with_values.map(|flag| flag.join(" ")), "  ", 2, WIDTH - " \\".len());
+    lines.replace('\n', " \\\n")
 }
 
 /// Parts on lines of this width, the first line after `start`, all others indented by so much.

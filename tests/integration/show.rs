@@ -485,3 +485,15 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
     assert_eq!(later[2]["hook"], "postrouting");
     assert_eq!(later[2]["priority"], 5);
 }
+
+#[test]
+fn the_flags_can_be_pasted_into_a_shell() {
+    let namespace = Namespace::new();
+    install(&namespace, &chart_in("nft"));
+    let text = install(&namespace, "show");
+    let (_, flags) = text.split_once("flags that install exactly this\n").unwrap();
+    let (flags, _) = flags.split_once("\n\n").unwrap();
+    assert!(flags.lines().count() > 1, "{text}");
+    let verified = namespace.stdout("sh", ["-c", &format!("{PROXY_INIT} verify {flags}")]);
+    assert!(verified.starts_with("in place in nft mode"), "{verified}");
+}

@@ -534,8 +534,8 @@ outbound
     4    7   15  tcp                      to the proxy, port 4140  all the rest
 
 flags that install exactly this
-  --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140
-  --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568
+  --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140 \\
+  --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \\
   --outbound-ports-to-ignore 4567,4568
 ";
         assert_eq!(text, want);
@@ -565,8 +565,8 @@ inbound
         assert!(text.starts_with(want), "{text}");
         assert!(
             text.ends_with(
-                "  --iptables-mode native --incoming-proxy-port 4143 --outgoing-proxy-port 4140\n  \
-                 --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568\n  \
+                "  --iptables-mode native --incoming-proxy-port 4143 --outgoing-proxy-port 4140 \\\n  \
+                 --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \\\n  \
                  --outbound-ports-to-ignore 4567,4568\n"
             ),
             "{text}"
