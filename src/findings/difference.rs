@@ -153,8 +153,9 @@ pub enum Problem {
         /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
     },
-    /// Another rule drops what neighbours find each other by, before the first packet of any connection over IPv6.
+    /// Another rule drops what neighbours find each other by, before the first packet of any connection.
     Undiscovered {
+        family: Family,
         /// The other rule, or the policy.
         by: String,
         /// The command that lets it through; none where it is lost by what a rule makes of it.
@@ -251,24 +252,27 @@ impl Problem {
                 return format!("shadowed: the rule marked + {does}: {connections}");
             }
             Problem::Undiscovered {
+                family,
                 admit,
                 packet,
                 direction,
                 ..
             } => {
-                let what = match packet {
-                    Packet::Advertisement => "advertisements (ICMPv6 136)",
-                    _ => "solicitations (ICMPv6 135)",
+                let what = match (family, packet) {
+                    (Family::V4, Packet::Advertisement) => "ARP's replies",
+                    (Family::V4, _) => "ARP's requests",
+                    (Family::V6, Packet::Advertisement) => "neighbour advertisements (ICMPv6 136)",
+                    (Family::V6, _) => "neighbour solicitations (ICMPv6 135)",
                 };
                 let so = match direction {
-                    Direction::Inbound => "no neighbour finds an IPv6 address of this network namespace",
-                    Direction::Outbound => "this network namespace finds no neighbour over IPv6",
+                    Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
+                    Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
                 };
                 let cure = match admit {
                     Some(_) => "; the command marked - lets them through",
                     None => "; they need a hop limit of 255",
                 };
-                return format!("dropped: the rule marked + drops neighbour {what}, so {so}{cure}");
+                return format!("dropped: the rule marked + drops {what}, so {so}{cure}");
             }
             Problem::Dropped {
                 connections,
@@ -316,14 +320,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What keeps neighbours on these devices from finding each other over IPv6.
-pub fn undiscovered(found: &Found, devices: &[Device]) -> Vec<Finding> {
+/// What keeps neighbours on these devices from finding each other.
+pub fn undiscovered(found: &Found, family: Family, devices: &[Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (direction, device) in Direction::ALL
         .into_iter()
         .flat_map(|direction| devices.iter().map(move |device| (direction, device)))
     {
         let neighbours = Neighbours {
+            family,
             direction,
             devices: Intervals::one(interface(device.name.as_bytes())),
             asking: Neighbours::unicast(),
@@ -338,11 +343,12 @@ pub fn undiscovered(found: &Found, devices: &[Device]) -> Vec<Finding> {
                 continue;
             };
             let finding = Finding {
-                family: Family::V6.to_string(),
+                family: family.to_string(),
                 chain: format!("{} {}", at.table(), at.chain().name),
                 problem: Problem::Undiscovered {
+                    family,
                     by: named(at),
-                    admit: admitting(at, outcome.packet),
+                    admit: admitting(at, family, outcome.packet),
                     packet: outcome.packet,
                     direction,
                 },
@@ -365,7 +371,7 @@ fn named(at: Place<'_>) -> String {
 
 /// The command that lets packets of neighbour discovery past a place that drops them; none if that is for their hop
 /// limit, which it changes.
-fn admitting(at: Place<'_>, packet: Packet) -> Option<String> {
+fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
     let sets_hops = |effect: &Effect| {
         matches!(
             effect,
@@ -379,6 +385,14 @@ fn admitting(at: Place<'_>, packet: Packet) -> Option<String> {
         return None;
     }
     let (table, chain) = (at.table(), &at.chain().name);
+    if family == Family::V4 {
+        let arp = match (table.family, packet) {
+            (TableFamily::Netdev, _) => "meta protocol arp",
+            (_, Packet::Advertisement) => "arp operation reply",
+            _ => "arp operation request",
+        };
+        return Some(format!("nft insert rule {table} {chain} {arp} accept"));
+    }
     let (nft, iptables) = match packet {
         Packet::Advertisement => ("nd-neighbor-advert", "neighbour-advertisement"),
         _ => ("nd-neighbor-solicit", "neighbour-solicitation"),

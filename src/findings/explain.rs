@@ -155,7 +155,7 @@ pub fn after_discovery<'a>(found: &'a Found, neighbours: &Neighbours, answer: An
         (Verdict::Lost(_), _) => before,
         (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
         (Verdict::NotKnown(why), _) => Answer {
-            verdict: Verdict::NotKnown(format!("whether IPv6 neighbours find each other: {why}")),
+            verdict: Verdict::NotKnown(format!("whether neighbours find each other: {why}")),
             ..before
         },
         _ => answer,
@@ -302,6 +302,8 @@ fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
             Packet::First => Verdict::Dropped,
             Packet::Reply => Verdict::Lost("the reply".to_owned()),
             Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
+            Packet::Solicitation if end.connections.is_arp() => Verdict::Lost("the ARP request before it".to_owned()),
+            Packet::Advertisement if end.connections.is_arp() => Verdict::Lost("the ARP reply before it".to_owned()),
             Packet::Solicitation => Verdict::Lost("the neighbour solicitation before it (ICMPv6 135)".to_owned()),
             Packet::Advertisement => Verdict::Lost("the neighbour advertisement before it (ICMPv6 136)".to_owned()),
         },

@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netfilter::netlink::route;
 use netfilter::netlink::user_namespace::owns_network;
 use packets::found::Device;
+use packets::rules::Family;
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::Traces;
@@ -18,15 +19,15 @@ pub(super) fn devices() -> Vec<Device> {
     route::devices().unwrap_or_default()
 }
 
-/// Those on which hosts have to ask for each other before they connect over IPv6: they have an address of more than the
+/// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the
 /// link, and no neighbour whose hardware address was written down.
-pub(super) fn devices_that_ask() -> Vec<Device> {
-    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+pub(super) fn devices_that_ask(family: Family) -> Vec<Device> {
+    let any = family.localhost();
     let addresses = route::addresses_like(any).unwrap_or_default();
     let known = route::neighbours_like(any).unwrap_or_default();
     let mut devices = devices();
     devices.retain(|device| {
-        let is_wide = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+        let is_wide = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let has_address = addresses
             .iter()
             .any(|(index, address)| *index == device.index && is_wide(address));

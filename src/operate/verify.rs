@@ -217,8 +217,11 @@ impl Install {
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found) -> Self {
-        if config.ipv6 {
-            self.findings.extend(undiscovered(found, &devices_that_ask()));
+        for family in Family::ALL {
+            if family == Family::V4 || config.ipv6 {
+                self.findings
+                    .extend(undiscovered(found, family, &devices_that_ask(family)));
+            }
         }
         Self {
             warnings: operate::proxy::of(config),

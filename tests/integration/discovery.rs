@@ -1,4 +1,4 @@
-//! Before the first packet of a connection over IPv6, neighbours find each other. What drops that drops all connections:
+//! Before the first packet of a connection, neighbours find each other. What drops that drops all connections:
 //! explain and verify say so, and real connections show it.
 
 use std::net::SocketAddr;
@@ -105,9 +105,9 @@ fn apply(lab: &Lab, rules: &str) {
     }
 }
 
-/// Whether a connection over IPv6 is answered, inbound or outbound: of the proxy's user, so that it leaves.
-fn is_answered(lab: &Lab, handshakes: &Handshakes, is_inbound: bool) -> bool {
-    let (ours, theirs) = (SocketAddr::new(POD[1], 0), SocketAddr::new(NEIGHBOUR[1], 0));
+/// Whether a connection over a family is answered, inbound or outbound: of the proxy's user, so that it leaves.
+fn is_answered(lab: &Lab, handshakes: &Handshakes, family: usize, is_inbound: bool) -> bool {
+    let (ours, theirs) = (SocketAddr::new(POD[family], 0), SocketAddr::new(NEIGHBOUR[family], 0));
     let (from, mut to, namespace) = if is_inbound {
         (theirs, ours, &lab.outside)
     } else {
@@ -143,7 +143,7 @@ fn neighbours_find_each_other_where_the_answer_says() {
             let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
             let is_verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
             assert_eq!(
-                is_answered(&lab, &handshakes, is_inbound),
+                is_answered(&lab, &handshakes, 1, is_inbound),
                 lives,
                 "{rules}: {line}: {said}"
             );
@@ -156,6 +156,66 @@ fn neighbours_find_each_other_where_the_answer_says() {
                 Some(if is_in_place { 0 } else { 3 }),
                 "{rules}: {verified}"
             );
+        }
+    }
+}
+
+/// ARP's, whose packets pass its own tables and those of devices.
+#[test]
+fn arp_finds_neighbours_where_the_answer_says() {
+    for (rules, is_found, finds) in [
+        (
+            "table arp f { chain in { type filter hook input priority 0; policy drop; }; }",
+            false,
+            false,
+        ),
+        (
+            "table arp f { chain out { type filter hook output priority 0; policy drop; }; }",
+            false,
+            false,
+        ),
+        (
+            "table arp f { chain in { type filter hook input priority 0; policy accept; iifname \"lo\" drop; }; }",
+            true,
+            true,
+        ),
+        (
+            "table netdev f { chain in { type filter hook ingress device eth0 priority 0; policy drop; meta l4proto tcp accept; }; }",
+            false,
+            false,
+        ),
+        (
+            "table netdev f { chain in { type filter hook ingress device eth0 priority 0; policy drop; meta protocol { ip, arp } accept; }; }",
+            true,
+            true,
+        ),
+        (
+            "table inet f { chain in { type filter hook input priority 0; policy drop; ct state established,related accept; iif \"lo\" accept; tcp dport { 4143, 4190 } accept; }; }",
+            true,
+            true,
+        ),
+    ] {
+        for is_inbound in [true, false] {
+            let lab = Lab::new();
+            install(&lab.pod, &chart_in("nft"));
+            apply(&lab, rules);
+            let lives = if is_inbound { is_found } else { finds };
+            let line = if is_inbound {
+                "explain inbound --to 10.77.0.2:80 --from 10.77.0.1:20000"
+            } else {
+                "explain outbound --to 10.77.0.1:80 --uid 2102"
+            };
+            let said = Run::new(line).output(&lab.pod).success();
+            let verified = Run::new(&format!("verify {} --ipv6=false", chart_in("nft"))).output(&lab.pod);
+            let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
+            assert_eq!(
+                is_answered(&lab, &handshakes, 0, is_inbound),
+                lives,
+                "{rules}: {line}: {said}"
+            );
+            assert_eq!(said.starts_with("dropped: the ARP "), !lives, "{rules}: {line}: {said}");
+            let is_named = verified.stdout().contains("ARP");
+            assert_eq!(is_named, !(is_found && finds), "{rules}: {}", verified.said());
         }
     }
 }
@@ -188,7 +248,7 @@ fn what_verify_names_lets_neighbours_find_each_other() {
         assert_eq!(Run::new(&verify).output(&lab.pod).code(), Some(0), "{rules}");
         let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
         for is_inbound in [true, false] {
-            assert!(is_answered(&lab, &handshakes, is_inbound), "{rules}");
+            assert!(is_answered(&lab, &handshakes, 1, is_inbound), "{rules}");
         }
     }
 }

@@ -563,3 +563,67 @@ fn read_destination(info: &[u8], family: Family, layout: &Layout) -> Result<Nat,
         ..Nat::to("DNAT --to-destination", Some(first), ports)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(name: &[u8], info: &[u8]) -> (String, Field, Vec<(u128, u128)>) {
+        let Ok(Read::Conditions(conditions)) = read_match(name, 0, info) else {
+            panic!("no conditions");
+        };
+        match conditions.as_slice() {
+            [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn types_of_icmpv6_are_those_of_packets_with_code_0() {
+        for (info, text, types) in [
+            ([135, 0, 255, 0], "-m icmp6 --icmpv6-type 135", vec![(135, 135)]),
+            (
+                [135, 0, 255, 1],
+                "-m icmp6 ! --icmpv6-type 135",
+                vec![(0, 134), (136, 255)],
+            ),
+            ([136, 0, 0, 0], "-m icmp6 --icmpv6-type 136/0", vec![(136, 136)]),
+            ([1, 4, 4, 0], "-m icmp6 --icmpv6-type 1/4", vec![]),
+            ([1, 3, 4, 1], "-m icmp6 ! --icmpv6-type 1/3-4", vec![(0, 255)]),
+            ([255, 0, 255, 0], "-m icmp6 --icmpv6-type 255", vec![(0, 255)]),
+        ] {
+            let want = (text.to_owned(), Field::IcmpType, types);
+            assert_eq!(numbers(b"icmp6", &info), want);
+        }
+    }
+
+    #[test]
+    fn hop_limits_are_compared_in_four_ways() {
+        for (info, text, hops) in [
+            ([0, 255], "-m hl --hl-eq 255", vec![(255, 255)]),
+            ([1, 255], "-m hl ! --hl-eq 255", vec![(0, 254)]),
+            ([2, 64], "-m hl --hl-lt 64", vec![(0, 63)]),
+            ([3, 64], "-m hl --hl-gt 64", vec![(65, 255)]),
+        ] {
+            assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
+        }
+        let unknown = vec![Condition::Unknown("-m hl [...]".to_owned())];
+        assert_eq!(read_match(b"hl", 0, &[4, 64]), Ok(Read::Conditions(unknown)));
+    }
+
+    #[test]
+    fn only_a_hop_limit_that_is_set_is_known() {
+        for (info, to, text) in [
+            ([0, 64], Some(Bits::constant(Field::HopLimit, 64)), "HL --hl-set 64"),
+            ([1, 2], None, "HL --hl-inc 2"),
+            ([2, 1], None, "HL --hl-dec 1"),
+        ] {
+            let effect = Effect::Mark {
+                field: Field::HopLimit,
+                to,
+                text: text.to_owned(),
+            };
+            assert_eq!(read_target(b"HL", 0, &info, Family::V6), Ok(Target::Effect(effect)));
+        }
+    }
+}

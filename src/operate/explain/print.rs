@@ -103,8 +103,8 @@ impl Explained<'_> {
                 Packet::First => "",
                 Packet::Reply => ", the reply",
                 Packet::Ack => ", the ACK after it",
-                Packet::Solicitation => ", the neighbour solicitation",
-                Packet::Advertisement => ", the neighbour advertisement",
+                Packet::Solicitation => ", the question of a neighbour",
+                Packet::Advertisement => ", the answer to it",
             };
             *text += &format!("\n{}\n", Style::Bold.paint(&format!("{}{whose}", step.hook), colour));
         }

@@ -443,16 +443,13 @@ fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> 
 }
 
 /// The neighbours who have to find each other before the connection's first packet; none if they know each other, or
-/// have nothing to find. Only IPv6's packets for that pass rules for IP.
+/// have nothing to find.
 pub(super) fn neighbours(
     routing: &Routing,
     connection: &Connection,
     destination: Destination,
     answer: &Answer<'_>,
 ) -> Option<Neighbours> {
-    if connection.to.is_ipv4() {
-        return None;
-    }
     match connection.direction {
         Direction::Inbound if destination == Destination::Usual => asked_from_outside(routing, connection),
         Direction::Outbound if answer.verdict == Verdict::Bypass => asking_outside(routing, connection, destination),
@@ -500,6 +497,7 @@ fn asked_from_outside(routing: &Routing, connection: &Connection) -> Option<Neig
         }
     };
     Some(Neighbours {
+        family: Family::of(to),
         direction: Direction::Inbound,
         devices: Intervals::each(devices.iter().map(|device| interface(device.name.as_bytes()))),
         asking,
@@ -523,6 +521,7 @@ fn asking_outside(routing: &Routing, connection: &Connection, destination: Desti
         return None;
     }
     Some(Neighbours {
+        family: Family::of(first),
         direction: Direction::Outbound,
         devices: Intervals::one(interface(device.name.as_bytes())),
         asking: match connection.from {

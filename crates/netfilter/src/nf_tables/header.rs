@@ -83,6 +83,7 @@ pub fn protocol(family: TableFamily) -> ProtoFamily {
         TableFamily::Ip(Family::V6) => ProtoFamily::Ipv6,
         TableFamily::Inet => ProtoFamily::Inet,
         TableFamily::Netdev => ProtoFamily::NetDev,
+        TableFamily::Arp => ProtoFamily::Arp,
     }
 }
 
@@ -93,6 +94,7 @@ pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
         TableFamily::Ip(Family::V6),
         TableFamily::Inet,
         TableFamily::Netdev,
+        TableFamily::Arp,
     ]
     .into_iter()
     .find(|&family| protocol(family) as u8 == number)
@@ -107,6 +109,7 @@ pub(crate) fn hook_number(hook: Hook) -> Option<u32> {
 pub(crate) fn hook(family: TableFamily, number: u32) -> Option<Hook> {
     let hooks: &[Hook] = match family {
         TableFamily::Netdev => &Hook::NETDEV,
+        TableFamily::Arp => &Hook::ARP,
         TableFamily::Ip(_) | TableFamily::Inet => &Hook::INET,
     };
     hooks.get(usize::try_from(number).ok()?).copied()

@@ -5,7 +5,7 @@
 //! names of its expressions.
 
 use packets::rules::flags::{ct_state, of_states, tracked};
-use packets::rules::nftables::{is_of, masked, nfproto};
+use packets::rules::nftables::{ARP, is_of, masked, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
     Rule, Set, TableFamily, Values, interface,
@@ -57,6 +57,8 @@ struct Reader<'a> {
     devices: Devices<'a>,
     /// The family of all packets that get as far as the current expression, if it is known.
     family: Option<Family>,
+    /// Its packets are ARP's, in which other things are where IP has its addresses.
+    is_arp: bool,
     registers: Registers,
     rule: Rule,
     /// The expression, if any, that changes the packet and so perhaps where it goes.
@@ -71,8 +73,9 @@ impl<'a> Reader<'a> {
             devices,
             family: match family {
                 TableFamily::Ip(family) => Some(family),
-                TableFamily::Inet | TableFamily::Netdev => None,
+                TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp => None,
             },
+            is_arp: family == TableFamily::Arp,
             registers: Registers::default(),
             rule: Rule::new(Vec::new(), Action::Continue),
             changes: None,
@@ -241,6 +244,9 @@ impl<'a> Reader<'a> {
         }: Payload,
     ) -> Loaded {
         let place = (base, offset, length);
+        if self.is_arp {
+            return Loaded::Other("[payload]".to_owned());
+        }
         match self.family {
             Some(Family::V4) if place == IPV4_PROTOCOL => return self.whole(Field::Protocol),
             Some(Family::V6) if place == IPV6_PROTOCOL => return self.whole(Field::Protocol),
@@ -360,6 +366,7 @@ impl<'a> Reader<'a> {
                 let number = match value {
                     [0x08, 0x00] => nfproto(Family::V4),
                     [0x86, 0xdd] => nfproto(Family::V6),
+                    [0x08, 0x06] => ARP,
                     _ => 0,
                 };
                 Condition::compare(Field::Family, number, negated)

@@ -103,7 +103,7 @@ fn dump(
 ) -> Result<(), ReadError> {
     let read = |message: &Message<'_>| match header::table_family(message.family()?) {
         Some(family) => read(family, message.attributes()?),
-        None => Ok(()), // arp and bridge tables
+        None => Ok(()), // bridge tables
     };
     socket.ask(request(message), |_| (), read)
 }
@@ -383,6 +383,8 @@ mod tests {
                 "ip6 asleep dormant None 1",
                 "chain c None Some((Filter, Forward, 0, Accept))",
                 "    drop",
+                "arp a None 1",
+                "chain c None Some((Filter, Input, 0, Accept))",
                 "netdev n None 1",
                 "chain c None Some((Filter, Ingress, 0, Accept))",
                 "    accept",

@@ -43,6 +43,7 @@ pub fn table(name: &str, chains: Vec<Chain>) -> Table {
         "ip6" => TableFamily::Ip(Family::V6),
         "inet" => TableFamily::Inet,
         "netdev" => TableFamily::Netdev,
+        "arp" => TableFamily::Arp,
         other => panic!("no family: {other}"),
     };
     Table {

@@ -31,6 +31,8 @@ impl Hook {
         Self::Postrouting,
         Self::Ingress,
     ];
+    /// The hooks of ARP's packets, by their numbers (`NF_ARP_IN` and the others in linux/netfilter_arp.h).
+    pub const ARP: [Self; 3] = [Self::Input, Self::Output, Self::Forward];
     /// The hooks of a netdev table, by their numbers (`enum nf_dev_hooks` there).
     pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
 }

@@ -71,6 +71,9 @@ pub fn nfproto(family: Family) -> u128 {
     }
 }
 
+/// The same of ARP: `NFPROTO_ARP`.
+pub const ARP: u128 = 3;
+
 /// A condition in nft's language.
 pub struct NftCondition<'a>(pub &'a Condition);
 

@@ -36,6 +36,8 @@ pub enum TableFamily {
     Inet,
     /// A network device's packets, before IP on the way in and after it on the way out.
     Netdev,
+    /// ARP's packets, by which neighbours find each other before they send IPv4.
+    Arp,
 }
 
 impl TableFamily {
@@ -44,6 +46,7 @@ impl TableFamily {
         match self {
             TableFamily::Ip(own) => own == family,
             TableFamily::Inet | TableFamily::Netdev => true,
+            TableFamily::Arp => false,
         }
     }
 
@@ -62,6 +65,7 @@ impl fmt::Display for TableFamily {
             TableFamily::Ip(family) => family.nft_name(),
             TableFamily::Inet => "inet",
             TableFamily::Netdev => "netdev",
+            TableFamily::Arp => "arp",
         })
     }
 }

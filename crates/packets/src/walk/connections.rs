@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::rules::flags::SYN;
-use crate::rules::nftables::{element, nfproto};
+use crate::rules::nftables::{ARP, element, nfproto};
 use crate::rules::{Condition, Direction, Family, Field, ICMPV6, Intervals, LOOPBACK, TCP, Table, interface};
 
 /// More intervals than this are not kept of a field; beyond this, results are over-approximated.
@@ -89,6 +89,24 @@ impl Connections {
             (other, Intervals::one(0)),
         ];
         Self { fields: fields.into() }
+    }
+
+    /// ARP's packets by these devices. What they ask and answer, rules are not followed on.
+    pub(super) fn arp(device: (Field, Intervals)) -> Self {
+        let other = device.0.facts().turned;
+        let fields = [
+            (Field::Family, Intervals::one(ARP)),
+            (Field::State, Field::State.any()),
+            (Field::Mark, Intervals::one(0)),
+            device,
+            (other, Intervals::one(0)),
+        ];
+        Self { fields: fields.into() }
+    }
+
+    /// Whether they are ARP's packets.
+    pub fn is_arp(&self) -> bool {
+        self.get(Field::Family) == Some(&Intervals::one(ARP))
     }
 
     /// The numbers that a field may have; none if it doesn't exist.

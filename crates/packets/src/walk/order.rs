@@ -15,11 +15,20 @@ impl Found {
     /// measured on Linux 6.18). When chains of different tables were hooked isn't recorded, so that between tables
     /// their order here is that of the tables, and may be wrong: see [`Slot::ties_with`].
     pub fn chains_at(&self, family: Family, hook: Hook) -> Vec<Slot<'_>> {
+        self.chains_of(hook, |of| of.sees(family))
+    }
+
+    /// The same for ARP's packets.
+    pub(super) fn arp_chains_at(&self, hook: Hook) -> Vec<Slot<'_>> {
+        self.chains_of(hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev))
+    }
+
+    fn chains_of(&self, hook: Hook, is_seen_by: impl Fn(TableFamily) -> bool) -> Vec<Slot<'_>> {
         let mut slots: Vec<Slot<'_>> = self
             .tables
             .iter()
             .rev()
-            .filter(|table| !table.dormant && table.family.sees(family))
+            .filter(|table| !table.dormant && is_seen_by(table.family))
             .flat_map(|table| table.chains.iter().rev().map(move |chain| (table, chain)))
             .filter_map(|(table, chain)| {
                 let base = chain.base.filter(|base| base.hook == hook)?;

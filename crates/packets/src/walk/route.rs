@@ -132,7 +132,7 @@ pub fn there_and_back<'a>(
     around: &Surroundings<'_>,
     watched: Option<Watched<'_>>,
 ) -> Walk<'a> {
-    let mut walker = Walker::new(found, family, watched);
+    let mut walker = Walker::new(found, Some(family), watched);
     let mut first = State::new(connections, found.tracks(family));
     // What lo brings back is known to connection tracking.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
@@ -171,9 +171,10 @@ pub fn there_and_back<'a>(
     walker.finish(arrived)
 }
 
-/// Neighbours who have to find each other before a connection's first packet, over IPv6.
+/// Neighbours who have to find each other before a connection's first packet: over IPv6 by ICMPv6, over IPv4 by ARP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbours {
+    pub family: Family,
     /// Who asks: inbound, the neighbour; outbound, this namespace.
     pub direction: Direction,
     /// The names of the devices between them, as numbers.
@@ -185,12 +186,12 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Every address that is of one link alone: fe80::/10.
+    /// Every address of IPv6 that is of one link alone: fe80::/10.
     pub fn link_local() -> Intervals {
         Intervals::new([(0xfe80 << 112, (0xfec0 << 112) - 1)])
     }
 
-    /// Every address that one host has: 2000::/3, fc00::/7 and those of one link.
+    /// Every address of IPv6 that one host has: 2000::/3, fc00::/7 and those of one link.
     pub fn unicast() -> Intervals {
         let wide = [(0x2 << 124, (0x4 << 124) - 1), (0xfc << 120, (0xfe << 120) - 1)];
         Intervals::new([&wide, Self::link_local().as_slice()].concat())
@@ -200,24 +201,35 @@ impl Neighbours {
 /// Takes the solicitation and the advertisement by which neighbours find each other through the hooks of their way.
 pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
     let Neighbours {
+        family,
         direction,
         devices,
         asking,
         asked,
     } = neighbours;
-    let mut walker = Walker::new(found, Family::V6, None);
-    let is_tracked = found.tracks(Family::V6);
+    let is_ipv6 = *family == Family::V6;
+    let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None);
+    let is_tracked = is_ipv6 && found.tracks(Family::V6);
     let (way, field) = match direction {
         Direction::Inbound => (Way::In, Field::InInterface),
         Direction::Outbound => (Way::Out, Field::OutInterface),
     };
-    let question = Connections::discovery(SOLICITATION, asking.clone(), solicited(asked), (field, devices.clone()));
+    let device = (field, devices.clone());
+    let question = if is_ipv6 {
+        Connections::discovery(SOLICITATION, asking.clone(), solicited(asked), device)
+    } else {
+        Connections::arp(device)
+    };
     let question = State::of_discovery(question, Packet::Solicitation, is_tracked);
     let there = follow(&mut walker, way, None, vec![question]);
     let mut answers = Vec::new();
     for question in there {
         let device = (field.facts().turned, devices.clone());
-        let answer = Connections::discovery(ADVERTISEMENT, asked.clone(), asking.clone(), device);
+        let answer = if is_ipv6 {
+            Connections::discovery(ADVERTISEMENT, asked.clone(), asking.clone(), device)
+        } else {
+            Connections::arp(device)
+        };
         answers.push(State {
             assumptions: question.assumptions,
             ..State::of_discovery(answer, Packet::Advertisement, is_tracked)

@@ -404,7 +404,9 @@ impl<'a> State<'a> {
             return Some(false);
         }
         let heeded = Intervals::one(DISCOVERY_HOPS);
-        let hops = self.connections.get(Field::HopLimit)?;
+        let Some(hops) = self.connections.get(Field::HopLimit) else {
+            return Some(false);
+        };
         if !hops.meets(heeded.as_slice()) {
             return Some(true);
         }

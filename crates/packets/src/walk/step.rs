@@ -129,9 +129,9 @@ pub enum Packet {
     Reply,
     /// The ACK with which the client answers that, and which makes the connection.
     Ack,
-    /// Before them, a neighbour's question which hardware address an IPv6 address has: ICMPv6 135.
+    /// Before them, a neighbour's question which hardware address an address has: ICMPv6 135, or ARP's request.
     Solicitation,
-    /// The answer to it: ICMPv6 136.
+    /// The answer to it: ICMPv6 136, or ARP's reply.
     Advertisement,
 }
 

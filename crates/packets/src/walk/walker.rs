@@ -64,7 +64,8 @@ struct Visit<'a> {
 
 pub(super) struct Walker<'a, 'g> {
     found: &'a Found,
-    family: Family,
+    /// That of the packets; none for ARP's.
+    family: Option<Family>,
     watched: Option<Watched<'g>>,
     decisions: Vec<Outcome<'a>>,
     questions: Vec<Open<'a>>,
@@ -80,7 +81,7 @@ pub(super) struct Walker<'a, 'g> {
 
 impl<'a, 'g> Walker<'a, 'g> {
     /// A walker that watches whether connections get to a chain, or else one that records each step.
-    pub(super) fn new(found: &'a Found, family: Family, watched: Option<Watched<'g>>) -> Self {
+    pub(super) fn new(found: &'a Found, family: Option<Family>, watched: Option<Watched<'g>>) -> Self {
         // Room for steps of two packets, so that they aren't copied as there are more of them. Memory that isn't touched
         // takes no time.
         let steps = || Vec::with_capacity(2 * found.tables.iter().flat_map(Table::rules).count());
@@ -113,7 +114,11 @@ impl<'a, 'g> Walker<'a, 'g> {
             return states;
         };
         self.packet = first.packet;
-        for mut place in places(self.found.chains_at(self.family, hook)) {
+        let slots = match self.family {
+            Some(family) => self.found.chains_at(family, hook),
+            None => self.found.arp_chains_at(hook),
+        };
+        for mut place in places(slots) {
             // Where the order isn't known, chains that are for other packets don't count.
             if !is_one_table(&place) {
                 let is_nat = place.iter().any(|slot| slot.base.kind == Kind::Nat);

@@ -595,6 +595,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
         not_known: vec![],
     };
     let neighbours = Neighbours {
+        family: Family::V6,
         direction,
         devices: Intervals::one(interface(b"eth0")),
         asking: Neighbours::link_local(),
@@ -698,5 +699,48 @@ fn those_who_have_addresses_are_asked_at_few() {
         (0, u128::MAX, (prefix, prefix | 0xff_ffff)),
     ] {
         assert_eq!(solicited(&Intervals::new([(first, last)])), Intervals::new([asked]));
+    }
+}
+
+#[test]
+fn arp_passes_tables_of_its_own_and_those_of_devices() {
+    let ends = |name: &str, hook: Hook, conditions: Vec<Condition>, direction| {
+        let drop = Rule::new(conditions, Action::Drop);
+        let found = Found {
+            tables: vec![table(name, vec![base("c", Kind::Filter, hook, 0, vec![drop])])],
+            not_known: vec![],
+        };
+        let neighbours = Neighbours {
+            family: Family::V4,
+            direction,
+            devices: Intervals::one(interface(b"eth0")),
+            asking: Intervals::default(),
+            asked: Intervals::default(),
+        };
+        discovery(&found, &neighbours).arrived.is_empty()
+    };
+    let of = |family| vec![Condition::is(Field::Family, family)];
+    for (name, hook, conditions, is_lost) in [
+        ("arp t", Hook::Input, vec![], true),
+        ("arp t", Hook::Output, vec![], true),
+        ("netdev t", Hook::Ingress, of(crate::rules::nftables::ARP), true),
+        ("netdev t", Hook::Egress, vec![], true),
+        ("netdev t", Hook::Ingress, of(2), false),
+        (
+            "netdev t",
+            Hook::Ingress,
+            vec![Condition::is(Field::Protocol, TCP)],
+            false,
+        ),
+        ("ip t", Hook::Input, vec![], false),
+        ("inet t", Hook::Ingress, vec![], false),
+    ] {
+        for direction in Direction::ALL {
+            assert_eq!(
+                ends(name, hook, conditions.clone(), direction),
+                is_lost,
+                "{name} {hook}"
+            );
+        }
     }
 }
