@@ -100,7 +100,7 @@ pub(crate) fn base() -> Vec<Value> {
 const NRI: &str = "nri";
 const NRI_EVENTS: &str = "nri-events";
 
-fn nri() -> Vec<Value> {
+pub(crate) fn nri() -> Vec<Value> {
     rendered(&folder().join("overlays").join(NRI))
 }
 

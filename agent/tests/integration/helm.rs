@@ -10,7 +10,7 @@ use lab::shell::{root, target};
 use linkerd_cni_agent::settings::Mode;
 use serde_json::{Value, json};
 
-use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, set, settings, with_component};
+use crate::deploy::{base, documents_in, entry, is_of_kubernetes_schema, nri, set, settings, with_component};
 
 /// The chart's objects with these values, and an image.
 fn rendered(mut values: Value) -> Vec<Value> {
@@ -63,6 +63,21 @@ fn the_files_for_kustomize_are_made_from_the_chart() {
 fn the_component_api_has_the_charts_configuration() {
     let with_api = rendered(json!({"agent": {"podInfo": "api"}}));
     assert_eq!(entry(&with_api), entry(&with_component("api")));
+}
+
+/// The agent by NRI is the overlay's: without a role, and under its own name.
+#[test]
+fn by_nri_the_chart_makes_what_the_overlay_does() {
+    let agent = json!({"nri": true});
+    let ours = rendered(json!({"agent": agent, "priorityClassName": "system-node-critical"}));
+    let kinds: Vec<_> = ours.iter().map(|object| &object["kind"]).collect();
+    assert_eq!(json!(kinds), json!(["ServiceAccount", "ConfigMap", "DaemonSet"]));
+    let overlay = nri();
+    assert_eq!(entry(&ours), entry(&overlay));
+    let (ours, mut expected) = (set(&ours), set(&overlay));
+    let container = &ours.spec.template.spec.as_ref().unwrap().containers[0];
+    pod(&mut expected).containers[0].image = container.image.clone();
+    assert_eq!(json!(ours), json!(expected));
 }
 
 #[test]
@@ -257,6 +272,10 @@ fn what_the_chart_cannot_do_is_an_error() {
         (json!({"agent": image, "proxyUid": 3}), "proxyUid"),
         (json!({"agent": image, "iptablesMode": "nftables"}), "iptablesMode"),
         (json!({"agent": image, "enablePSP": true}), "enablePSP"),
+        (
+            json!({"agent.image": image["image"], "agent.nri": true, "agent.podInfo": "api"}),
+            "agent.nri asks the API server nothing",
+        ),
         (json!({"agent": image, "inboundProxyPort": 70_000}), "inboundProxyPort"),
     ] {
         let said = template(None, &values, None).unwrap_err().to_string();
