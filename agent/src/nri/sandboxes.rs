@@ -289,6 +289,7 @@ impl<'a> Sandboxes<'a> {
         tracked.standing = Standing::InPlace;
         tracked.due = self.next(&tracked.sandbox.id);
         self.keep(tracked);
+        self.count();
         Ok(())
     }
 
@@ -351,9 +352,7 @@ impl<'a> Sandboxes<'a> {
             return;
         }
         all.insert(tracked.sandbox.id.clone(), tracked);
-        drop(all);
         self.news.notify_one();
-        self.count();
     }
 
     /// Looks at pods as they are due, for ever.
