@@ -22,17 +22,13 @@ use crate::follow::{News, Which, follow};
 use crate::netns::{Facts, Processes};
 use crate::pod::{self, Case, MESHED, Meshed, Metadata, Uid};
 use crate::rules::{self, Wanted};
-use crate::schedule::Schedule;
+use crate::schedule::{NEVER, PAUSE, Schedule};
 use crate::settings::{Mode, Settings};
 use crate::standing::{self, Standing};
 
 const PROC: &str = "/proc";
 /// How long an answer of the API server may take: as long as upstream's repair controller waits.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After how long a pod that couldn't be healed is tried again, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// After how long a pod is looked at whose status alone tells what becomes of it.
-const NEVER: Duration = Duration::from_secs(365 * 86400);
 /// How many pods are kept: so many are within the agent's limit of memory. kubelet runs 110, or some hundred where it is
 /// told to, and refuses others, which have ended then.
 const MOST_PODS: usize = 8192;

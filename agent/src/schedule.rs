@@ -5,6 +5,11 @@ use std::time::{Duration, Instant};
 
 /// In how many groups the pods are looked at. What a group costs besides its pods is a look at all processes.
 const GROUPS: u32 = 10;
+/// After how long a pod is looked at again that couldn't be healed, or of which it isn't known how it stands, at first and
+/// at most.
+pub const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// After how long a pod is looked at that has no turn: `--verify-every` is 0, or its status alone tells what becomes of it.
+pub const NEVER: Duration = Duration::from_secs(365 * 86400);
 
 /// Looks at every pod, so often.
 #[derive(Debug, Clone, Copy)]

@@ -27,14 +27,10 @@ use crate::drift::{self, Drift, Reason, Told};
 use crate::events::Events;
 use crate::netns::Identity;
 use crate::rules::{self, Wanted};
-use crate::schedule::Schedule;
+use crate::schedule::{NEVER, PAUSE, Schedule};
 use crate::settings::{Installation, Mode, OnDrift, Settings};
 use crate::standing::{self, Standing};
 
-/// After how long a pod is looked at again of which it couldn't be told how it stands, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// After how long one is looked at again, where `--verify-every 0` says never.
-const NEVER: Duration = Duration::from_secs(365 * 86400);
 /// How many bytes all sandboxes may have that are kept: some thousands, unless their annotations are long. kubelet runs 110
 /// pods, or some hundred where it is told to.
 const MOST: usize = 16 << 20;
