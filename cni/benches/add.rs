@@ -78,13 +78,16 @@ fn main() {
         ),
         add("annotations", "annotations"),
         add("the API server", "api"),
-        in_pod("linkerd-init's 24 iptables-nft commands", linkerd::commands("nft")),
+        in_pod(
+            "linkerd-init's 12 iptables-nft commands",
+            linkerd::commands("nft", false),
+        ),
     ];
     match std::env::var("PROXY_INIT") {
         Ok(program) => {
             let program = fs::canonicalize(program).unwrap().display().to_string();
             let words = [
-                &[program.as_str(), "--iptables-mode", "nft"],
+                &[program.as_str(), "--iptables-mode", "nft", "--ipv6=false"],
                 &linkerd::CHART_ARGUMENTS[..],
             ]
             .concat();
@@ -162,7 +165,7 @@ fn once(run: &Path, node: &Namespace, contender: &Contender, folder: &Path) -> (
     let processor: f64 = numbers.next().unwrap().parse().unwrap();
     let kib = numbers.next().unwrap().parse().unwrap();
     if !contender.name.starts_with("floor") {
-        let rules = pod.sh("ip6tables-nft-save -t nat");
+        let rules = pod.sh("iptables-nft-save -t nat");
         assert!(
             rules.contains("install-proxy-init-output"),
             "{}: {rules}",
@@ -204,8 +207,10 @@ fn compile(program: &str, folder: &Path) -> PathBuf {
     built
 }
 
-/// Linkerd's default arguments in nft mode for both families, as the other contenders have them.
+/// Linkerd's default arguments in nft mode for IPv4 alone, as the other contenders have them.
 fn configuration(kubeconfig: &Path, pod_info: &str) -> Value {
+    let mut section = linkerd::cni_section(pod_info);
+    section["ipv6"] = false.into();
     json!({
         "cniVersion": "1.0.0",
         "name": "pods",
@@ -217,7 +222,7 @@ fn configuration(kubeconfig: &Path, pod_info: &str) -> Value {
             "dns": {},
         },
         "kubernetes": {"kubeconfig": kubeconfig},
-        "linkerd": linkerd::cni_section(pod_info),
+        "linkerd": section,
         "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {
             "kubernetes.io/config.seen": "2026-11-21T14:00:00Z",
             "kubernetes.io/config.source": "api",

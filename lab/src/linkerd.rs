@@ -147,11 +147,14 @@ pub fn cni_section(pod_info: &str) -> Value {
 }
 
 /// The commands that linkerd-init runs for [`CHART_ARGUMENTS`], in its order, each as its words; twelve a family.
-/// `mode` is `nft` or `legacy`.
-pub fn commands(mode: &str) -> Vec<Vec<String>> {
-    let flags = Flags::default();
+/// `mode` is `nft` or `legacy`; without `ipv6`, as the charts have it by default, they are for IPv4 alone.
+pub fn commands(mode: &str, ipv6: bool) -> Vec<Vec<String>> {
+    let flags = Flags {
+        ipv6,
+        ..Flags::default()
+    };
     let mut lines = Vec::new();
-    for (family, v6) in FAMILIES {
+    for (family, v6) in flags.families() {
         let program = format!("{family}-{mode}");
         // It lists the rules before and after.
         let save = format!("{program}-save -t nat");
@@ -163,9 +166,6 @@ pub fn commands(mode: &str) -> Vec<Vec<String>> {
     let words = |line: String| line.split_whitespace().map(ToOwned::to_owned).collect();
     lines.into_iter().map(words).collect()
 }
-
-/// Each family's iptables, and whether it is IPv6's.
-const FAMILIES: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 
 /// One set of linkerd-init's flags, and the outbound subnets that only proxy-init has.
 #[derive(Debug, Clone)]
@@ -272,14 +272,19 @@ impl Flags {
     /// Each family's chains and rules, in order: the program, and its arguments after `-t nat`. `mode` is `nft` or
     /// `legacy`.
     pub fn commands(&self, mode: &str) -> Vec<(String, String)> {
-        let families = FAMILIES.iter().take(if self.ipv6 { 2 } else { 1 });
-        families
-            .flat_map(|&(family, v6)| {
+        self.families()
+            .flat_map(|(family, v6)| {
                 let program = format!("{family}-{mode}");
                 let rules = self.rules(v6).into_iter();
                 rules.map(move |rule| (program.clone(), rule))
             })
             .collect()
+    }
+
+    /// Each family's iptables, and whether it is IPv6's.
+    fn families(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let families = [("iptables", false), ("ip6tables", true)];
+        families.into_iter().take(if self.ipv6 { 2 } else { 1 })
     }
 
     /// Adds the rules as linkerd-init does: by one process each.

@@ -14,6 +14,8 @@ pub(crate) struct Rules {
     /// For the names of files.
     label: String,
     inbound: Vec<u16>,
+    /// Whether IPv6 gets rules too.
+    ipv6: bool,
 }
 
 impl Rules {
@@ -22,6 +24,16 @@ impl Rules {
         Self {
             label: "chart".to_owned(),
             inbound: vec![4190, 4191, 4567, 4568],
+            ipv6: false,
+        }
+    }
+
+    /// The same with `disableIPv6: false`.
+    pub(crate) fn both_families() -> Self {
+        Self {
+            label: "both".to_owned(),
+            ipv6: true,
+            ..Self::chart()
         }
     }
 
@@ -42,19 +54,19 @@ impl Rules {
     }
 
     /// As the program's flags, with a mode.
-    fn flags(&self, tools: &Tools, mode: &str) -> Vec<String> {
+    fn flags(&self, mode: &str) -> Vec<String> {
         let list: Vec<String> = self.inbound.iter().map(ToString::to_string).collect();
         let mut flags: Vec<String> = linkerd::CHART_ARGUMENTS.map(ToOwned::to_owned).into();
         let ignored = flags.iter().position(|flag| flag == "--inbound-ports-to-ignore");
         if let Some(value) = ignored.and_then(|flag| flags.get_mut(flag + 1)) {
             *value = list.join(",");
         }
-        flags.extend([format!("--ipv6={}", tools.ipv6), format!("--iptables-mode={mode}")]);
+        flags.extend([format!("--ipv6={}", self.ipv6), format!("--iptables-mode={mode}")]);
         flags
     }
 
     /// As the library has them.
-    fn rulesets(&self, tools: &Tools) -> Result<Vec<Ruleset>> {
+    fn rulesets(&self) -> Result<Vec<Ruleset>> {
         let port = |number| Port::new(number).ok_or("0 is no port");
         let ports = |numbers: &[u16]| -> Result<Vec<PortRange>> {
             let ranges = numbers.iter().map(|&number| PortRange::new(number, number));
@@ -65,7 +77,7 @@ impl Rules {
         config.proxy_uid = OwnerId::new(2102);
         config.ignored_inbound_ports = ports(&self.inbound)?;
         config.ignored_outbound_ports = ports(&[4567, 4568])?;
-        config.ipv6 = tools.ipv6;
+        config.ipv6 = self.ipv6;
         Ok(plan(&config))
     }
 
@@ -78,13 +90,13 @@ impl Rules {
             tools.host("iptables-legacy-restore")?;
             tools.host("ip6tables-legacy-restore")?;
         }
-        Ok(tools.proxy_init(self.flags(tools, mode)))
+        Ok(tools.proxy_init(self.flags(mode)))
     }
 
     /// proxy-init that fails unless they are installed.
     pub(crate) fn verify(&self, tools: &Tools, mode: &str) -> Step {
         let mut words = vec!["verify".to_owned()];
-        words.extend(self.flags(tools, mode));
+        words.extend(self.flags(mode));
         tools.proxy_init(words)
     }
 
@@ -93,7 +105,7 @@ impl Rules {
     /// # Errors
     /// The host lacks it.
     pub(crate) fn restore(&self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let inputs = self.rulesets(tools)?;
+        let inputs = self.rulesets()?;
         let inputs = inputs
             .iter()
             .map(|ruleset| restore::simulation(std::slice::from_ref(ruleset)));
@@ -106,7 +118,7 @@ impl Rules {
     /// # Errors
     /// The host lacks it, or the rules differ otherwise.
     pub(crate) fn change(&self, other: &Self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let (old, new) = (self.rulesets(tools)?, other.rulesets(tools)?);
+        let (old, new) = (self.rulesets()?, other.rulesets()?);
         let text = |ruleset: &Ruleset| restore::simulation(std::slice::from_ref(ruleset));
         let inputs = old
             .iter()
@@ -123,7 +135,7 @@ impl Rules {
     /// The host has no nft.
     pub(crate) fn nft(&self, tools: &Tools) -> Result<Step> {
         let nft = tools.host("nft")?;
-        let script = native::script(&self.rulesets(tools)?);
+        let script = native::script(&self.rulesets()?);
         let table = script.split_once("delete table inet proxy-init\n");
         let (_, table) = table.ok_or("native mode's script does not delete its table first")?;
         let file = tools.file(&format!("nft-{}", self.label), table)?;
@@ -135,7 +147,7 @@ impl Rules {
     /// # Errors
     /// The batch doesn't fit.
     pub(crate) fn replay(&self, tools: &Tools, mode: &str) -> Result<Step> {
-        let rulesets = self.rulesets(tools)?;
+        let rulesets = self.rulesets()?;
         let batch = if mode == "native" {
             native::batch(&rulesets)?
         } else {
@@ -175,8 +187,8 @@ fn replacement(old: &str, new: &str) -> Result<String> {
 }
 
 /// The restore commands, as tables call them.
-pub(crate) fn restores(tools: &Tools, mode: &str) -> String {
-    if tools.ipv6 {
+pub(crate) fn restores(rules: &Rules, mode: &str) -> String {
+    if rules.ipv6 {
         format!("iptables-{mode}-restore + ip6tables-{mode}-restore")
     } else {
         format!("iptables-{mode}-restore")
@@ -189,43 +201,34 @@ pub(crate) fn ours(mode: &str) -> String {
 }
 
 /// linkerd-init's commands, as tables call them.
-pub(crate) fn linkerds(tools: &Tools, mode: &str) -> String {
+pub(crate) fn linkerds(rules: &Rules, mode: &str) -> String {
     format!(
         "linkerd-init's {} iptables-{mode} commands",
-        linkerds_commands(tools, mode).len()
+        linkerd::commands(mode, rules.ipv6).len()
     )
 }
 
-/// The commands themselves, each as its words.
-fn linkerds_commands(tools: &Tools, mode: &str) -> Vec<Vec<String>> {
-    let mut commands = linkerd::commands(mode);
-    commands.retain(|words| tools.ipv6 || !words[0].starts_with("ip6tables"));
-    commands
-}
-
-/// proxy-init with Linkerd's default arguments in a fresh namespace.
+/// proxy-init in a fresh namespace.
 ///
 /// # Errors
 /// The mode can't be used here.
-pub(crate) fn proxy_init(tools: &Tools, mode: &str) -> Result<Contender> {
-    let rules = Rules::chart();
+pub(crate) fn proxy_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
     let contender = Contender::new(ours(mode), [rules.install(tools, mode)?]);
     Ok(contender.check(rules.verify(tools, mode)))
 }
 
 /// The restore commands, one after the other.
-pub(crate) fn restore(tools: &Tools, mode: &str) -> Result<Contender> {
-    let rules = Rules::chart();
-    Ok(Contender::new(restores(tools, mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
+pub(crate) fn restore(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
+    Ok(Contender::new(restores(rules, mode), rules.restore(tools, mode)?).check(rules.verify(tools, mode)))
 }
 
-/// What linkerd-init runs for the same arguments, one after another.
-pub(crate) fn linkerd_init(tools: &Tools, mode: &str) -> Result<Contender> {
-    let steps: Result<Vec<Step>> = linkerds_commands(tools, mode)
+/// What linkerd-init runs for them, one after another.
+pub(crate) fn linkerd_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<Contender> {
+    let steps: Result<Vec<Step>> = linkerd::commands(mode, rules.ipv6)
         .into_iter()
         .map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)))
         .collect();
-    Ok(Contender::new(linkerds(tools, mode), steps?).check(Rules::chart().verify(tools, mode)))
+    Ok(Contender::new(linkerds(rules, mode), steps?).check(rules.verify(tools, mode)))
 }
 
 #[cfg(test)]

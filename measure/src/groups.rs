@@ -27,6 +27,7 @@ const CROWD: usize = 10_000;
 pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
     Ok(vec![
         install(tools),
+        both_families(tools),
         limited(tools),
         again(tools),
         change(tools),
@@ -52,7 +53,7 @@ fn install(tools: &Tools) -> Group {
         add(&name, contender);
     }
     for mode in ["nft", "native", "auto"] {
-        add(&ours(mode), proxy_init(tools, mode));
+        add(&ours(mode), proxy_init(&rules, tools, mode));
     }
     let script = "nft -f native mode's script";
     let nft = rules.nft(tools);
@@ -60,11 +61,27 @@ fn install(tools: &Tools) -> Group {
         script,
         nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))),
     );
-    add(&restores(tools, "nft"), restore(tools, "nft"));
-    add(&linkerds(tools, "nft"), linkerd_init(tools, "nft"));
-    add(&ours("legacy"), proxy_init(tools, "legacy"));
-    add(&restores(tools, "legacy"), restore(tools, "legacy"));
-    add(&linkerds(tools, "legacy"), linkerd_init(tools, "legacy"));
+    add(&restores(&rules, "nft"), restore(&rules, tools, "nft"));
+    add(&linkerds(&rules, "nft"), linkerd_init(&rules, tools, "nft"));
+    add(&ours("legacy"), proxy_init(&rules, tools, "legacy"));
+    add(&restores(&rules, "legacy"), restore(&rules, tools, "legacy"));
+    add(&linkerds(&rules, "legacy"), linkerd_init(&rules, tools, "legacy"));
+    group
+}
+
+fn both_families(tools: &Tools) -> Group {
+    let rounds = Rounds { quick: 15, full: 100 };
+    let says = "The same with `disableIPv6: false` in Linkerd's charts: rules for IPv4 and IPv6.";
+    let mut group = Group::new("Whole process, both families", says, rounds);
+    let rules = Rules::both_families();
+    let mut add = |name: &str, contender: Result<Contender>| {
+        group.add(name, contender.map(|contender| contender.against(ours("nft"))));
+    };
+    for mode in MODES {
+        add(&ours(mode), proxy_init(&rules, tools, mode));
+        add(&restores(&rules, mode), restore(&rules, tools, mode));
+        add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
+    }
     group
 }
 
@@ -80,9 +97,10 @@ fn limited(tools: &Tools) -> Group {
             return group;
         }
     };
+    let rules = Rules::chart();
     for mode in MODES {
-        group.add(&ours(mode), proxy_init(tools, mode));
-        group.add(&linkerds(tools, mode), linkerd_init(tools, mode));
+        group.add(&ours(mode), proxy_init(&rules, tools, mode));
+        group.add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
     }
     group.limit(controller)
 }
@@ -93,7 +111,7 @@ fn again(tools: &Tools) -> Group {
     let mut group = Group::new("The same flags again", says, rounds);
     for mode in MODES {
         let (first, again) = (format!("{mode}: first"), format!("{mode}: again"));
-        let contender = |name: &str| Ok(proxy_init(tools, mode)?.named(name).against(&first));
+        let contender = |name: &str| Ok(proxy_init(&Rules::chart(), tools, mode)?.named(name).against(&first));
         let install = || Rules::chart().install(tools, mode);
         group.add(&first, contender(&first));
         group.add(
@@ -110,7 +128,7 @@ fn change(tools: &Tools) -> Group {
     let mut group = Group::new("Other flags", says, rounds);
     let (old, new) = (Rules::chart(), Rules::other());
     for mode in MODES {
-        let name = restores(tools, mode);
+        let name = restores(&old, mode);
         let contender = || {
             let contender = Contender::new(&name, old.change(&new, tools, mode)?);
             let contender = contender.before(old.restore(tools, mode)?).against(&name);
@@ -122,7 +140,7 @@ fn change(tools: &Tools) -> Group {
         let contender = || {
             let contender = Contender::new(ours(mode), [new.install(tools, mode)?])
                 .before([old.install(tools, mode)?])
-                .against(restores(tools, mode));
+                .against(restores(&old, mode));
             Ok(contender.check(new.verify(tools, mode)))
         };
         group.add(&ours(mode), contender());
@@ -153,7 +171,7 @@ fn read(tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 20, full: 100 };
     let says = "Looking at the rules of nft mode, compared with installing them.";
     let mut group = Group::new("Show, verify, explain", says, rounds);
-    group.add(&ours("nft"), proxy_init(tools, "nft"));
+    group.add(&ours("nft"), proxy_init(&Rules::chart(), tools, "nft"));
     let namespace = Arc::new(Namespace::untouched()?);
     let install = Rules::chart().install(tools, "nft")?;
     match namespace.run(|| tools.launch(None, 0, &[install])) {
@@ -170,7 +188,7 @@ fn read_beside(tools: &Tools) -> Result<Group> {
          compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
     );
     let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
-    group.add(&ours("nft"), proxy_init(tools, "nft"));
+    group.add(&ours("nft"), proxy_init(&Rules::chart(), tools, "nft"));
     let namespace = Arc::new(Namespace::untouched()?);
     let crowd = tools.host("nft").and_then(|nft| {
         let file = tools.file("crowd", crowd_script())?;
@@ -246,7 +264,7 @@ pub(crate) fn by_ports(tools: &Tools) -> Vec<Group> {
             let contender = install.map(|step| Contender::new(&name, [step]).check(rules.verify(tools, mode)));
             group.add(&name, contender);
         }
-        let name = format!("{}/{ports}", restores(tools, "nft"));
+        let name = format!("{}/{ports}", restores(&rules, "nft"));
         let restore = rules.restore(tools, "nft");
         let contender = restore.map(|steps| Contender::new(&name, steps).check(rules.verify(tools, "nft")));
         group.add(&name, contender);

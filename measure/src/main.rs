@@ -41,7 +41,6 @@ Options:
                      can be repeated
   --runs N           N runs of everything
   --output FOLDER    Where to write the files (default: the current folder)
-  --ipv6=false       Rules for IPv4 alone, as Linkerd's charts have it by default
   --proxy-init PATH  Measure this binary instead of the one inside
   --help, --version
 
@@ -59,8 +58,6 @@ struct Options {
     full: bool,
     only: Vec<String>,
     runs: Option<usize>,
-    /// Whether IPv6 gets rules too.
-    ipv6: bool,
     output: PathBuf,
     proxy_init: Option<PathBuf>,
 }
@@ -70,7 +67,6 @@ impl Options {
     fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>> {
         let mut options = Self {
             output: ".".into(),
-            ipv6: true,
             ..Self::default()
         };
         while let Some(argument) = arguments.next() {
@@ -83,8 +79,6 @@ impl Options {
                     let runs = number.parse().ok().filter(|runs| *runs > 0);
                     options.runs = Some(runs.ok_or_else(|| format!("--runs: {number} is no number of runs"))?);
                 }
-                "--ipv6=false" => options.ipv6 = false,
-                "--ipv6=true" => options.ipv6 = true,
                 "--output" => options.output = value()?.into(),
                 "--proxy-init" => options.proxy_init = Some(value()?.into()),
                 "--help" | "-h" => {
@@ -142,7 +136,7 @@ fn run(options: &Options) -> Result<()> {
     let start = Instant::now();
     let folder = &options.output;
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let tools = Tools::unpack(options.proxy_init.clone(), options.ipv6)?;
+    let tools = Tools::unpack(options.proxy_init.clone())?;
     let mut report = Report::new(&tools)?;
     let mut install = None;
     let groups = groups::all(&tools)?;
@@ -187,7 +181,7 @@ fn run(options: &Options) -> Result<()> {
     };
     write("benchmarks.md", report.text())?;
     if let Some(install) = &install {
-        write("benchmarks.svg", &report::install_chart(&tools, install))?;
+        write("benchmarks.svg", &report::install_chart(install))?;
     }
     eprintln!(
         "Took {:.0} s; written to {}",

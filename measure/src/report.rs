@@ -6,7 +6,7 @@ use std::fs;
 use lab::samples::{self, Samples};
 
 use crate::chart::{self, Row};
-use crate::contenders::{linkerds, ours, restores};
+use crate::contenders::{Rules, linkerds, ours};
 use crate::group::Measured;
 use crate::result::Result;
 use crate::storm::Storms;
@@ -24,12 +24,10 @@ impl Report {
     pub(crate) fn new(tools: &Tools) -> Result<Self> {
         Ok(Self(format!(
             "# Benchmarks\n\n{}\n\n`proxy-init-bench` made this page; it is one static binary, which measures any node. Each run \
-             has a fresh network namespace, made outside the timed part, and the arguments of Linkerd's charts{}, so rules for \
-             {}. What a table compares took turns, in another order each round. × is the median divided by that of the row \
-             it is compared with. Machines are noisy; the spread says how much.\n",
-            machine(tools)?,
-            if tools.ipv6 { " with `disableIPv6: false`" } else { "" },
-            families(tools)
+             has a fresh network namespace, made outside the timed part, and the arguments of Linkerd's charts, \
+             which leave IPv6 off by default; one table has both families. What a table compares took turns, in another order \
+             each round. × is the median divided by that of the row it is compared with. Machines are noisy; the spread says how much.\n",
+            machine(tools)?
         )))
     }
 
@@ -113,22 +111,13 @@ fn machine(tools: &Tools) -> Result<String> {
     Ok(facts.join("; ") + ".")
 }
 
-/// Which families get rules.
-fn families(tools: &Tools) -> &'static str {
-    if tools.ipv6 { "IPv4 and IPv6" } else { "IPv4 alone" }
-}
-
 /// Short, for a chart.
-fn short(tools: &Tools, name: &str) -> String {
+fn short(name: &str) -> String {
     for mode in ["nft", "native", "auto", "legacy"] {
         if name == ours(mode) {
             return format!("proxy-init, {mode} mode");
         }
-        let families = if tools.ipv6 { "2 × " } else { "" };
-        if name == restores(tools, mode) {
-            return format!("{families}iptables-{mode}-restore");
-        }
-        if name == linkerds(tools, mode) {
+        if name == linkerds(&Rules::chart(), mode) {
             return name.replace(" iptables", " × iptables").replace(" commands", "");
         }
     }
@@ -136,7 +125,7 @@ fn short(tools: &Tools, name: &str) -> String {
 }
 
 /// Who, how long. Without the floors, which install nothing or can't be had.
-pub(crate) fn install_chart(tools: &Tools, install: &Measured) -> String {
+pub(crate) fn install_chart(install: &Measured) -> String {
     let reference = install.row(&ours("nft")).map(|row| row.samples.p50());
     let rows = install.rows.iter().map(|row| &row.samples);
     let mut rows: Vec<&Samples> = rows.filter(|samples| !samples.name.starts_with("floor")).collect();
@@ -144,17 +133,15 @@ pub(crate) fn install_chart(tools: &Tools, install: &Measured) -> String {
     let rows: Vec<Row> = rows
         .into_iter()
         .map(|samples| Row {
-            name: short(tools, &samples.name),
+            name: short(&samples.name),
             microseconds: samples.p50(),
             after: times(samples.p50(), reference),
         })
         .collect();
     chart::bars(
         "How long a pod waits for its rules",
-        &format!(
-            "Median from the first process' start to the last one's end; {}; ×: times as long as nft mode",
-            families(tools)
-        ),
+        "Median from the first process' start to the last one's end; IPv4, as Linkerd's charts have it; ×: times as long as \
+         nft mode",
         &rows,
     )
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use lab::network::Namespace;
 use lab::samples::{Samples, time};
 
-use crate::contenders::{linkerd_init, linkerds, ours, proxy_init};
+use crate::contenders::{Rules, linkerd_init, linkerds, ours, proxy_init};
 use crate::group::Contender;
 use crate::interrupt;
 use crate::result::Result;
@@ -55,9 +55,10 @@ pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
         Ok(contender) => contenders.push(contender),
         Err(reason) => left_out.push(format!("{name}: {reason}")),
     };
+    let rules = Rules::chart();
     for mode in MODES {
-        add(ours(mode), proxy_init(tools, mode));
-        add(linkerds(tools, mode), linkerd_init(tools, mode));
+        add(ours(mode), proxy_init(&rules, tools, mode));
+        add(linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
     }
     contenders.retain(|contender| match contender.try_out(tools) {
         Ok(()) => true,

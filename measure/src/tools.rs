@@ -61,24 +61,20 @@ pub(crate) struct Sample {
 pub(crate) struct Tools {
     scratch: PathBuf,
     proxy_init: PathBuf,
-    /// Whether IPv6 gets rules too.
-    pub(crate) ipv6: bool,
 }
 
 impl Tools {
-    /// Unpacks what the benchmark carries; `proxy_init` takes the place of its own proxy-init. `ipv6` says whether IPv6 gets
-    /// rules too.
+    /// Unpacks what the benchmark carries; `proxy_init` takes the place of its own proxy-init.
     ///
     /// # Errors
     /// There is no proxy-init, or no place where programs can be run.
-    pub(crate) fn unpack(proxy_init: Option<PathBuf>, ipv6: bool) -> Result<Self> {
+    pub(crate) fn unpack(proxy_init: Option<PathBuf>) -> Result<Self> {
         let scratch = env::temp_dir().join(format!("proxy-init-bench-{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&scratch);
         made.map_err(|error| format!("{}: {error}", scratch.display()))?;
         let mut tools = Self {
             proxy_init: scratch.join("proxy-init"),
             scratch,
-            ipv6,
         };
         tools.program("run", RUN)?;
         match (proxy_init, PROXY_INIT) {

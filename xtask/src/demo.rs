@@ -169,34 +169,42 @@ fn connections(lab: &Lab) {
 /// Whole processes, from spawn to exit, ours and linkerd-init's in turns, each in a fresh namespace.
 fn times(binary: &Path) {
     const ROUNDS: usize = 15;
-    let mut ours = Vec::new();
-    let mut theirs = Vec::new();
-    for _ in 0..ROUNDS {
-        let mut command = Command::new(binary);
-        command.args(["--iptables-mode", "nft"]).args(linkerd::CHART_ARGUMENTS);
-        ours.push(time(&mut [command]));
-        let mut commands: Vec<Command> = linkerd::commands("nft")
-            .iter()
-            .filter_map(|words| {
-                let (program, arguments) = words.split_first()?;
-                let mut command = Command::new(program);
-                command.args(arguments);
-                Some(command)
-            })
-            .collect();
-        theirs.push(time(&mut commands));
+    println!("\nTime from spawn to exit, fresh namespace, median of {ROUNDS} in turns:");
+    for (families, ipv6) in [("IPv4, as in Linkerd's charts", false), ("IPv4 and IPv6", true)] {
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let commands = linkerd::commands("nft", ipv6);
+        for _ in 0..ROUNDS {
+            let mut command = Command::new(binary);
+            command.args(["--iptables-mode", "nft", &format!("--ipv6={ipv6}")]);
+            command.args(linkerd::CHART_ARGUMENTS);
+            ours.push(time(&mut [command]));
+            let mut commands: Vec<Command> = commands
+                .iter()
+                .filter_map(|words| {
+                    let (program, arguments) = words.split_first()?;
+                    let mut command = Command::new(program);
+                    command.args(arguments);
+                    Some(command)
+                })
+                .collect();
+            theirs.push(time(&mut commands));
+        }
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        let (ours, theirs) = (ours[ROUNDS / 2], theirs[ROUNDS / 2]);
+        println!("  {families}");
+        println!(
+            "    proxy-init                            {:>8.2} ms",
+            milliseconds(ours)
+        );
+        println!(
+            "    linkerd-init's {} iptables-nft commands {:>8.2} ms  ({:.0} times as long)",
+            commands.len(),
+            milliseconds(theirs),
+            milliseconds(theirs) / milliseconds(ours)
+        );
     }
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    let (ours, theirs) = (ours[ROUNDS / 2], theirs[ROUNDS / 2]);
-    println!("\nTime from spawn to exit, fresh namespace, IPv4 and IPv6, median of {ROUNDS} in turns:");
-    println!("  proxy-init                            {:>8.2} ms", milliseconds(ours));
-    println!(
-        "  linkerd-init's {} iptables-nft commands {:>8.2} ms  ({:.0} times as long)",
-        linkerd::commands("nft").len(),
-        milliseconds(theirs),
-        milliseconds(theirs) / milliseconds(ours)
-    );
 }
 
 fn time(commands: &mut [Command]) -> Duration {

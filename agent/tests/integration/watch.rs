@@ -364,7 +364,7 @@ fn a_pod_that_its_own_linkerd_init_sets_up_is_told_of_only_if_the_plugin_did_as_
         if is_plugins {
             install(&network, |_| ());
         }
-        for command in mode.into_iter().flat_map(lab::linkerd::commands) {
+        for command in mode.into_iter().flat_map(|mode| lab::linkerd::commands(mode, true)) {
             network.stdout(&command[0], &command[1..]);
         }
         let mut sandbox = Sandbox::new(&uid);

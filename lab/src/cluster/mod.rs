@@ -112,7 +112,7 @@ fn add_linkerd_init(images: &Path) -> Result<()> {
     let busybox = apt::unpack("bookworm", "busybox-static")?;
     fs::create_dir_all(folder.join("bin"))?;
     fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;
-    let commands: Vec<_> = linkerd::commands("legacy")
+    let commands: Vec<_> = linkerd::commands("legacy", true)
         .iter()
         .map(|words| words.join(" "))
         .collect();
