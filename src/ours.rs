@@ -51,6 +51,17 @@ pub fn is_ours(rule: &Rule) -> bool {
         .is_some_and(|comment| comment.as_bytes().starts_with(prefix))
 }
 
+/// The rule without the time with which linkerd-init before 2.4.0 ends its comment; none if it has none.
+pub fn without_time(rule: &Rule) -> Option<Rule> {
+    let comment = rule.comment.as_ref().filter(|_| is_ours(rule))?;
+    let text = std::str::from_utf8(comment.as_bytes()).ok()?;
+    let timeless = Purpose::without_time(text);
+    (timeless != text).then(|| Rule {
+        comment: Some(Name::from(timeless)),
+        ..rule.clone()
+    })
+}
+
 /// Whether a rule of the chain of this name is proxy-init's own jump to `goal`, or linkerd-init's.
 fn is_own_jump(rule: &Rule, chain: &Name, goal: ChainName) -> bool {
     let purpose = match goal {

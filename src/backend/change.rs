@@ -8,6 +8,7 @@ use netfilter::nf_tables::rule::NewRule;
 use netfilter::nf_tables::{ChainId, TableId};
 use packets::rules::{Condition, Name, Rule, Set};
 
+use crate::ours::without_time;
 use crate::wanted::ChainName;
 
 /// A rule that a chain is to hold.
@@ -18,7 +19,8 @@ pub(super) struct Wanted<'a> {
 }
 
 /// How a base chain that holds these rules comes to hold each of the wanted ones once: the rules that it lacks, and those
-/// that it holds a second time, each with its place. Other rules stay, as do jumps that another program added.
+/// that it holds a second time or with a time in their comments, each with its place. Other rules stay, as do jumps that
+/// another program added.
 pub(super) fn missing_and_surplus<'h, 'w>(
     held: &'h [Rule],
     wanted: &[&'w Rule],
@@ -29,7 +31,9 @@ pub(super) fn missing_and_surplus<'h, 'w>(
         let is_it = |rule: &&Rule| rule.same_rule(held);
         if let Some(kept) = missing.iter().position(is_it) {
             missing.remove(kept);
-        } else if wanted.iter().any(is_it) {
+        } else if wanted.iter().any(is_it)
+            || without_time(held).is_some_and(|held| wanted.iter().any(|rule| rule.same_rule(&held)))
+        {
             // A second jump would have every connection looked at twice.
             surplus.push((place, held));
         }

@@ -3,6 +3,7 @@
 //! It compares proxy-init's chains rule by rule, and then asks the [walk](packets::walk) whether anything that runs
 //! before them, or instead of them, takes connections away.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -17,7 +18,7 @@ use packets::walk::{
 };
 
 use crate::findings::explain::proxy;
-use crate::ours::{chain_of, leads_to};
+use crate::ours::{chain_of, leads_to, without_time};
 use crate::wanted::{ChainName, Mode};
 
 /// One difference between what is expected and what was found. Rules are in iptables' syntax, native mode's in nft's.
@@ -566,7 +567,8 @@ fn finding(table: &Table, chain: &impl ToString, problem: Problem) -> Finding {
 
 /// Something that is compared: a rule, or a set's element.
 struct Comparable<'a> {
-    rule: Option<&'a Rule>,
+    /// Without the time of linkerd-init before 2.4.0, which says nothing of what it does.
+    rule: Option<Cow<'a, Rule>>,
     text: String,
 }
 
@@ -578,7 +580,7 @@ impl Comparable<'_> {
     /// Whether they are the same. Rules are compared by what they do, because their text may leave out what isn't
     /// understood.
     fn is(&self, other: &Self) -> bool {
-        match (self.rule, other.rule) {
+        match (&self.rule, &other.rule) {
             (Some(rule), Some(other)) => rule.same_rule(other),
             _ => self.text == other.text,
         }
@@ -586,14 +588,14 @@ impl Comparable<'_> {
 
     /// Whether both are rules with the same comment, and so meant for the same purpose.
     fn is_named_like(&self, other: &Self) -> bool {
-        let comment = |rule: Option<&Rule>| rule.and_then(|rule| rule.comment.clone());
-        comment(self.rule).is_some_and(|own| Some(own) == comment(other.rule))
+        let own = self.rule.as_ref().and_then(|rule| rule.comment.as_ref());
+        own.is_some() && own == other.rule.as_ref().and_then(|rule| rule.comment.as_ref())
     }
 }
 
 fn lines<'a>(table: &'a Table, chain: &'a Chain) -> Vec<Comparable<'a>> {
     let comparable = |line: Line<'a>| Comparable {
-        rule: Some(line.rule),
+        rule: Some(without_time(line.rule).map_or(Cow::Borrowed(line.rule), Cow::Owned)),
         text: line.to_string(),
     };
     Line::all(table, chain).map(comparable).collect()
@@ -644,7 +646,7 @@ fn compare_jumps(expected: &Table, chain: &Chain, table: &Table, held: &Chain) -
             _ => problems.push(Problem::Doubled(jump.text.clone())),
         }
         for line in found.iter().filter(|line| !line.is(&jump)) {
-            if line.rule.is_some_and(|rule| leads_to(rule, table).is_some()) {
+            if line.rule.as_ref().is_some_and(|rule| leads_to(rule, table).is_some()) {
                 problems.push(Problem::Unexpected(line.text.clone()));
             }
         }

@@ -4,6 +4,7 @@
 use packets::found::{Device, Found};
 use packets::rules::{Action, Chain, Name, Table};
 
+use crate::ours::without_time;
 use crate::wanted::{Interface, Purpose};
 
 /// A program, and the names that its chains, tables and devices have.
@@ -98,6 +99,17 @@ pub fn owner_of(table: &Table, chain: &Name) -> Option<&'static str> {
 /// What other programs have left in the network namespace that has to do with where its connections go.
 pub fn shown_by_namespace(found: &Found, devices: &[Device]) -> Vec<String> {
     let mut signs = Vec::new();
+    if found
+        .tables
+        .iter()
+        .flat_map(Table::rules)
+        .any(|rule| without_time(rule).is_some())
+    {
+        signs.push(
+            "linkerd-init before 2.4.0 made rules here, whose comments end with a time: installing replaces them"
+                .to_owned(),
+        );
+    }
     for owner in &OWNERS {
         let mut places: Vec<String> = Vec::new();
         for table in &found.tables {

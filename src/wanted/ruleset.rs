@@ -242,6 +242,7 @@ impl Purpose {
 
     /// What a comment lists, ports or subnets, with the text before and after; none if it lists nothing.
     pub(crate) fn list(comment: &str) -> Option<(&str, &str, &str)> {
+        let comment = Self::without_time(comment);
         Self::LISTING.into_iter().find_map(|(before, after, _)| {
             let rest = comment.strip_prefix(Self::PREFIX)?.strip_prefix(before)?;
             let names = rest.strip_suffix(after)?;
@@ -269,8 +270,18 @@ impl Purpose {
         Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
     }
 
+    /// A comment without the time in seconds with which linkerd-init before 2.4.0 ends it (`formatComment` in its
+    /// iptables.go): a slash and ten digits, which no subnet's prefix has.
+    pub(crate) fn without_time(comment: &str) -> &str {
+        match comment.rsplit_once('/') {
+            Some((text, time)) if time.len() == 10 && time.bytes().all(|byte| byte.is_ascii_digit()) => text,
+            _ => comment,
+        }
+    }
+
     /// The purpose that a comment states.
     pub fn from_comment(comment: &str) -> Option<Self> {
+        let comment = Self::without_time(comment);
         let fixed = [
             Self::IgnoreUser,
             Self::IgnoreGroup,
@@ -553,6 +564,10 @@ mod tests {
         ] {
             let comment = format!("proxy-init/{comment}");
             assert_eq!(purpose.to_string(), comment);
+            assert_eq!(
+                Purpose::from_comment(&format!("{comment}/1700000000")),
+                Some(purpose.clone())
+            );
             assert_eq!(Purpose::from_comment(&comment), Some(purpose));
         }
         for comment in [
@@ -562,6 +577,8 @@ mod tests {
             "proxy-init/ignore-subnet-10.0.0.0",
             "proxy-init/redirect-port-0-to-proxy-port",
             "proxy-init/redirect-port-80",
+            "proxy-init/ignore-loopback/170000000",
+            "proxy-init/ignore-loopback/170000000x",
             "other/ignore-loopback",
         ] {
             assert_eq!(Purpose::from_comment(comment), None, "{comment}");

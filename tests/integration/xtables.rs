@@ -4,7 +4,7 @@ use lab::linkerd::Flags;
 use lab::network::Namespace;
 
 use crate::any_flags::for_any_flags;
-use crate::support::{chart_in, install, saved, saved_by};
+use crate::support::{chart_in, install, saved, saved_by, unfolded};
 
 /// The modes whose rules iptables reads and writes too, as the names of its commands have them.
 const MODES: [&str; 2] = ["nft", "legacy"];
@@ -108,6 +108,34 @@ fn rules_that_iptables_made_are_taken_over() {
         let before = saved(&namespace, mode);
         install(&namespace, &chart_in(mode));
         assert_eq!(saved(&namespace, mode), before, "{mode}");
+    }
+}
+
+/// linkerd-init 2.2.4 and 2.3.x, as in Linkerd 2.15, end each comment with the time.
+#[test]
+fn rules_of_linkerd_init_before_2_4_are_known_and_replaced() {
+    for mode in MODES {
+        let namespace = Namespace::new();
+        for (program, rule) in Flags::default().commands(mode) {
+            let time = if rule.contains(" --comment ") {
+                "/1700000000"
+            } else {
+                ""
+            };
+            namespace.sh(&format!("{program} -t nat {rule}{time}"));
+        }
+        let told = "linkerd-init before 2.4.0 made rules here";
+        let flags = chart_in(mode);
+        for line in ["verify".to_owned(), format!("verify {flags}")] {
+            let text = unfolded(&install(&namespace, &line));
+            assert!(text.contains(told), "{mode}: {text}");
+        }
+        install(&namespace, &flags);
+        let fresh = Namespace::new();
+        install(&fresh, &flags);
+        assert_eq!(saved(&namespace, mode), saved(&fresh, mode), "{mode}");
+        let text = unfolded(&install(&namespace, "verify"));
+        assert!(!text.contains(told), "{mode}: {text}");
     }
 }
 
