@@ -302,7 +302,7 @@ impl Folder {
     /// The commands that plain mode looks for, of `nft` or `legacy`.
     pub(crate) fn link_plain(&self, variant: &str) {
         for family in ["iptables", "ip6tables"] {
-            for suffix in ["-restore", "-save"] {
+            for suffix in ["", "-restore", "-save"] {
                 self.link(&format!("{family}{suffix}"), &format!("{family}-{variant}{suffix}"));
             }
         }

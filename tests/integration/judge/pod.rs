@@ -19,7 +19,8 @@ use crate::support::feed;
 pub(super) const PORTS: [u16; 4] = [80, 443, 8080, 4190];
 /// Where other programs' rules send them.
 pub(super) const ELSEWHERE: u16 = 9999;
-pub(super) const SERVED: [u16; 7] = [4143, 4140, ELSEWHERE, 80, 443, 8080, 4190];
+/// The last two are where other meshes' proxies listen.
+pub(super) const SERVED: [u16; 9] = [4143, 4140, ELSEWHERE, 80, 443, 8080, 4190, 15001, 15006];
 const IDS: [u32; 3] = [1000, 0, 2102];
 
 /// On the second device: the pod's addresses, and the outside's.
