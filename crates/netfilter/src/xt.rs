@@ -104,6 +104,13 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malfo
         (b"hl", 0) => read_hop_limit(info)?.map(|condition| vec![condition]),
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
+        // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
+        // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
+        (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => Some(vec![Condition::Flags {
+            field: Field::Protocol,
+            numbers: Vec::new(),
+            text: format!("-m {} [...]", Name::from(name)),
+        }]),
         _ => None,
     };
     Ok(Read::Conditions(conditions.unwrap_or_else(|| {

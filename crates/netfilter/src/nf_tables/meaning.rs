@@ -8,7 +8,7 @@ use packets::rules::flags::{ct_state, of_states, tracked};
 use packets::rules::nftables::{ARP, is_of, masked, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
-    Rule, Set, TableFamily, Values, interface,
+    Rule, Set, TableFamily, Values, interface, set_size,
 };
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
@@ -417,6 +417,9 @@ impl<'a> Reader<'a> {
     fn look_up(&mut self, lookup: Lookup<'_>) {
         let negated = lookup.flags.unwrap_or_default() as i32 & libc::NFT_LOOKUP_F_INV != 0;
         let set = self.sets.iter().find(|set| set.name.as_bytes() == lookup.set.0);
+        if !negated && set.is_some_and(|set| self.look_up_fields(lookup, set).is_some()) {
+            return;
+        }
         let (condition, field) = set
             .and_then(|set| self.membership(lookup.register, set, negated))
             .unwrap_or_else(|| (self.not_understood(lookup.register, "[lookup]"), None));
@@ -434,6 +437,50 @@ impl<'a> Reader<'a> {
             });
             self.load(to, mapped.unwrap_or_else(|| Loaded::Other("[map]".to_owned())));
         }
+    }
+
+    /// Looks several fields up together, as `ip daddr . tcp dport` does: each is one of those that the elements have in
+    /// its place. Whether that is all that there is to it depends on the elements. None if it isn't understood.
+    fn look_up_fields(&mut self, lookup: Lookup<'_>, set: &Set) -> Option<()> {
+        /// A set may have as many elements as it likes.
+        const MOST: u128 = 1024;
+        let fields = self.registers.fields(lookup.register, set.bits / 8)?;
+        let elements = set.elements.as_ref().filter(|_| set_size(set) <= MOST)?;
+        let elements = elements.as_slice().iter().flat_map(|&(first, last)| first..=last);
+        let (mut numbers, mut count) = (vec![Vec::new(); fields.len()], 0);
+        for element in elements {
+            let key = element.to_be_bytes();
+            let mut rest = key.get(key.len().checked_sub(set.bits as usize / 8)?..)?;
+            for (part, numbers) in fields.iter().zip(&mut numbers) {
+                let number = part.interval(rest.get(..part.bytes)?)?;
+                if !numbers.contains(&number) {
+                    numbers.push(number);
+                }
+                rest = rest.get(part.bytes.next_multiple_of(4)..)?;
+            }
+            count += 1;
+        }
+        // Each combination is an element.
+        let is_exact = numbers.iter().map(Vec::len).product::<usize>() == count;
+        for (part, numbers) in fields.into_iter().zip(numbers) {
+            self.condition(Condition::is(part.field, Values::Listed(numbers)));
+        }
+        if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
+            let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
+            self.decide(match verdicts.next() {
+                Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
+                Some(_) => Action::Unknown("[vmap]".to_owned()),
+                None => Action::Continue,
+            });
+            return Some(());
+        }
+        if !is_exact {
+            self.unknown("[lookup]");
+        }
+        if let Some(to) = lookup.to {
+            self.load(to, Loaded::Other("[map]".to_owned()));
+        }
+        Some(())
     }
 
     /// The condition that what a register holds is in a set, or isn't, if negated; and the field, if a verdict map may
@@ -658,7 +705,24 @@ mod tests {
             ],
             ..examples::ports("m", &[(80, 80), (443, 443)])
         };
-        vec![examples::ports("ports", &[(80, 80), (8000, 8100)]), map]
+        let [a, b] = [0xc000_0201u128, 0xc000_0202];
+        let of_fields = |name: &str, bits, keys: &[u128]| Set {
+            bits,
+            ..examples::ports(name, &keys.iter().map(|&key| (key, key)).collect::<Vec<_>>())
+        };
+        let service = a << 64 | 6 << 56 | 80 << 16;
+        let services = Set {
+            verdicts: vec![(Intervals::one(service), Action::Goto(Name::from("other")))],
+            ..of_fields("services", 96, &[service])
+        };
+        vec![
+            examples::ports("ports", &[(80, 80), (8000, 8100)]),
+            map,
+            services,
+            of_fields("none", 96, &[]),
+            of_fields("pairs", 64, &[a << 32 | 80 << 16, b << 32 | 443 << 16]),
+            of_fields("square", 64, &[a << 32 | 80 << 16, a << 32 | 443 << 16]),
+        ]
     }
 
     #[test]

@@ -165,6 +165,21 @@ impl Registers {
         held.map(|(_, loaded)| loaded)
     }
 
+    /// The fields, two or more, that fill so many bytes from a register on, each whole and in registers of its own; none
+    /// if something else is there.
+    pub(super) fn fields(&self, register: u32, bytes: u32) -> Option<Vec<Part>> {
+        let mut slot = slot(register);
+        let end = slot.saturating_add(bytes.div_ceil(4));
+        let mut fields = Vec::new();
+        while slot < end {
+            let (_, loaded) = self.held.iter().find(|(held, _)| *held == slot)?;
+            let &Loaded::Field(part) = loaded else { return None };
+            fields.push(Some(part).filter(|part| part.bytes == part.field.bytes())?);
+            slot += loaded.slots();
+        }
+        (slot == end && fields.len() > 1).then_some(fields)
+    }
+
     /// The constant of the rule that a register holds.
     pub(super) fn constant(&self, register: u32) -> Option<&[u8]> {
         match self.get(register)? {
