@@ -34,7 +34,7 @@ fn json_has_the_documented_keys() {
     assert_eq!((&json["port"], &json["mode"]), (&Value::Null, &"native".into()));
     assert_eq!(
         json["connection"],
-        "inbound, from any address to [fd77::2]:4191, in by any device but lo"
+        "inbound, from any address to [fd77::2]:4191, arriving on any interface except lo"
     );
     let steps = json["steps"].as_array().unwrap();
     assert_eq!(steps.len(), 2);
@@ -85,39 +85,45 @@ fn routing_says_how_an_outbound_connection_leaves() {
     for (line, connection) in [
         (
             "outbound --to 192.0.2.1:80",
-            "from 10.77.0.2 to 192.0.2.1:80, out by eth0",
+            "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0",
         ),
         (
             "outbound --to 10.77.0.2:80",
-            "from 10.77.0.2 to 10.77.0.2:80, out by lo",
+            "from 10.77.0.2 to 10.77.0.2:80, leaving by lo",
         ),
-        ("outbound --to [fd77::2]:80", "from fd77::2 to [fd77::2]:80, out by lo"),
+        (
+            "outbound --to [fd77::2]:80",
+            "from fd77::2 to [fd77::2]:80, leaving by lo",
+        ),
         (
             "outbound --to [2001:db8::1]:80",
-            "from fd77::2 to [2001:db8::1]:80, out by eth0",
+            "from fd77::2 to [2001:db8::1]:80, leaving by eth0",
         ),
         (
             "outbound --to 127.0.0.1:80 --from 127.0.0.9:7",
-            "from 127.0.0.9:7 to 127.0.0.1:80, out by lo",
+            "from 127.0.0.9:7 to 127.0.0.1:80, leaving by lo",
         ),
         (
             "outbound --to [::ffff:192.0.2.1]:80",
-            "from 10.77.0.2 to 192.0.2.1:80, out by eth0",
+            "from 10.77.0.2 to 192.0.2.1:80, leaving by eth0",
         ),
         (
             "outbound --to 203.0.113.9:80 --out wg0",
-            "from any address to 203.0.113.9:80, out by wg0",
+            "from any address to 203.0.113.9:80, leaving by wg0",
         ),
-        ("outbound --to [::]:80", "from ::1 to [::1]:80, out by lo"),
-        ("outbound --to 0.0.0.0:80", "from 127.0.0.1 to 127.0.0.1:80, out by lo"),
+        ("outbound --to [::]:80", "from ::1 to [::1]:80, leaving by lo"),
+        (
+            "outbound --to 0.0.0.0:80",
+            "from 127.0.0.1 to 127.0.0.1:80, leaving by lo",
+        ),
         (
             "outbound --to 0.0.0.0:80 --from 10.77.0.2",
-            "from 10.77.0.2 to 10.77.0.2:80, out by lo",
+            "from 10.77.0.2 to 10.77.0.2:80, leaving by lo",
         ),
     ] {
         let said = text(&lab, line);
         assert!(
-            unfolded(&said).contains(&format!("outbound, {connection}, of any user")),
+            unfolded(&said).contains(&format!("outbound, {connection}, from any user")),
             "{line}: {said}"
         );
         let ends_here = connection.ends_with(" lo");
@@ -131,8 +137,8 @@ fn routing_says_how_an_outbound_connection_leaves() {
     lab.pod.sh("ip route add default dev other table 7");
     lab.pod.sh("ip rule add uidrange 1000-1000 table 7");
     for (uid, connection) in [
-        (1000, "from 10.78.0.1 to 192.0.2.1:80, out by other"),
-        (999, "out by eth0"),
+        (1000, "from 10.78.0.1 to 192.0.2.1:80, leaving by other"),
+        (999, "leaving by eth0"),
     ] {
         let said = text(&lab, &format!("outbound --to 192.0.2.1:80 --uid {uid}"));
         assert!(said.contains(connection), "{said}");

@@ -707,7 +707,7 @@ fn a_finding_about_a_device_names_it() {
     let verified = Run::new(&format!("verify {}", chart_in("nft"))).output(&lab.pod);
     assert_eq!(verified.code(), Some(3), "{}", verified.said());
     assert!(
-        unfolded(&verified.stdout()).contains("drops connections: in by \"eth1\""),
+        unfolded(&verified.stdout()).contains("drops connections: arriving on \"eth1\""),
         "{}",
         verified.said()
     );

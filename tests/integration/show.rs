@@ -266,7 +266,7 @@ fn foreign_rules_are_shown_where_they_run() {
             "inet early pre (prerouting, priority -150)",
             "to port 83 ",
             "PREROUTING (prerouting, priority -100)",
-            "in by eth9 ",
+            "arriving on ",
             "DOCKER\n",
             "to port 80 ",
             "PROXY_INIT_REDIRECT\n",
@@ -278,7 +278,7 @@ fn foreign_rules_are_shown_where_they_run() {
         assert!(!text.contains("to port 81"), "it comes after the jump: {text}");
         for (words, effect) in [
             ("to port 83 ", "to this host, port 9"),
-            ("in by eth9 ", "to DOCKER"),
+            ("arriving on ", "to DOCKER"),
             ("to port 82 ", "bypasses the proxy"),
         ] {
             let line = text.lines().find(|line| line.contains(words)).unwrap();

@@ -370,7 +370,7 @@ fn interfaces_that_begin_alike_are_named_alike() {
         }
         .verify();
         let finding = &report["findings"][0];
-        assert_eq!(finding["connections"], "in by \"eth*\"");
+        assert_eq!(finding["connections"], "arriving on \"eth*\"");
         assert_eq!(finding["found"][0], "-A PREROUTING -i eth+ -j ACCEPT");
     }
 }

@@ -354,13 +354,13 @@ fn policies_that_drop() {
     let line = "policy drop of inet mine mine";
     let want = shadowed("inet mine mine", "drops connections: all TCP connections", line);
     let back = "IPv4, inet mine mine: dropped: the rule marked + drops connections that were redirected: to 127.0.0.1 \
-                to port 4140 in by \"lo\"\n  + policy drop of inet mine mine\n"
+                to port 4140 arriving on \"lo\"\n  + policy drop of inet mine mine\n"
         .to_owned();
     assert_eq!(with_policy(-150, "inet mine"), [want, back.clone()]);
     assert_eq!(
         with_policy(0, "inet mine"),
         [
-            back.replace("to 127.0.0.1 to port 4140 in by \"lo\"", "to port 4143"),
+            back.replace("to 127.0.0.1 to port 4140 arriving on \"lo\"", "to port 4143"),
             back
         ]
     );

@@ -274,7 +274,7 @@ fn what_the_answer_depends_on_is_said() {
         ),
         (
             Condition::is(Field::InInterface, interface(b"eth1")),
-            "the device by which it comes in, because of ",
+            "the interface on which it arrives, because of ",
         ),
         (
             strange(),
@@ -733,7 +733,7 @@ fn a_netdev_chain_sees_its_device_alone() {
     };
     assert_eq!(
         said(&at(Action::Drop), &inbound("10.0.0.1:80")),
-        "not known: it depends on the device by which it comes in, because netdev edge, chain edge, is for some: \
+        "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
          give --in"
     );
     for (device, want) in [("eth1", "dropped"), ("eth0", "to the proxy, port 4143")] {
@@ -762,7 +762,7 @@ fn a_reply_leaves_by_the_device_by_which_its_connection_came_in() {
             &beside(vec![table("netdev edge", vec![egress])]),
             &inbound("10.0.0.1:80")
         ),
-        "not known: it depends on the device by which it comes in, because netdev edge, chain edge, is for some: \
+        "not known: it depends on the interface on which it arrives, because netdev edge, chain edge, is for some: \
          give --in"
     );
 }
@@ -781,7 +781,7 @@ fn a_chain_of_some_devices_sees_what_leaves_by_them() {
     };
     assert_eq!(
         said(&found, &by(None)),
-        "not known: it depends on the device by which it leaves, because netdev edge, chain edge, is for some: give \
+        "not known: it depends on the interface by which it leaves, because netdev edge, chain edge, is for some: give \
          --out"
     );
     assert_eq!(said(&found, &by(Some("eth1"))), "dropped");

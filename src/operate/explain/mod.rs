@@ -192,16 +192,16 @@ fn in_words(connection: &Connection) -> String {
         (None, _) => "any address".to_owned(),
     };
     let way = match direction {
-        Direction::Inbound => "in by",
-        Direction::Outbound => "out by",
+        Direction::Inbound => "arriving on",
+        Direction::Outbound => "leaving by",
     };
     let device = connection.device.as_ref();
-    let device = device.map_or("any device but lo".to_owned(), ToString::to_string);
+    let device = device.map_or("any interface except lo".to_owned(), ToString::to_string);
     let mut words = format!("{direction}, from {from} to {to}, {way} {device}");
     if *direction == Direction::Outbound {
         words += &match connection.uid {
-            Some(uid) => format!(", of user {uid}"),
-            None => ", of any user but the proxy's".to_owned(),
+            Some(uid) => format!(", from user {uid}"),
+            None => ", from any user except the proxy's".to_owned(),
         };
         words += &connection.gid.map_or(String::new(), |gid| format!(" and group {gid}"));
     }

@@ -528,8 +528,8 @@ outbound
   OUTPUT (output, priority -100)
     1    8   16  everything               to PROXY_INIT_OUTPUT     entry
   PROXY_INIT_OUTPUT
-    1    4   12  of user 2102             bypasses the proxy       the proxy's
-    2    5   13  out by lo                bypasses the proxy       in the pod
+    1    4   12  from user 2102           bypasses the proxy       the proxy's
+    2    5   13  leaving by lo            bypasses the proxy       in the pod
     3    6   14  to port 4567,4568        bypasses the proxy       ignored ports
     4    7   15  tcp                      to the proxy, port 4140  all the rest
 

@@ -437,19 +437,23 @@ mod tests {
                 set(&[(ten, ten + 1), (ten + 3, ten + 4)]),
                 "to 10.0.0.0/31,10.0.0.3-10.0.0.4",
             ),
-            (Field::Uid, set(&[(2102, 2102)]), "of user 2102"),
-            (Field::Gid, set(&[(0, 7)]), "of group 0-7"),
-            (Field::OutInterface, lo.clone(), "out by \"lo\""),
-            (Field::OutInterface, any_but_lo(), "out by any device but \"lo\""),
+            (Field::Uid, set(&[(2102, 2102)]), "from user 2102"),
+            (Field::Gid, set(&[(0, 7)]), "from group 0-7"),
+            (Field::OutInterface, lo.clone(), "leaving by \"lo\""),
+            (
+                Field::OutInterface,
+                any_but_lo(),
+                "leaving by any interface except \"lo\"",
+            ),
             (
                 Field::DestinationPort,
                 set(&[(0, 79), (81, 65535)]),
-                "to any port but 80",
+                "to any port except 80",
             ),
             (
                 Field::Source(Family::V4),
                 set(&[(0, ten - 1), (ten + (1 << 24), u32::MAX.into())]),
-                "from any address but 10.0.0.0/8",
+                "from any address except 10.0.0.0/8",
             ),
             (
                 Field::DestinationPort,
@@ -471,12 +475,12 @@ mod tests {
         let to_80 = all(Direction::Inbound).with(Field::DestinationPort, &Intervals::one(80));
         assert_eq!(
             to_80.with(Field::InInterface, &lo).to_string(),
-            "to port 80 in by \"lo\""
+            "to port 80 arriving on \"lo\""
         );
         let others = any_but_lo().without(&Intervals::one(interface(b"eth0")));
         assert_eq!(
             to_80.with(Field::InInterface, &others).to_string(),
-            "to port 80 in by any device but \"eth0\",\"lo\""
+            "to port 80 arriving on any interface except \"eth0\",\"lo\""
         );
         assert_eq!(to_80.with(Field::InInterface, &any_but_lo()).to_string(), "to port 80");
         assert_eq!(to_80.with(Field::DestinationPort, &Intervals::one(80)), to_80);

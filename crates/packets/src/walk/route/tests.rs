@@ -6,7 +6,7 @@ use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags
 use crate::walk::connections::any_but_lo;
 use crate::walk::step::Matched;
 
-/// The IPv4 connections of a direction from a client's port to port 80, by any device but lo.
+/// The IPv4 connections of a direction from a client's port to port 80, by any interface except lo.
 fn to_80(direction: Direction) -> Connections {
     let all = Connections::living(Family::V4, direction)
         .with(Field::SourcePort, &Intervals::one(40000))

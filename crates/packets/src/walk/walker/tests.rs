@@ -116,7 +116,7 @@ const ALL_WELL: [&str; 1] = ["ip nat PROXY_INIT_REDIRECT 1: Translated after of 
 
 /// What is said if all connections but those to port 80 get there, and this about those.
 fn but_for_port_80(about: &str) -> Vec<String> {
-    let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80".to_owned();
+    let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80".to_owned();
     // A connection that passes by is known to only at the end.
     if about.contains("Accepted") {
         vec![redirected, about.to_owned()]
@@ -251,7 +251,7 @@ fn a_rule_in_a_chain_before_the_jump_takes_its_connections() {
         inbound(vec![nat(vec![any(goto("sub"))], others)]),
         [
             "ip nat sub 1: Dropped of to port 80",
-            "ip nat PREROUTING 1: Accepted of to any port but 80",
+            "ip nat PREROUTING 1: Accepted of to any port except 80",
         ]
     );
 }
@@ -264,7 +264,7 @@ fn a_rule_after_the_jump_is_too_late() {
     assert_eq!(
         inbound(vec![table]),
         [
-            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port but 80",
+            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port except 80",
             "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
             "ip nat PREROUTING 2: Translated after of to port 80",
         ]
@@ -306,12 +306,16 @@ fn conditions_pick_their_connections() {
         (of, rest)
     };
     for (conditions, of, rest) in [
-        (vec![not(to_port(80))], " of to any port but 80", "to port 80"),
-        (vec![to_port(80), fixed(true)], " of to port 80", "to any port but 80"),
+        (vec![not(to_port(80))], " of to any port except 80", "to port 80"),
+        (
+            vec![to_port(80), fixed(true)],
+            " of to port 80",
+            "to any port except 80",
+        ),
         (
             vec![Condition::is(Field::Protocol, TCP), to_port(80)],
             " of to port 80",
-            "to any port but 80",
+            "to any port except 80",
         ),
         // Two tell them apart: the others can't be said in one set, so they are said to be all.
         (
@@ -413,7 +417,7 @@ fn a_verdict_map_takes_what_it_lists() {
     assert_eq!(
         map(port, &[(80, goto("sub")), (443, Action::Accept)]),
         [
-            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80,443",
+            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80,443",
             "ip nat PREROUTING 1: Accepted of to port 80",
             "ip nat PREROUTING 1: Accepted of to port 443",
         ]
@@ -441,7 +445,7 @@ fn what_is_not_understood_is_not_certain_nor_what_comes_after_it() {
         [
             "ip nat PREROUTING 1: NotUnderstood perhaps of to port 80",
             "ip nat PREROUTING 2: Dropped perhaps of to port 80",
-            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port but 80",
+            "ip nat PROXY_INIT_REDIRECT 1: Translated after of to any port except 80",
         ]
     );
     let before = vec![any(jump("missing"))];
@@ -482,7 +486,7 @@ fn what_lets_through_at_the_end_of_a_base_chain_decides_nothing() {
     assert_eq!(
         got,
         [
-            "ip nat PREROUTING 1: Dropped of to any port but 80",
+            "ip nat PREROUTING 1: Dropped of to any port except 80",
             "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
         ]
     );
@@ -538,11 +542,11 @@ fn a_chain_of_a_device_sees_the_packets_of_that_one() {
         let these = all.with(Field::InInterface, &Intervals::one(interface(device)));
         of(tables(), Direction::Inbound, these)
     };
-    let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of in by";
-    assert_eq!(by(b"eth1"), ["netdev edge edge 1: Dropped of in by \"eth1\""]);
+    let redirected = "ip nat PROXY_INIT_REDIRECT 1: Translated after of arriving on";
+    assert_eq!(by(b"eth1"), ["netdev edge edge 1: Dropped of arriving on \"eth1\""]);
     assert_eq!(by(b"eth2"), [format!("{redirected} \"eth2\"")]);
     let got = inbound(tables());
-    assert_eq!(got[0], "netdev edge edge 1: Dropped of in by \"eth1\"");
+    assert_eq!(got[0], "netdev edge edge 1: Dropped of arriving on \"eth1\"");
     assert!(got.len() == 2 && got[1].starts_with(redirected), "{got:?}");
 }
 
@@ -568,7 +572,7 @@ fn a_policy_drops_what_gets_to_the_end() {
     assert_eq!(
         inbound(vec![with_policy_drop(accept_80()), nat(vec![], vec![])]),
         [
-            "ip mangle early policy: Dropped of to any port but 80",
+            "ip mangle early policy: Dropped of to any port except 80",
             "ip nat PROXY_INIT_REDIRECT 1: Translated after of to port 80",
         ]
     );
@@ -577,7 +581,7 @@ fn a_policy_drops_what_gets_to_the_end() {
     assert_eq!(
         inbound(vec![with_policy_drop(bypassing)]),
         [
-            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port but 80",
+            "ip nat PROXY_INIT_REDIRECT 2: Translated after of to any port except 80",
             "ip nat PROXY_INIT_REDIRECT 1: Accepted after of to port 80",
             "ip nat PREROUTING policy: Dropped after of to port 80",
         ]
@@ -639,7 +643,7 @@ fn between_tables_of_equal_priority_the_other_may_run_first() {
     let want = [
         "ip mine dstnat 1: Translated perhaps of to port 80",
         "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of all TCP connections",
-        "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of to any port but 80",
+        "ip nat PROXY_INIT_REDIRECT 1: Translated perhaps after of to any port except 80",
     ];
     let inbound = |tables| {
         let mut said = super::tests::inbound(tables);
@@ -733,8 +737,8 @@ fn outbound_connections_have_a_user_and_pass_output() {
             Connections::all(Family::V4, Direction::Outbound)
         ),
         [
-            "ip nat PROXY_INIT_OUTPUT 1: Translated after of of any user but 2102",
-            "ip nat OUTPUT 1: Accepted of of user 2102",
+            "ip nat PROXY_INIT_OUTPUT 1: Translated after of from any user except 2102",
+            "ip nat OUTPUT 1: Accepted of from user 2102",
         ]
     );
 }
@@ -886,7 +890,7 @@ fn of_many_intervals_no_connection_is_lost() {
         (got[0].clone(), rest)
     };
     let certain = "ip nat PREROUTING 1: Dropped of to port 2,4,6,8,10,12,14,16,...".to_owned();
-    let odd = "to any port but 2,4,6,8,10,12,14,16,...".to_owned();
+    let odd = "to any port except 2,4,6,8,10,12,14,16,...".to_owned();
     let all = "all TCP connections".to_owned();
     // 63 holes leave 64 pieces, 64 leave 65.
     assert_eq!(redirected(every_second(63)), (certain.clone(), odd));
