@@ -474,8 +474,16 @@ fn connections_arrive_where_the_answer_says_in_legacy_mode() {
 }
 
 #[test]
-fn connections_arrive_where_the_answer_says_beside_other_programs() {
+fn connections_arrive_where_the_answer_says_beside_documented_programs() {
     for mode in ["nft", "native", "legacy"] {
-        programs::judge(mode);
+        programs::judge(mode, false);
+    }
+}
+
+/// Needs Debian's packages, once.
+#[test]
+fn connections_arrive_where_the_answer_says_beside_debians_programs() {
+    for mode in ["nft", "native", "legacy"] {
+        programs::judge(mode, true);
     }
 }

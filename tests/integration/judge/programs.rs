@@ -100,7 +100,8 @@ fn scripts() -> Vec<PathBuf> {
     scripts
 }
 
-pub(super) fn judge(mode: &str) {
+/// Judges beside those of Debian's packages, or beside the others.
+pub(super) fn judge(mode: &str, of_debian: bool) {
     if families() < 2 {
         return;
     }
@@ -113,6 +114,9 @@ pub(super) fn judge(mode: &str) {
     let (mut wrong, mut tried, mut not_known) = (Vec::new(), 0, 0);
     for script in scripts() {
         let name = script.file_stem().unwrap().to_str().unwrap();
+        if DEBIANS.contains(&name) != of_debian {
+            continue;
+        }
         for is_first in [true, false] {
             let pod = Pod::new();
             let mut commands = Commands::new(&pod.inside);
