@@ -60,8 +60,10 @@ pub enum Verdict {
     Bypass,
     /// It goes elsewhere; the text says where.
     Elsewhere(String),
-    /// It is dropped or rejected.
+    /// It is dropped, and nobody is told.
     Dropped,
+    /// It is dropped, and who makes it is refused: by a reset or by ICMP.
+    Rejected,
     /// It is lost although the rules let its first packet through; the text says why.
     Lost(String),
     /// That isn't known; the text says why.
@@ -76,6 +78,7 @@ impl fmt::Display for Verdict {
             Verdict::Bypass => f.write_str("bypasses the proxy"),
             Verdict::Elsewhere(place) => write!(f, "goes elsewhere: {place}"),
             Verdict::Dropped => f.write_str("dropped"),
+            Verdict::Rejected => f.write_str("rejected"),
             Verdict::Lost(why) => write!(f, "dropped: {why}"),
             Verdict::NotKnown(why) => write!(f, "not known: {why}"),
         }
@@ -122,7 +125,7 @@ impl Verdict {
     pub fn clause(&self) -> String {
         match self {
             Verdict::Proxy(_) => format!("goes {self}"),
-            Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => format!("is {self}"),
+            Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) | Verdict::NotKnown(_) => format!("is {self}"),
             Verdict::Bypass | Verdict::Elsewhere(_) => self.to_string(),
         }
     }
@@ -151,7 +154,7 @@ pub fn of_seen<'a>(
 pub fn after_discovery<'a>(found: &'a Found, neighbours: &Neighbours, answer: Answer<'a>) -> Answer<'a> {
     let before = conclude(found, &Surroundings::default(), discovery(found, neighbours));
     match (&before.verdict, &answer.verdict) {
-        (_, Verdict::Dropped | Verdict::Lost(_)) => answer,
+        (_, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => answer,
         (Verdict::Lost(_), _) => before,
         (Verdict::NotKnown(_), Verdict::NotKnown(_)) => answer,
         (Verdict::NotKnown(why), _) => Answer {
@@ -258,7 +261,8 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         (end, verdict)
     });
     let ends: Vec<End<'a>> = ends.collect();
-    let is_dropped = |(_, verdict): &End<'_>| matches!(verdict, Some(Verdict::Dropped | Verdict::Lost(_)));
+    let is_dropped =
+        |(_, verdict): &End<'_>| matches!(verdict, Some(Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)));
     // Where either packet may be dropped, the way back is the farthest that any gets.
     let all_dropped = ends.last().filter(|_| ends.iter().all(is_dropped));
     let same = |(_, verdict): &End<'_>| ends.iter().all(|(_, other)| other == verdict);
@@ -294,11 +298,13 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
 fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
     let ports = &around.ports;
     let port = end.port.as_ref().map(Intervals::as_slice);
+    let rule = end.at.and_then(|at| at.rule());
     Some(match (end.fate, end.action) {
         (Fate::Dropped, _) => match end.packet {
-            Packet::First if is_translated_at(end) => {
+            Packet::First if matches!(rule.map(|rule| &rule.action), Some(Action::Nat(_))) => {
                 Verdict::Lost("routing has no way to where a rule sends it".to_owned())
             }
+            Packet::First if matches!(rule.map(|rule| &rule.action), Some(Action::Reject(_))) => Verdict::Rejected,
             Packet::First => Verdict::Dropped,
             Packet::Reply => Verdict::Lost("the reply".to_owned()),
             Packet::Ack => Verdict::Lost("the ACK after the reply".to_owned()),
@@ -326,12 +332,6 @@ fn verdict(around: &Surroundings<'_>, end: &Outcome<'_>) -> Option<Verdict> {
         (Fate::Accepted, _) => Verdict::Bypass,
         _ => return None,
     })
-}
-
-/// Whether what ends a connection is the rule that sends it elsewhere.
-fn is_translated_at(end: &Outcome<'_>) -> bool {
-    let rule = end.at.and_then(|at| at.rule());
-    rule.is_some_and(|rule| matches!(rule.action, Action::Nat(_)))
 }
 
 /// The rule that lets a connection bypass the proxy: in proxy-init's chains, or before them.

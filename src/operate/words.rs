@@ -83,6 +83,7 @@ pub(super) fn action(effects: &[Effect], action: &Action) -> String {
         Action::Accept => "ends this chain".to_owned(),
         Action::Return => "returns".to_owned(),
         Action::Drop => "drops".to_owned(),
+        Action::Reject(_) => "rejects".to_owned(),
         Action::Redirect(None) => "to this host".to_owned(),
         Action::Redirect(Some((first, last))) if first == last => format!("to this host, port {first}"),
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),

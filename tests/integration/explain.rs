@@ -1,6 +1,8 @@
 //! `explain` by examples: what it says, in which words, and where it has no answer.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
@@ -677,11 +679,115 @@ fn an_untracked_connection_is_not_taken_for_a_new_one() {
     }
 }
 
+/// Who is rejected is told at once; who is dropped waits.
+#[test]
+fn a_rejected_connection_is_told_from_a_dropped_one() {
+    for rule in [
+        "iptables-nft -A INPUT -p tcp --dport 4143 -j",
+        "iptables-legacy -A INPUT -p tcp --dport 4143 -j",
+        "nft add rule inet f in tcp dport 4143",
+    ] {
+        for (target, answer) in [
+            ("REJECT", "rejected"),
+            ("REJECT --reject-with tcp-reset", "rejected"),
+            ("DROP", "dropped"),
+        ] {
+            let lab = pod_with_chart("native");
+            let target = if rule.starts_with("nft") {
+                lab.pod.sh("nft add table inet f");
+                lab.pod
+                    .sh("nft add chain inet f in { type filter hook input priority 0; }");
+                target
+                    .replace("--reject-with tcp-reset", "with tcp reset")
+                    .to_lowercase()
+            } else {
+                target.to_owned()
+            };
+            lab.pod.sh(&format!("{rule} {target}"));
+            assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80"), answer, "{rule} {target}");
+            let _server = Server::start(&lab.pod, &[4143]);
+            let client = || TcpStream::connect_timeout(&"10.77.0.2:80".parse().unwrap(), Duration::from_millis(300));
+            let error = lab.outside.run(client).unwrap_err().kind();
+            let is_told = error != ErrorKind::TimedOut;
+            assert_eq!(is_told, answer == "rejected", "{rule} {target}: {error:?}");
+            let said = text(&lab, "inbound --to 10.77.0.2:80");
+            assert!(unfolded(&said).contains(&target), "{said}");
+        }
+    }
+}
+
+/// As iptables-save prints it, so that whoever reads it can take it away.
+#[test]
+fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
+    let v4 = [
+        ("filter", "OUTPUT -p tcp -j REJECT"),
+        ("filter", "OUTPUT -p tcp -j REJECT --reject-with tcp-reset"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-net-unreachable"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-host-unreachable"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-proto-unreachable"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-net-prohibited"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-host-prohibited"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp-admin-prohibited"),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1"),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1:81 --random"),
+        (
+            "nat",
+            "OUTPUT -p tcp -j DNAT --to-destination 198.51.100.1-198.51.100.9:80-90 --persistent",
+        ),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination :80-90"),
+        ("nat", "POSTROUTING -p tcp -j SNAT --to-source 198.51.100.1"),
+        (
+            "nat",
+            "POSTROUTING -p tcp -j SNAT --to-source 198.51.100.1-198.51.100.9:1024-1034 --random-fully",
+        ),
+        ("nat", "POSTROUTING -p tcp -j MASQUERADE"),
+        ("nat", "POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-1034 --random"),
+    ];
+    let v6 = [
+        ("filter", "OUTPUT -p tcp -j REJECT"),
+        ("filter", "OUTPUT -p tcp -j REJECT --reject-with tcp-reset"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp6-no-route"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp6-adm-prohibited"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp6-addr-unreachable"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp6-policy-fail"),
+        ("filter", "OUTPUT -j REJECT --reject-with icmp6-reject-route"),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination 2001:db8::1"),
+        ("nat", "OUTPUT -p tcp -j DNAT --to-destination [2001:db8::1]:81"),
+        (
+            "nat",
+            "OUTPUT -p tcp -j DNAT --to-destination [2001:db8::1-2001:db8::9]:80-90",
+        ),
+        (
+            "nat",
+            "POSTROUTING -p tcp -j SNAT --to-source 2001:db8::1-2001:db8::9 --random",
+        ),
+        ("nat", "POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-1034"),
+    ];
+    let lab = Lab::new();
+    for (program, to, (table, rule)) in v4
+        .map(|rule| ("iptables", "192.0.2.1:80", rule))
+        .into_iter()
+        .chain(v6.map(|rule| ("ip6tables", "[2001:db8::7]:80", rule)))
+    {
+        for mode in ["nft", "legacy"] {
+            lab.pod.sh(&format!("{program}-{mode} -t {table} -A {rule}"));
+            let json: Value = serde_json::from_str(&text(&lab, &format!("outbound --to {to} --output json"))).unwrap();
+            let steps = json["steps"].as_array().unwrap().iter();
+            let quoted: Vec<&str> = steps.filter_map(|step| step["rule"].as_str()).collect();
+            let [first, ..] = quoted.as_slice() else {
+                panic!("{mode} {rule}: {json}");
+            };
+            let deleted = first.strip_prefix("-A ").unwrap();
+            lab.pod.sh(&format!("{program}-{mode} -t {table} -D {deleted}"));
+        }
+    }
+}
+
 #[test]
 fn what_both_backends_have_is_looked_at() {
     let lab = pod_with_chart("nft");
     lab.pod.sh("iptables-legacy -A INPUT -p tcp --dport 4143 -j REJECT");
-    assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80"), "dropped");
+    assert_eq!(first_line(&lab, "inbound --to 10.77.0.2:80"), "rejected");
     assert_eq!(first_line(&lab, "inbound --to [fd77::2]:80"), "to the proxy, port 4143");
     lab.pod
         .sh("ip6tables-legacy -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK");

@@ -146,14 +146,68 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         ) => return Ok(Target::Effect(Effect::Other(text(name)))),
         (b"REDIRECT", 0) if family == Family::V4 => Action::Redirect(read_ports(info, &LAYOUT_V4)?),
         (b"REDIRECT", 0) => Action::Redirect(read_ports(info, &LAYOUT_V6)?),
-        (b"DNAT", 0) if family == Family::V4 => Action::Nat(read_destination(info, family, &LAYOUT_V4)?),
+        (b"DNAT", 0) if family == Family::V4 => {
+            Action::Nat(read_translation("DNAT --to-destination", info, family, &LAYOUT_V4)?)
+        }
         // `struct nf_nat_range` and `struct nf_nat_range2`, which has more after it, for both families.
-        (b"DNAT", 1 | 2) => Action::Nat(read_destination(info, family, &LAYOUT_V6)?),
-        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => Action::Nat(Nat::somewhere(text(name))),
-        (b"REJECT", _) => Action::Drop,
+        (b"DNAT", 1 | 2) => Action::Nat(read_translation("DNAT --to-destination", info, family, &LAYOUT_V6)?),
+        (b"SNAT", 0 | 1) => {
+            let layout = if (family, revision) == (Family::V4, 0) {
+                &LAYOUT_V4
+            } else {
+                &LAYOUT_V6
+            };
+            let Nat { text, .. } = read_translation("SNAT --to-source", info, family, layout)?;
+            Action::Nat(Nat::somewhere(text))
+        }
+        (b"MASQUERADE", 0) => {
+            let layout = if family == Family::V4 { &LAYOUT_V4 } else { &LAYOUT_V6 };
+            let ports = match read_ports(info, layout)? {
+                Some((first, last)) if first == last => format!(" --to-ports {first}"),
+                Some((first, last)) => format!(" --to-ports {first}-{last}"),
+                None => String::new(),
+            };
+            Action::Nat(Nat::somewhere(format!("MASQUERADE{ports}{}", options(info, layout)?)))
+        }
+        (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
+            Action::Nat(Nat::somewhere(format!("{} [...]", text(name))))
+        }
+        (b"REJECT", 0) => Action::Reject(rejection(info, family)?),
+        (b"REJECT", _) => Action::Reject(text(name)),
         _ => Action::Unknown(text(name)),
     };
     Ok(Target::Action(action))
+}
+
+/// `struct ipt_reject_info` and `struct ip6t_reject_info`: with what (`enum ipt_reject_with`, `enum ip6t_reject_with`), by
+/// iptables' names for it.
+fn rejection(info: &[u8], family: Family) -> Result<String, Malformed> {
+    let names = match family {
+        Family::V4 => [
+            "icmp-net-unreachable",
+            "icmp-host-unreachable",
+            "icmp-proto-unreachable",
+            "icmp-port-unreachable",
+            "echo-reply",
+            "icmp-net-prohibited",
+            "icmp-host-prohibited",
+            "tcp-reset",
+            "icmp-admin-prohibited",
+        ],
+        Family::V6 => [
+            "icmp6-no-route",
+            "icmp6-adm-prohibited",
+            "icmp6-not-neighbour",
+            "icmp6-addr-unreachable",
+            "icmp6-port-unreachable",
+            "echo-reply",
+            "tcp-reset",
+            "icmp6-policy-fail",
+            "icmp6-reject-route",
+        ],
+    };
+    let name = usize::try_from(u32_at(info, 0)?).ok().and_then(|with| names.get(with));
+    Ok(format!("REJECT --reject-with {}", name.unwrap_or(&"[...]")))
 }
 
 fn bits(field: Field, mask: u32, xor: u32) -> Bits {
@@ -556,18 +610,35 @@ fn read_ports(info: &[u8], layout: &Layout) -> Result<Option<(u16, u16)>, Malfor
     Ok(is_specified.then_some((first, last)))
 }
 
-fn read_destination(info: &[u8], family: Family, layout: &Layout) -> Result<Nat, Malformed> {
+/// The options of a NAT target beside addresses and ports, which don't change which of them it may be.
+fn options(info: &[u8], layout: &Layout) -> Result<String, Malformed> {
+    let flags = u32_at(info, layout.flags)?;
+    // `NF_NAT_RANGE_PROTO_RANDOM` and the next ones; the last is a port that ports are counted from.
+    let named = [
+        (4, " --random"),
+        (16, " --random-fully"),
+        (8, " --persistent"),
+        (32, " [...]"),
+    ];
+    Ok(named
+        .iter()
+        .filter(|(flag, _)| flags & flag != 0)
+        .map(|(_, name)| *name)
+        .collect())
+}
+
+/// To which addresses and ports a NAT target translates; `how` is its name and that option.
+fn read_translation(how: &str, info: &[u8], family: Family, layout: &Layout) -> Result<Nat, Malformed> {
     let ports = read_ports(info, layout)?;
     let [first, last] = layout.addresses;
     let length = Field::Destination(family).bytes();
     let first = address(info.get(first..first + length).ok_or(Malformed)?)?;
     let last = address(info.get(last..last + length).ok_or(Malformed)?)?;
-    if u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS == 0 {
-        return Ok(Nat::to("DNAT --to-destination", None, ports));
-    }
+    let has_addresses = u32_at(info, layout.flags)? & NF_NAT_RANGE_MAP_IPS != 0;
+    let nat = Nat::between(how, has_addresses.then_some((first, last)), ports);
     Ok(Nat {
-        address: Some(first).filter(|_| first == last),
-        ..Nat::to("DNAT --to-destination", Some(first), ports)
+        text: nat.text + &options(info, layout)?,
+        ..nat
     })
 }
 

@@ -19,7 +19,7 @@ impl Explained<'_> {
             Verdict::Proxy(port) => ("proxy", Some(*port)),
             Verdict::Bypass => ("bypass", None),
             Verdict::Elsewhere(_) => ("elsewhere", None),
-            Verdict::Dropped | Verdict::Lost(_) => ("dropped", None),
+            Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) => ("dropped", None),
             Verdict::NotKnown(_) => ("not-known", None),
         };
         let by = self.by.as_ref();
@@ -175,7 +175,9 @@ fn verdict_style(verdict: &Verdict) -> Style {
     match verdict {
         Verdict::Proxy(_) => Style::Proxy,
         Verdict::Bypass => Style::Bypass,
-        Verdict::Elsewhere(_) | Verdict::Dropped | Verdict::Lost(_) | Verdict::NotKnown(_) => Style::Trouble,
+        Verdict::Elsewhere(_) | Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) | Verdict::NotKnown(_) => {
+            Style::Trouble
+        }
     }
 }
 

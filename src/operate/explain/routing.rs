@@ -355,7 +355,7 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         )),
     };
     // What isn't for this namespace doesn't pass its hook for what is.
-    let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Lost(_))
+    let dropped_at_input = matches!(answer.verdict, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
         && answer
             .at
             .is_some_and(|at| answer.steps.iter().any(|step| step.at == at && is_here(step)))

@@ -205,7 +205,7 @@ fn can_drop(slot: &Slot<'_>) -> bool {
     while let Some(chain) = chains.get(next).copied() {
         next += 1;
         for action in chain.rules.iter().flat_map(|rule| table.outcomes(&rule.action)) {
-            if matches!(action, Action::Drop | Action::Unknown(_)) {
+            if matches!(action, Action::Drop | Action::Reject(_) | Action::Unknown(_)) {
                 return true;
             }
             let target = action.target().and_then(|target| table.chain(target));

@@ -352,9 +352,10 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
             // The handshake is complete, but what the server writes is lost: whether that is a connection is a matter
             // of taste.
             (verdict, Arrival::None(Outcome::Mute { by, at })) => {
-                matches!(verdict, Verdict::Dropped | Verdict::Lost(_)) || reaches(verdict, pod::by(by, at))
+                matches!(verdict, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_))
+                    || reaches(verdict, pod::by(by, at))
             }
-            (Verdict::Dropped | Verdict::Lost(_), _) => matches!(arrival, Arrival::None(_)),
+            (Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_), _) => matches!(arrival, Arrival::None(_)),
             (verdict, _) => reaches(verdict, arrival),
         };
         {
@@ -367,7 +368,7 @@ fn compare(installed: &Installed<'_>, cases: &[Case], count: &RefCell<Count>) ->
                 Verdict::Proxy(_) => &mut count.proxy,
                 Verdict::Bypass => &mut count.bypass,
                 Verdict::Elsewhere(_) => &mut count.elsewhere,
-                Verdict::Dropped | Verdict::Lost(_) => &mut count.dropped,
+                Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_) => &mut count.dropped,
                 Verdict::NotKnown(_) => &mut count.not_known,
             } += 1;
         }

@@ -168,6 +168,8 @@ expressions! {
         first_port: Option<u32> = NFTA_NAT_REG_PROTO_MIN(5),
         last_port: Option<u32> = NFTA_NAT_REG_PROTO_MAX(6),
     }
+    /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of `NFT_REJECT_ICMPX_*`.
+    Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }
     /// `[ exthdr write … ]`: changes an option of TCP's, if that is the operation.
     SetOption "exthdr" { register: u32 = NFTA_EXTHDR_SREG(7), operation: u32 = NFTA_EXTHDR_OP(6) }
     /// `[ objref type 1 name … ]`: type 1 is a counter that has a name.
@@ -463,6 +465,14 @@ mod tests {
                 first: None,
                 last: None,
                 flags: None,
+            }),
+            Expression::Reject(Reject {
+                kind: libc::NFT_REJECT_TCP_RST,
+                code: None,
+            }),
+            Expression::Reject(Reject {
+                kind: libc::NFT_REJECT_ICMPX_UNREACH,
+                code: Some(1),
             }),
             Expression::Counter(Counter { packets: 0, bytes: 0 }),
             Expression::Counter(Counter { packets: 1, bytes: 60 }),

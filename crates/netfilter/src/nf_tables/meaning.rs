@@ -200,6 +200,7 @@ impl<'a> Reader<'a> {
             Expression::Decide(Decide { verdict, .. }) => self.decide(action(verdict)),
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
+            Expression::Reject(reject) => self.decide(Action::Reject(rejection(reject))),
             Expression::Other(name) => self.other(name),
         }
         Ok(())
@@ -606,21 +607,17 @@ impl<'a> Reader<'a> {
             self.condition(is_of(family));
         }
         let verb = if nat.kind == libc::NFT_NAT_DNAT { "dnat" } else { "snat" };
-        let first = nat.first_address.and_then(|register| self.registers.constant(register));
-        let last = nat
-            .last_address
-            .map_or(first, |register| self.registers.constant(register));
-        let address = first
-            .filter(|_| first == last)
-            .and_then(|bytes| message::address(bytes).ok());
+        let held = |register| message::address(self.registers.constant(register)?).ok();
+        let first = nat.first_address.and_then(held);
+        let addresses = first.zip(nat.last_address.map_or(first, held));
         let ports = self.ports(nat.first_port, nat.last_port);
         // Where it is, or may be, something that a map says.
         let is_mapped =
-            (address.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
+            (addresses.is_none() && nat.first_address.is_some()) || (ports.is_none() && nat.first_port.is_some());
         self.decide(Action::Nat(if is_mapped {
             Nat::somewhere(format!("{verb} to a mapped port"))
         } else {
-            Nat::to(&format!("{verb} to"), address, ports)
+            Nat::between(&format!("{verb} to"), addresses, ports)
         }));
     }
 
@@ -640,7 +637,6 @@ impl<'a> Reader<'a> {
         match name {
             b"nat" => self.decide(Action::Nat(Nat::somewhere(text))),
             b"masq" => self.decide(Action::Nat(Nat::somewhere("masquerade"))),
-            b"reject" => self.decide(Action::Drop),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
             // tproxy needs a listener that is transparent; without one it does nothing, and xt's drops.
             b"queue" | b"synproxy" | b"fwd" | b"tproxy" => self.decide(Action::Unknown(text)),
@@ -671,6 +667,17 @@ fn compared_values(part: Part, compare: Compare<'_>) -> Option<Values> {
     };
     let numbers = numbers.filter(|(first, _)| *first <= field.largest());
     Some(numbers.map_or(Values::Listed(Vec::new()), Values::Interval))
+}
+
+/// How nft writes it: port-unreachable goes without saying.
+fn rejection(expression::Reject { kind, code }: expression::Reject) -> String {
+    const ICMPX: [&str; 4] = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
+    match (kind, code.and_then(|code| ICMPX.get(usize::from(code)))) {
+        (libc::NFT_REJECT_TCP_RST, _) => "reject with tcp reset".to_owned(),
+        (libc::NFT_REJECT_ICMPX_UNREACH, Some(&"port-unreachable")) => "reject".to_owned(),
+        (libc::NFT_REJECT_ICMPX_UNREACH, Some(name)) => format!("reject with icmpx {name}"),
+        _ => format!("reject with icmp {}", code.unwrap_or_default()),
+    }
 }
 
 pub(crate) fn action(verdict: Verdict<'_>) -> Action {

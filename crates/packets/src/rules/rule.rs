@@ -273,6 +273,8 @@ pub enum Action {
     /// It ends the base chain for the packet; the hook's next base chain is asked.
     Accept,
     Drop,
+    /// The packet is dropped, and its sender is told. How it is written.
+    Reject(String),
     /// The packet returns to the chain that jumped here.
     Return,
     /// The packet goes through another chain and, at its end, comes back.
@@ -312,12 +314,18 @@ pub struct Nat {
 }
 
 impl Nat {
-    /// To this address and one of these ports, as far as they are known; `how` is what the text begins with.
-    pub fn to(how: &str, address: Option<IpAddr>, ports: Option<(u16, u16)>) -> Self {
-        let shown = match address {
-            Some(IpAddr::V6(address)) => format!("[{address}]"),
-            Some(IpAddr::V4(address)) => address.to_string(),
+    /// To one of these addresses and one of these ports, as far as they are known; `how` is what the text begins with.
+    pub fn between(how: &str, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> Self {
+        let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
+        let shown = match addresses {
+            Some((first, last)) if first != last => format!("{first}-{last}"),
+            Some((first, _)) => first.to_string(),
             None => String::new(),
+        };
+        // Only a port makes it doubtful where an address of IPv6 ends.
+        let shown = match ports {
+            Some(_) if shown.contains(':') => format!("[{shown}]"),
+            _ => shown,
         };
         let text = match ports {
             None => format!("{how} {shown}"),
@@ -408,13 +416,19 @@ mod tests {
 
     #[test]
     fn a_translation_is_written_with_its_ports() {
-        let address = |text: &str| Some(text.parse().unwrap());
-        for (address, ports, text) in [
-            (address("192.0.2.1"), Some((80, 80)), "dnat to 192.0.2.1:80"),
-            (address("2001:db8::1"), Some((80, 90)), "dnat to [2001:db8::1]:80-90"),
-            (address("192.0.2.1"), None, "dnat to 192.0.2.1"),
+        let one = |text: &str| Some((text.parse().unwrap(), text.parse().unwrap()));
+        let two = |first: &str, last: &str| Some((first.parse().unwrap(), last.parse().unwrap()));
+        for (addresses, ports, text) in [
+            (one("192.0.2.1"), Some((80, 80)), "dnat to 192.0.2.1:80"),
+            (one("2001:db8::1"), Some((80, 90)), "dnat to [2001:db8::1]:80-90"),
+            (one("192.0.2.1"), None, "dnat to 192.0.2.1"),
+            (one("2001:db8::1"), None, "dnat to 2001:db8::1"),
+            (two("192.0.2.1", "192.0.2.9"), None, "dnat to 192.0.2.1-192.0.2.9"),
+            (None, Some((80, 80)), "dnat to :80"),
         ] {
-            assert_eq!(Nat::to("dnat to", address, ports).text, text);
+            let nat = Nat::between("dnat to", addresses, ports);
+            let address = addresses.filter(|(first, last)| first == last).map(|(first, _)| first);
+            assert_eq!((nat.text.as_str(), nat.address), (text, address));
         }
     }
 

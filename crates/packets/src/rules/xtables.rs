@@ -54,7 +54,7 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
-            Action::Nat(Nat { text, .. }) | Action::Unknown(text) => write!(f, "-j {text}"),
+            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::Unknown(text) => write!(f, "-j {text}"),
         }
     }
 }

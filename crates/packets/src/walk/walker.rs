@@ -510,7 +510,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = Some(at);
                 visit.left_chain.push(state);
             }
-            Action::Drop => self.decide(&state, at, Fate::Dropped),
+            Action::Drop | Action::Reject(_) => self.decide(&state, at, Fate::Dropped),
             Action::Return => {
                 state.left = Some(at);
                 visit.returned.push(state);
