@@ -6,6 +6,7 @@
 mod any_flags;
 mod changed;
 mod cli;
+mod crafted;
 mod deploy;
 mod discovery;
 mod errors;

@@ -295,7 +295,7 @@ fn sets_maps_and_other_hooks_are_understood() {
             &[
                 "nft table inet fw { chain pre { type filter hook prerouting priority -310 ; ct original zone set 3 ; } ; }",
             ],
-            &[],
+            &["shadowed"],
         ),
         (
             &["iptables-legacy -t raw -A PREROUTING -p tcp -j CT --zone 3"],

@@ -192,10 +192,12 @@ fn extension(bytes: &[u8]) -> Result<XtEntry<'_>, Malformed> {
 fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -> Result<Rule, Malformed> {
     let mut conditions = header(family, layout, entry.bytes)?;
     let mut comment = None;
+    let mut needs_tracking = xt::needs_tracking(entry.target.name);
     let end = usize::from(u16_at(entry.bytes, layout.target)?);
     let mut place = layout.counters + 16;
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
+        needs_tracking |= xt::needs_tracking(found.name);
         match xt::read_match(found.name, found.revision.into(), found.info)? {
             xt::Read::Comment(text) => comment = Some(text),
             xt::Read::Conditions(read) => conditions.extend(read),
@@ -220,6 +222,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     Ok(Rule {
         effects,
         comment,
+        needs_tracking,
         counters: Some(Counters {
             packets: u64_at(entry.bytes, layout.counters)?,
             bytes: u64_at(entry.bytes, layout.counters + 8)?,

@@ -118,6 +118,26 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malfo
     })))
 }
 
+/// Whether a match or a target of this name has connections tracked: those that call `nf_ct_netns_get` where they are
+/// checked (net/netfilter/xt_*.c), but for translations.
+pub(crate) fn needs_tracking(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"cluster"
+            | b"connbytes"
+            | b"connlabel"
+            | b"connlimit"
+            | b"connmark"
+            | b"conntrack"
+            | b"helper"
+            | b"state"
+            | b"CONNMARK"
+            | b"CONNSECMARK"
+            | b"CT"
+            | b"SYNPROXY"
+    )
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Effect(Effect),
@@ -130,11 +150,9 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         (b"NOTRACK", _) => return Ok(Target::Effect(Effect::Untrack)),
         // struct xt_ct_target_info begins with its flags; XT_CT_NOTRACK is the first.
         (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
-        // XT_CT_ZONE_DIR_ORIG alone sets the zone of the original direction, XT_CT_ZONE_MARK takes it from the mark.
-        // Else replies may be in another zone, where nothing is known of the translation.
-        (b"CT", _) if u16_at(info, 0)? & 4 == 0 && (u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0) => {
-            Action::Unknown("CT --zone".to_owned())
-        }
+        // XT_CT_ZONE_MARK takes the zone from the mark. A connection's other packets may be in another one, where nothing is
+        // known of the translation.
+        (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => Action::Unknown("CT --zone".to_owned()),
         (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
         (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
         (b"HL", 0) => return Ok(Target::Effect(hop_limit(info)?)),

@@ -87,6 +87,7 @@ expressions! {
     }
     /// `[ payload write … => LENGTH b @ BASE header + OFFSET ]`
     SetPayload "payload" {
+        register: u32 = NFTA_PAYLOAD_SREG(5),
         base: i32 = NFTA_PAYLOAD_BASE(2),
         offset: u32 = NFTA_PAYLOAD_OFFSET(3),
         length: u32 = NFTA_PAYLOAD_LEN(4),
@@ -170,9 +171,15 @@ expressions! {
     }
     /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of `NFT_REJECT_ICMPX_*`.
     Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }
+    /// `[ exthdr load … => reg REGISTER ]`: of an extension header, or of an option of TCP's.
+    LoadOption "exthdr" { register: u32 = NFTA_EXTHDR_DREG(1) }
     /// `[ exthdr write … ]`: changes an option of TCP's, if that is the operation.
-    SetOption "exthdr" { register: u32 = NFTA_EXTHDR_SREG(7), operation: u32 = NFTA_EXTHDR_OP(6) }
-    /// `[ objref type 1 name … ]`: type 1 is a counter that has a name.
+    SetOption "exthdr" {
+        register: u32 = NFTA_EXTHDR_SREG(7),
+        kind: u8 = NFTA_EXTHDR_TYPE(2),
+        operation: u32 = NFTA_EXTHDR_OP(6),
+    }
+    /// `[ objref type TYPE name … ]`; the type is one of `NFT_OBJECT_*`.
     SetObject "objref" { kind: u32 = NFTA_OBJREF_IMM_TYPE(1) }
 }
 
@@ -341,7 +348,7 @@ impl<'a> Expression<'a> {
     fn is_only_read(&self) -> bool {
         matches!(
             self,
-            Self::Nat(_) | Self::SetPayload(_) | Self::SetOption(_) | Self::SetObject(_)
+            Self::Nat(_) | Self::SetPayload(_) | Self::LoadOption(_) | Self::SetOption(_) | Self::SetObject(_)
         )
     }
 
@@ -491,9 +498,16 @@ mod tests {
     fn what_is_only_read_is_not_written() {
         let (base, offset, length) = (1, 12, 4);
         for expression in [
-            Expression::SetPayload(SetPayload { base, offset, length }),
+            Expression::SetPayload(SetPayload {
+                register: 1,
+                base,
+                offset,
+                length,
+            }),
+            Expression::LoadOption(LoadOption { register: 1 }),
             Expression::SetOption(SetOption {
                 register: 1,
+                kind: 2,
                 operation: 1,
             }),
             Expression::SetObject(SetObject { kind: 1 }),

@@ -54,26 +54,52 @@ pub(crate) fn last_bytes(number: &[u8; 16], length: usize) -> Option<&[u8]> {
     rest.iter().all(|&byte| byte == 0).then_some(bytes)
 }
 
-/// Whether a change of these bytes of a packet leaves it on its way: those of IP's class of traffic and of its hops.
-/// nft writes the byte beside one too, as it was.
-pub(crate) fn is_harmless(family: Option<Family>, (base, offset, length): Place) -> bool {
-    if base != libc::NFT_PAYLOAD_NETWORK_HEADER {
-        return false;
-    }
-    let end = offset.saturating_add(length);
-    let is_traffic_class = end <= 2;
-    // `struct iphdr` has the protocol after the hops, `struct ipv6hdr` before them.
-    let are_hops = match family {
-        Some(Family::V4) => offset == 8 && end <= 10,
-        Some(Family::V6) => has_hops_of_v6((base, offset, length)),
-        None => false,
-    };
-    is_traffic_class || are_hops
+/// The fragment's offset (`IP_OFFSET` in net/ip.h), and its place.
+pub(crate) const IPV4_FRAGMENT: (Place, [u8; 2]) = ((libc::NFT_PAYLOAD_NETWORK_HEADER, 6, 2), [0x1f, 0xff]);
+
+/// What a packet is changed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rewritten {
+    /// What has no part in where it goes: IP's class of traffic, IPv4's time to live.
+    Harmless,
+    HopLimit,
+    Other,
 }
 
-/// Whether these bytes are those of IPv6's hop limit, or that one and the byte before it.
-pub(crate) fn has_hops_of_v6((base, offset, length): Place) -> bool {
-    base == libc::NFT_PAYLOAD_NETWORK_HEADER && offset >= 6 && offset.saturating_add(length) == 8
+/// What is changed by writing these bytes of a packet, of which the bits under the mask are as they were. nft writes two
+/// bytes, also where one field is smaller.
+pub(crate) fn rewritten(family: Option<Family>, (base, offset, length): Place, kept: &[u8]) -> Rewritten {
+    if base != libc::NFT_PAYLOAD_NETWORK_HEADER {
+        return Rewritten::Other;
+    }
+    // The bits that may change of each of the first bytes of `struct iphdr` and `struct ipv6hdr`.
+    let (class, hops): ([u8; 2], u32) = match family {
+        Some(Family::V4) => ([0, 0xff], 8),
+        Some(Family::V6) => ([0x0f, 0xf0], 7),
+        // What is in both.
+        None => ([0, 0xf0], u32::MAX),
+    };
+    let changed = (0..length).map(|index| {
+        (
+            offset.saturating_add(index),
+            !kept.get(index as usize).copied().unwrap_or(0),
+        )
+    });
+    let mut changed = changed.filter(|(_, bits)| *bits != 0).peekable();
+    if changed.peek().is_some_and(|(byte, _)| *byte == hops) {
+        let is_all = changed.all(|(byte, _)| byte == hops);
+        return match (is_all, family) {
+            (true, Some(Family::V6)) => Rewritten::HopLimit,
+            (true, _) => Rewritten::Harmless,
+            (false, _) => Rewritten::Other,
+        };
+    }
+    let is_class = |(byte, bits): (u32, u8)| class.get(byte as usize).is_some_and(|class| bits & !class == 0);
+    if changed.all(is_class) {
+        Rewritten::Harmless
+    } else {
+        Rewritten::Other
+    }
 }
 
 /// The family in nfnetlink's header: `NFPROTO_*` in linux/netfilter.h.
@@ -121,30 +147,34 @@ mod tests {
 
     #[test]
     fn a_packet_stays_on_its_way_if_only_its_class_of_traffic_or_its_hops_change() {
+        use Rewritten::{Harmless, HopLimit, Other};
+
         let (ip, tcp) = (libc::NFT_PAYLOAD_NETWORK_HEADER, libc::NFT_PAYLOAD_TRANSPORT_HEADER);
         let (v4, v6) = (Some(Family::V4), Some(Family::V6));
-        for (family, place, want) in [
-            (v4, (ip, 0, 2), true),
-            (v6, (ip, 0, 2), true),
-            (None, (ip, 1, 1), true),
-            (None, (ip, 0, 3), false),
-            (v4, (tcp, 0, 2), false),
-            (v4, (ip, 8, 1), true),
-            (v4, (ip, 8, 2), true),
-            (v4, (ip, 8, 3), false),
-            (v4, IPV4_PROTOCOL, false),
-            (v6, (ip, 7, 1), true),
-            (v6, (ip, 6, 2), true),
-            (v6, (ip, 5, 3), false),
-            (v6, IPV6_PROTOCOL, false),
-            (v6, (ip, 7, 2), false),
-            (v6, (ip, 8, 2), false),
+        // As nft 1.0.6 writes them, but for the last ones.
+        for (family, place, kept, want) in [
+            (v4, (ip, 0, 2), &[0xff, 0x03][..], Harmless), // ip dscp
+            (v4, (ip, 0, 2), &[0x0f, 0xff], Other),        // ip version
+            (v4, (ip, 0, 2), &[0xf0, 0xff], Other),        // ip hdrlength
+            (v4, (ip, 8, 2), &[0x00, 0xff], Harmless),     // ip ttl
+            (v4, (ip, 8, 2), &[0xff, 0x00], Other),        // ip protocol
+            (v6, (ip, 0, 2), &[0xf0, 0x3f], Harmless),     // ip6 dscp
+            (v6, (ip, 0, 2), &[0x0f, 0xff], Other),        // ip6 version
+            (v6, (ip, 6, 2), &[0xff, 0x00], HopLimit),     // ip6 hoplimit
+            (v6, (ip, 6, 2), &[0x00, 0xff], Other),        // ip6 nexthdr
+            (v4, (tcp, 0, 2), &[0xff, 0x00], Other),
+            // Nothing is known to be kept.
+            (v4, (ip, 8, 2), &[], Other),
+            (v4, (ip, 8, 1), &[], Harmless),
+            (v6, (ip, 7, 1), &[], HopLimit),
+            (v6, (ip, 7, 2), &[], Other),
             // The family may be either.
-            (None, (ip, 8, 2), false),
-            (None, (ip, 6, 2), false),
-            (v4, (ip, u32::MAX, u32::MAX), false),
+            (None, (ip, 0, 2), &[0xff, 0x03], Other),
+            (None, (ip, 0, 2), &[0xff, 0x0f], Harmless),
+            (None, (ip, 8, 1), &[], Other),
+            (v4, (ip, u32::MAX, 2), &[], Other),
         ] {
-            assert_eq!(is_harmless(family, place), want, "{family:?} {place:?}");
+            assert_eq!(rewritten(family, place, kept), want, "{family:?} {place:?} {kept:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! the same condition in several ways, depending on its version. What isn't understood is recorded as unknown, with the
 //! names of its expressions.
 
-use packets::rules::flags::{ct_state, of_states, tracked};
+use packets::rules::flags::{constant, ct_state, of_states, tracked};
 use packets::rules::nftables::{ARP, is_of, masked, nfproto};
 use packets::rules::{
     Action, Bits, Condition, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
@@ -13,7 +13,8 @@ use packets::rules::{
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{
-    self, ICMPV6_TYPE, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, TCP_FLAGS,
+    self, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, Rewritten,
+    TCP_FLAGS,
 };
 use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
@@ -149,7 +150,10 @@ impl<'a> Reader<'a> {
                 self.rule.counters = self.rule.counters.or(Some(Counters { packets, bytes }));
             }
             Expression::Meta(meta) => self.load(meta.register, self.meta(meta.key)),
-            Expression::Conntrack(conntrack) => self.load(conntrack.register, self.conntrack(conntrack.key)),
+            Expression::Conntrack(conntrack) => {
+                self.rule.needs_tracking = true;
+                self.load(conntrack.register, self.conntrack(conntrack.key));
+            }
             Expression::Payload(payload) => self.load(payload.register, self.payload(payload)),
             Expression::Value(constant) => self.load(constant.register, Loaded::Value(constant.value.0.to_vec())),
             Expression::Mask(mask) => {
@@ -176,23 +180,16 @@ impl<'a> Reader<'a> {
             Expression::Target(xt) => self.xt_target(xt)?,
             Expression::SetMeta(meta) => self.set_meta(meta),
             Expression::SetConntrack(conntrack) => self.set_conntrack(conntrack),
-            Expression::SetPayload(expression::SetPayload { base, offset, length }) => {
-                if self.family == Some(Family::V6) && header::has_hops_of_v6((base, offset, length)) {
-                    self.rule.effects.push(Effect::Mark {
-                        field: Field::HopLimit,
-                        to: None,
-                        text: "[payload]".to_owned(),
-                    });
-                } else if header::is_harmless(self.family, (base, offset, length)) {
-                    self.effect("[payload]");
-                } else {
-                    self.changes = Some("[payload]".to_owned());
-                }
+            Expression::SetPayload(change) => self.set_payload(change),
+            Expression::LoadOption(option) => self.load(option.register, Loaded::Other("[exthdr]".to_owned())),
+            // It may only become smaller (`nft_exthdr_tcp_set_eval` in net/netfilter/nft_exthdr.c).
+            Expression::SetOption(option)
+                if (option.operation, option.kind) == (NFT_EXTHDR_OP_TCPOPT, TCPOPT_MAXSEG) =>
+            {
+                self.effect("[exthdr]");
             }
-            Expression::SetOption(option) if option.operation == NFT_EXTHDR_OP_TCPOPT => self.effect("[exthdr]"),
             Expression::SetOption(_) => self.other(b"exthdr"),
-            Expression::SetObject(object) if object.kind == NFT_OBJECT_COUNTER => self.effect("[objref]"),
-            Expression::SetObject(_) => self.other(b"objref"),
+            Expression::SetObject(object) => self.set_object(object.kind),
             Expression::Decide(Decide {
                 verdict: Verdict::Continue,
                 ..
@@ -276,7 +273,7 @@ impl<'a> Reader<'a> {
                 });
             }
         }
-        Loaded::Other("[payload]".to_owned())
+        Loaded::Bytes(place, None)
     }
 
     /// What a register holds, under a mask and with bits turned round; none if it isn't understood.
@@ -286,6 +283,7 @@ impl<'a> Reader<'a> {
         let field = match self.registers.get(from)? {
             Loaded::State(_) if is_plain => return Some(Loaded::State(u32_at(mask, 0).ok()?)),
             Loaded::Status(_) if is_plain => return Some(Loaded::Status(u32_at(mask, 0).ok()?)),
+            &Loaded::Bytes(place, None) => return Some(Loaded::Bytes(place, Some(mask.to_vec()))),
             &Loaded::Bits(Bits { field, xor: 0, .. }) => field,
             &Loaded::Field(Part {
                 field,
@@ -377,6 +375,15 @@ impl<'a> Reader<'a> {
             Loaded::State(mask) => {
                 let number = number?;
                 ct_state(|state| (state.bit() & mask == number) != negated)
+            }
+            Loaded::Bytes(place, Some(ref mask))
+                if self.family == Some(Family::V4)
+                    && (place, mask.as_slice()) == (IPV4_FRAGMENT.0, &IPV4_FRAGMENT.1) =>
+            {
+                // Connection tracking puts fragments together before, and those of a handshake are none.
+                let is_first = value.iter().all(|&byte| byte == 0);
+                let text = if is_first == negated { "-f" } else { "! -f" };
+                constant(text.to_owned(), is_first != negated)
             }
             Loaded::Status(mask) if mask & !(IPS_SRC_NAT | IPS_DST_NAT) == 0 => {
                 let number = number?;
@@ -534,11 +541,13 @@ impl<'a> Reader<'a> {
             (xt::Read::Conditions(_), Some(change)) => self.unknown(change.clone()),
             (xt::Read::Conditions(conditions), None) => self.rule.conditions.extend(conditions),
         }
+        self.rule.needs_tracking |= xt::needs_tracking(xt.name.0);
         Ok(())
     }
 
     fn xt_target(&mut self, xt: expression::Target<'_>) -> Result<(), Malformed> {
         let family = self.family.unwrap_or(Family::V4);
+        self.rule.needs_tracking |= xt::needs_tracking(xt.name.0);
         match xt::read_target(xt.name.0, xt.revision, xt.info.0, family)? {
             xt::Target::Effect(effect) => self.rule.effects.push(effect),
             xt::Target::Action(action) => self.decide(action),
@@ -555,12 +564,48 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What writing into a packet does to its way.
+    fn set_payload(&mut self, change: expression::SetPayload) {
+        let place = (change.base, change.offset, change.length);
+        let kept = match self.registers.get(change.register) {
+            Some(Loaded::Bytes(from, Some(mask))) if *from == place => mask.as_slice(),
+            _ => &[],
+        };
+        match header::rewritten(self.family, place, kept) {
+            Rewritten::Harmless => self.effect("[payload]"),
+            Rewritten::HopLimit => self.rule.effects.push(Effect::Mark {
+                field: Field::HopLimit,
+                to: None,
+                text: "[payload]".to_owned(),
+            }),
+            Rewritten::Other => self.changes = Some("[payload]".to_owned()),
+        }
+    }
+
+    fn set_object(&mut self, kind: u32) {
+        let text = "[objref]";
+        self.rule.needs_tracking |= !matches!(
+            kind,
+            NFT_OBJECT_COUNTER | NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_SECMARK
+        );
+        match kind {
+            NFT_OBJECT_QUOTA | NFT_OBJECT_LIMIT | NFT_OBJECT_CONNLIMIT => self.unknown(text),
+            NFT_OBJECT_COUNTER
+            | NFT_OBJECT_CT_HELPER
+            | NFT_OBJECT_CT_TIMEOUT
+            | NFT_OBJECT_SECMARK
+            | NFT_OBJECT_CT_EXPECT => self.effect(text),
+            NFT_OBJECT_SYNPROXY => self.other(b"synproxy"),
+            _ => self.other(b"objref"),
+        }
+    }
+
     fn set_conntrack(&mut self, conntrack: expression::SetConntrack) {
+        self.rule.needs_tracking = true;
         match (conntrack.key, conntrack.direction) {
             (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, conntrack.register),
-            (libc::NFT_CT_ZONE, Some(IP_CT_DIR_ORIGINAL)) => self.effect("[ct zone]"),
-            // A connection's tracked addresses are looked up by zone, and the replies' zone is not set here: they may
-            // not be translated back.
+            // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here: they
+            // may not be translated.
             (libc::NFT_CT_ZONE, _) => self.decide(Action::Unknown("[ct zone]".to_owned())),
             _ => self.other(b"ct"),
         }
@@ -634,16 +679,21 @@ impl<'a> Reader<'a> {
         let text = format!("[{}]", Name::from(name));
         // It may load something, into any register.
         self.registers.clear();
+        self.rule.needs_tracking |= matches!(name, b"ct" | b"connlimit" | b"synproxy" | b"flow_offload");
         match name {
             b"nat" => self.decide(Action::Nat(Nat::somewhere(text))),
             b"masq" => self.decide(Action::Nat(Nat::somewhere("masquerade"))),
             b"notrack" => self.rule.effects.push(Effect::Untrack),
-            // tproxy needs a listener that is transparent; without one it does nothing, and xt's drops.
-            b"queue" | b"synproxy" | b"fwd" | b"tproxy" => self.decide(Action::Unknown(text)),
             b"log" | b"last" | b"dup" | b"meta" | b"ct" | b"flow_offload" => self.effect(text),
             // It writes into the packet, perhaps into the destination.
             b"payload" | b"exthdr" => self.changes = Some(text),
-            _ => self.unknown(text),
+            // These only look at the packet, or load something.
+            b"bitwise" | b"byteorder" | b"cmp" | b"connlimit" | b"dynset" | b"fib" | b"hash" | b"immediate"
+            | b"inner" | b"limit" | b"lookup" | b"match" | b"numgen" | b"osf" | b"quota" | b"range" | b"rt"
+            | b"socket" | b"tunnel" | b"xfrm" => self.unknown(text),
+            // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
+            // without one.
+            _ => self.decide(Action::Unknown(text)),
         }
     }
 }

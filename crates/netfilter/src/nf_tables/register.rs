@@ -2,6 +2,7 @@
 
 use packets::rules::{Bits, Field, Name, beginning, interface};
 
+use super::header::Place;
 use crate::netlink::message::number;
 
 /// A field in a register, or only the first bytes of an address.
@@ -99,6 +100,8 @@ pub(super) enum Loaded {
         map: Name,
     },
     Value(Vec<u8>),
+    /// Other bytes of a packet, of which those bits are kept that the mask has; without one, all.
+    Bytes(Place, Option<Vec<u8>>),
     /// Something that isn't understood; the text says how it was loaded.
     Other(String),
 }
@@ -111,7 +114,7 @@ impl Loaded {
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
             Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
-            Self::Mapped { .. } | Self::Other(_) => 16,
+            Self::Mapped { .. } | Self::Bytes(..) | Self::Other(_) => 16,
         };
         bytes.div_ceil(4) as u32
     }
@@ -197,6 +200,7 @@ impl Registers {
         match self.get(register) {
             Some(Loaded::Other(text)) => format!("{text} "),
             Some(Loaded::Value(_)) | None => String::new(),
+            Some(Loaded::Bytes(_, Some(_))) => "[payload] [bitwise] ".to_owned(),
             Some(loaded) => format!("[{}] ", loaded.loader()),
         }
     }

@@ -117,6 +117,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             conditions,
             action,
             comment,
+            needs_tracking: false,
             counters,
             handle: 0,
         }

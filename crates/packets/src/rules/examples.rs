@@ -69,7 +69,11 @@ pub fn base(name: &str, kind: Kind, hook: Hook, priority: i32, rules: Vec<Rule>)
 
 /// A rule without a comment and a counter.
 pub fn rule<const N: usize>(conditions: [Condition; N], action: Action) -> Rule {
-    Rule::new(conditions.into(), action)
+    let is_of_connection = |field| matches!(field, Field::State | Field::ConnectionMark);
+    Rule {
+        needs_tracking: conditions.iter().filter_map(Condition::field).any(is_of_connection),
+        ..Rule::new(conditions.into(), action)
+    }
 }
 
 /// A rule that does this and decides nothing.

@@ -14,6 +14,9 @@ pub struct Rule {
     pub effects: Vec<Effect>,
     pub action: Action,
     pub comment: Option<Name>,
+    /// It looks at what connection tracking has of a connection, or changes that: where such a rule is, connections are
+    /// tracked. Of translations, which need that too, its action says it.
+    pub needs_tracking: bool,
     /// The traffic that it has counted; none if it has no counter.
     pub counters: Option<Counters>,
     /// Its number in its table (`NFTA_RULE_HANDLE`); 0 in legacy tables, which have none.
@@ -28,6 +31,7 @@ impl Rule {
             effects: Vec::new(),
             action,
             comment: None,
+            needs_tracking: false,
             counters: None,
             handle: 0,
         }

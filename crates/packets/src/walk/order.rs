@@ -1,9 +1,7 @@
 //! Which base chains run when.
 
 use crate::found::Found;
-use crate::rules::{
-    Action, Base, Chain, Condition, Effect, Family, Field, Hook, Kind, Policy, Rule, Table, TableFamily, nat_priority,
-};
+use crate::rules::{Action, Base, Chain, Family, Hook, Kind, Policy, Rule, Table, TableFamily, nat_priority};
 
 impl Found {
     /// The base chains that a packet of this family goes through at a hook, in the order in which they run. Chains of
@@ -53,30 +51,13 @@ impl Found {
 }
 
 fn needs_tracking(rule: &Rule, family: Family) -> bool {
-    let is_of_connection = |field: Field| matches!(field, Field::State | Field::ConnectionMark);
-    let is_named = |text: &str| {
-        ["[ct", "conn", "CONN", "CT", "SYNPROXY", "[synproxy", "[flow", "helper"]
-            .iter()
-            .any(|name| text.contains(name))
-    };
-    let condition = |condition: &Condition| match condition {
-        Condition::Unknown(text) => is_named(text),
-        known => known.field().is_some_and(is_of_connection),
-    };
-    let effect = |effect: &Effect| match effect {
-        Effect::Mark { field, to, .. } => is_of_connection(*field) || to.is_some_and(|to| is_of_connection(to.field)),
-        Effect::Other(text) => is_named(text),
-        Effect::Untrack => false,
-    };
-    let action = match &rule.action {
-        Action::Redirect(_) | Action::RedirectByMap(..) => true,
-        // It asks for that of its addresses' family.
-        Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
-        Action::Map(field, _) => is_of_connection(*field),
-        Action::Unknown(text) => is_named(text),
-        _ => false,
-    };
-    action || rule.conditions.iter().any(condition) || rule.effects.iter().any(effect)
+    rule.needs_tracking
+        || match &rule.action {
+            Action::Redirect(_) | Action::RedirectByMap(..) => true,
+            // It asks for that of its addresses' family.
+            Action::Nat(nat) => nat.address.is_none_or(|address| Family::of(address) == family),
+            _ => false,
+        }
 }
 
 /// A base chain in the order of its hook.
@@ -209,8 +190,8 @@ fn mixed<'a>(nat: Vec<Orders<'a>>, filter: Orders<'a>) -> Orders<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Nat;
     use crate::rules::examples::{base, chain, rule, table};
-    use crate::rules::{Bits, Name, Nat};
 
     /// The chains at a hook, as `table/chain`.
     fn order(tables: &[Table], family: Family, hook: Hook) -> Vec<String> {
@@ -420,16 +401,9 @@ mod tests {
                 ..Nat::somewhere("dnat")
             })
         };
-        let effect = |effect: Effect| Rule {
-            effects: vec![effect],
-            ..rule([], Action::Accept)
-        };
-        let mark = |field, to| {
-            effect(Effect::Mark {
-                field,
-                to,
-                text: String::new(),
-            })
+        let looking = Rule {
+            needs_tracking: true,
+            ..rule([], Action::Drop)
         };
         let (v4, v6) = (Family::V4, Family::V6);
         for (rule, families) in [
@@ -437,27 +411,9 @@ mod tests {
             (rule([], nat(None)), &[v4, v6]),
             (rule([], nat(Some("10.0.0.1"))), &[v4]),
             (rule([], nat(Some("::1"))), &[v6]),
-            (rule([], Action::Map(Field::State, Name::from("m"))), &[v4, v6]),
-            (rule([], Action::Map(Field::Mark, Name::from("m"))), &[]),
-            (effect(Effect::Other("synproxy".to_owned())), &[]),
-            (effect(Effect::Other("[synproxy]".to_owned())), &[v4, v6]),
-            (rule([], Action::Unknown("-j CT".to_owned())), &[v4, v6]),
-            (rule([], Action::Unknown("queue".to_owned())), &[]),
+            (rule([], Action::Unknown("-j CT".to_owned())), &[]),
             (rule([], Action::Drop), &[]),
-            (rule([Condition::is(Field::ConnectionMark, 1)], Action::Drop), &[v4, v6]),
-            (rule([Condition::is(Field::Mark, 1)], Action::Drop), &[]),
-            (
-                rule([Condition::Unknown("-m connlimit".to_owned())], Action::Drop),
-                &[v4, v6],
-            ),
-            (rule([Condition::Unknown("-m recent".to_owned())], Action::Drop), &[]),
-            (effect(Effect::Untrack), &[]),
-            (effect(Effect::Other("helper \"ftp\"".to_owned())), &[v4, v6]),
-            (effect(Effect::Other("log".to_owned())), &[]),
-            (mark(Field::ConnectionMark, None), &[v4, v6]),
-            (mark(Field::Mark, None), &[]),
-            (mark(Field::Mark, Some(Bits::all(Field::ConnectionMark))), &[v4, v6]),
-            (mark(Field::Mark, Some(Bits::all(Field::Mark))), &[]),
+            (looking, &[v4, v6]),
         ] {
             for family in Family::ALL {
                 let is_tracked = tracks(rule.clone(), "inet t", family);

@@ -335,6 +335,7 @@ fn what_tracking_has_not_seen_has_no_mark_and_no_state() {
         }];
         let rules = vec![Rule {
             effects,
+            needs_tracking: true,
             ..rule([], Action::Drop)
         }];
         outbound(vec![filter("raw", Hook::Output, -300, rules)])

@@ -1,0 +1,179 @@
+//! Rules, routes and devices by which a netfilter engineer would try to prove `explain` wrong, and what becomes of a real
+//! connection beside them.
+
+use std::net::SocketAddr;
+
+use lab::handshake::{Client, Handshakes, Outcome};
+use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
+
+use crate::support::{Run, chart_in, feed, install};
+
+/// A connection to port 80 of the pod or of its neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    Inbound,
+    /// Of the application.
+    Outbound,
+    /// Of the proxy, so that it isn't redirected.
+    OfProxy,
+}
+
+impl Question {
+    /// From where to where.
+    fn addresses(self, family: usize) -> (SocketAddr, SocketAddr) {
+        let (ours, theirs) = (POD[family], NEIGHBOUR[family]);
+        let (from, to) = if self == Self::Inbound {
+            (theirs, ours)
+        } else {
+            (ours, theirs)
+        };
+        (SocketAddr::new(from, 40_000), SocketAddr::new(to, 80))
+    }
+
+    fn uid(self) -> u32 {
+        if self == Self::OfProxy { 2102 } else { 1000 }
+    }
+
+    pub(crate) fn line(self, family: usize) -> String {
+        let (from, to) = self.addresses(family);
+        match self {
+            Self::Inbound => format!("explain inbound --to {to} --from {from} --in eth0"),
+            _ => format!("explain outbound --to {to} --from {from} --uid {}", self.uid()),
+        }
+    }
+
+    /// Makes the connection.
+    pub(crate) fn ask(self, lab: &Lab, handshakes: &Handshakes, family: usize) -> Outcome {
+        let (from, to) = self.addresses(family);
+        if self == Self::Inbound {
+            return handshakes.connect(&lab.outside, &Client::new(from), to);
+        }
+        let uid = self.uid();
+        let owner = Owner { uid, ..ROOT };
+        handshakes.connect(
+            &lab.pod,
+            &Client {
+                owner,
+                ..Client::new(from)
+            },
+            to,
+        )
+    }
+
+    /// Whether this became of the connection if this is the answer; none: that isn't known.
+    fn is_true(self, answer: &str, outcome: Outcome) -> Option<bool> {
+        let port_of = |outcome| match outcome {
+            Outcome::Answered { by, at } => Some((by, at.port())),
+            _ => None,
+        };
+        let arrived = port_of(outcome);
+        if let Some(port) = answer.strip_prefix("to the proxy, port ") {
+            return Some(arrived == Some((0, port.parse().unwrap())));
+        }
+        if answer == "bypasses the proxy" {
+            return Some(arrived == Some((usize::from(self != Self::Inbound), 80)));
+        }
+        if answer.starts_with("not known: ") {
+            return None;
+        }
+        assert!(answer.starts_with("dropped"), "{answer}");
+        Some(arrived.is_none())
+    }
+}
+
+/// A script for nft, or a command; in the world outside, if it begins so.
+pub(crate) fn apply(lab: &Lab, line: &str) {
+    let (namespace, line) = match line.strip_prefix("outside: ") {
+        Some(line) => (&lab.outside, line),
+        None => (&lab.pod, line),
+    };
+    if line.starts_with("table ") {
+        feed(namespace, "nft -f -", line).success();
+    } else {
+        namespace.sh(line);
+    }
+}
+
+/// Asks in a pod in which this was done, whose neighbour is known already. The answer begins so, and is true.
+fn is_so(set_up: &[&str], question: Question, family: usize, beginning: &str) {
+    if family >= families() {
+        return;
+    }
+    let lab = Lab::new();
+    let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
+    let before = question.ask(&lab, &handshakes, family);
+    assert!(matches!(before, Outcome::Answered { .. }), "{before:?}");
+    install(&lab.pod, &chart_in("nft"));
+    for line in set_up {
+        apply(&lab, line);
+    }
+    let line = question.line(family);
+    let said = Run::new(&format!("{line} --output short")).output(&lab.pod).success();
+    assert!(said.starts_with(beginning), "{set_up:?}: {line}: {said}");
+    let outcome = question.ask(&lab, &handshakes, family);
+    let is_true = question.is_true(said.trim_end(), outcome);
+    assert_ne!(is_true, Some(false), "{set_up:?}: {line}: {said}{outcome:?}");
+}
+
+const PROXY: &str = "to the proxy, port ";
+const NOT_KNOWN: &str = "not known: ";
+
+/// What changes a packet in a way that isn't followed: nobody knows what comes of that.
+#[test]
+fn what_rewrites_packets_is_not_harmless() {
+    for (rule, answer) in [
+        ("ip protocol set 17", NOT_KNOWN),
+        ("ip hdrlength set 6", NOT_KNOWN),
+        ("ip version set 5", NOT_KNOWN),
+        ("tcp option timestamp tsval set 1", NOT_KNOWN),
+        ("tcp flags syn ct original zone set 5", NOT_KNOWN),
+        ("ip ttl set 9", PROXY),
+        ("ip dscp set 9", PROXY),
+        ("tcp option maxseg size set 500", PROXY),
+        ("tcp option maxseg size 1-400 drop", NOT_KNOWN),
+        ("tcp option maxseg size 1-400 counter", PROXY),
+    ] {
+        let table = format!("table ip t {{ chain c {{ type filter hook prerouting priority -300; {rule}; }}; }}");
+        is_so(&[&table], Question::Inbound, 0, answer);
+    }
+    for (rule, answer) in [
+        ("ip6 nexthdr set 17", NOT_KNOWN),
+        ("ip6 version set 5", NOT_KNOWN),
+        ("ip6 hoplimit set 9", PROXY),
+        ("ip6 dscp set 9", PROXY),
+    ] {
+        let table = format!("table ip6 t {{ chain c {{ type filter hook prerouting priority -300; {rule}; }}; }}");
+        is_so(&[&table], Question::Inbound, 1, answer);
+    }
+    let reply = "table inet t { chain c { type filter hook output priority 0; tcp option timestamp tsecr set 1; }; }";
+    for question in [Question::Inbound, Question::Outbound, Question::OfProxy] {
+        is_so(&[reply], question, 0, NOT_KNOWN);
+    }
+    let synproxy = "table ip t { synproxy s { mss 1460; wscale 7; timestamp sack-perm; }; chain c { type filter hook input \
+                    priority 0; tcp flags syn synproxy name \"s\"; }; }";
+    is_so(&[synproxy], Question::Inbound, 0, NOT_KNOWN);
+    let helper = "table ip t { ct helper h { type \"ftp\" protocol tcp; }; chain c { type filter hook prerouting priority 0; \
+                  ct helper set \"h\"; }; }";
+    is_so(&[helper], Question::Inbound, 0, PROXY);
+    is_so(
+        &["iptables-nft -t raw -A PREROUTING -p tcp --syn -j CT --zone-orig 5"],
+        Question::Inbound,
+        0,
+        NOT_KNOWN,
+    );
+}
+
+/// They are put together before, and those of a handshake are none.
+#[test]
+fn fragments_are_of_no_connection() {
+    for command in ["iptables-nft", "iptables-legacy"] {
+        is_so(
+            &[&format!("{command} -f -A INPUT -j DROP")],
+            Question::Inbound,
+            0,
+            PROXY,
+        );
+        let others = format!("{command} -A INPUT ! -f -j DROP");
+        is_so(&[&others], Question::Inbound, 0, "dropped");
+    }
+}
