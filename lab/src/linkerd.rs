@@ -7,18 +7,22 @@ use serde_json::{Value, json};
 
 use crate::network::{Namespace, Owner};
 
-/// What the charts of one version of Linkerd have by default: charts/linkerd-control-plane, charts/linkerd2-cni,
-/// charts/partials and Dockerfile.proxy in linkerd/linkerd2 at its tag version-X.
+/// What the charts of one version of Linkerd have by default, as linkerd/linkerd2 has them at its tag version-X. (Apache-2.0;
+/// [`CHARTS`] says in which line of which file each fact stands.)
 #[derive(Debug)]
 pub struct Charts {
     /// Such as 2.16.
     pub version: &'static str,
     /// `proxyInit.iptablesMode`, and linkerd2-cni's `iptablesMode`.
     pub iptables_mode: &'static str,
+    /// `disableIPv6` in both charts; with it, linkerd-init gets `--ipv6=false`.
+    pub disables_ipv6: bool,
     /// The version of linkerd-init.
     pub proxy_init: &'static str,
     /// Whether that is a file in the proxy's image; it has an image of its own otherwise.
     pub is_in_proxy_image: bool,
+    /// Whether `proxyInit.closeWaitTimeoutSecs` demands `proxyInit.runAsRoot`.
+    pub demands_root_for_close_wait: bool,
     /// The version of the image cni-plugin.
     pub cni_plugin: &'static str,
     /// Whether linkerd2-cni has the value `updateStrategy`.
@@ -47,7 +51,7 @@ impl Charts {
             "destCNIBinDir": "/opt/cni/bin",
             "useWaitFlag": false,
             "iptablesMode": self.iptables_mode,
-            "disableIPv6": true,
+            "disableIPv6": self.disables_ipv6,
             "priorityClassName": "",
             "revisionHistoryLimit": 10,
             "enablePSP": false,
@@ -72,47 +76,62 @@ impl Charts {
     }
 }
 
-/// Each has `disableIPv6: true`, and so passes `--ipv6=false`. 2.15's have no such value, and its linkerd-init no such flag.
+/// 2.15's have no `disableIPv6`, its proxy listens on IPv4 alone, and its linkerd-init knows no `--ipv6`.
+///
+/// Beside each fact are its lines: "plane" is charts/linkerd-control-plane/values.yaml, "cni" charts/linkerd2-cni/values.yaml,
+/// "init" charts/partials/templates/_proxy-init.tpl. In all of them, init:12 passes `--ipv6=false`, init:9 refuses other
+/// modes than nft and legacy, and charts/patch/templates/patch.json:64 and :79 have either linkerd-init or, with
+/// `cniEnabled`, the validator.
 pub const CHARTS: [Charts; 5] = [
     Charts {
         version: "2.16",
-        iptables_mode: "legacy",
-        proxy_init: "v2.4.1",
-        is_in_proxy_image: false,
-        cni_plugin: "v1.5.1",
-        has_update_strategy: false,
+        iptables_mode: "legacy",            // plane:272, cni:32
+        disables_ipv6: true,                // plane:47, cni:34
+        proxy_init: "v2.4.1",               // plane:297
+        is_in_proxy_image: false,           // init:46
+        demands_root_for_close_wait: false, // not in init
+        cni_plugin: "v1.5.1",               // cni:64
+        has_update_strategy: false,         // not in cni
     },
     Charts {
         version: "2.17",
-        iptables_mode: "legacy",
-        proxy_init: "v2.4.1",
-        is_in_proxy_image: false,
-        cni_plugin: "v1.5.2",
-        has_update_strategy: false,
+        iptables_mode: "legacy",            // plane:277, cni:32
+        disables_ipv6: true,                // plane:47, cni:34
+        proxy_init: "v2.4.1",               // plane:302
+        is_in_proxy_image: false,           // init:46
+        demands_root_for_close_wait: false, // not in init
+        cni_plugin: "v1.5.2",               // cni:64
+        has_update_strategy: false,         // not in cni
     },
     Charts {
         version: "2.18",
-        iptables_mode: "legacy",
-        proxy_init: "v2.4.2",
-        is_in_proxy_image: false,
-        cni_plugin: "v1.6.2",
-        has_update_strategy: true,
+        iptables_mode: "legacy",           // plane:308, cni:35
+        disables_ipv6: true,               // plane:47, cni:37
+        proxy_init: "v2.4.2",              // plane:333
+        is_in_proxy_image: false,          // init:49
+        demands_root_for_close_wait: true, // init:32
+        cni_plugin: "v1.6.2",              // cni:72
+        has_update_strategy: true,         // cni:43
     },
     Charts {
         version: "2.19",
-        iptables_mode: "nft",
-        proxy_init: "v2.4.3",
-        is_in_proxy_image: false,
-        cni_plugin: "v1.6.4",
-        has_update_strategy: true,
+        iptables_mode: "nft",              // plane:334, cni:35
+        disables_ipv6: true,               // plane:43, cni:37
+        proxy_init: "v2.4.3",              // plane:359
+        is_in_proxy_image: false,          // init:49
+        demands_root_for_close_wait: true, // init:32
+        cni_plugin: "v1.6.4",              // cni:72
+        has_update_strategy: true,         // cni:43
     },
     Charts {
         version: "2.20",
-        iptables_mode: "nft",
-        proxy_init: "v2.4.9",
-        is_in_proxy_image: true,
-        cni_plugin: "v1.6.8",
-        has_update_strategy: true,
+        iptables_mode: "nft",              // plane:332, cni:35
+        disables_ipv6: true,               // plane:43, cni:37
+        proxy_init: "v2.4.9",              // Dockerfile.proxy:51
+        is_in_proxy_image: true,           // init:49, 50
+        demands_root_for_close_wait: true, // init:32
+        cni_plugin: "v1.6.8",              // cni:72
+        has_update_strategy: true,         // cni:43
     },
 ];
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::linkerd::{CHARTS, Flags};
+use lab::linkerd::{CHARTS, Flags, commands};
 use lab::network::{Lab, Namespace, Server};
 use lab::page::{Page, matches};
 
@@ -103,7 +103,10 @@ fn verify() {
 #[test]
 fn the_versions_of_linkerd_have_what_their_charts_have() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (readme, rollout) = (read("README.md"), read("docs/rollout.md"));
+    // As one line: where a line ends is of no matter.
+    let folded = |path: &str| read(path).split_whitespace().collect::<Vec<_>>().join(" ");
+    let (readme, faq, modes) = (folded("README.md"), folded("docs/faq.md"), folded("docs/modes.md"));
+    let rollout = read("docs/rollout.md");
     let table: Vec<&str> = rollout.lines().filter(|line| line.starts_with("| 2.")).collect();
     let charts = CHARTS.iter().map(|charts| {
         let place = if charts.is_in_proxy_image {
@@ -118,7 +121,12 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
         )
     });
     assert_eq!(table, charts.collect::<Vec<_>>());
+    let rollout = folded("docs/rollout.md");
+    assert!(CHARTS.iter().all(|charts| charts.disables_ipv6), "no page knows of others");
     let first = CHARTS[0].version;
+    let nft = CHARTS.iter().find(|charts| charts.iptables_mode == "nft").unwrap().version;
+    let root = CHARTS.iter().find(|charts| charts.demands_root_for_close_wait).unwrap().version;
+    assert_eq!([false, true].map(|ipv6| commands("nft", ipv6).len()), [12, 24]);
     let last = CHARTS.iter().rfind(|charts| !charts.is_in_proxy_image).unwrap().version;
     let next = CHARTS.iter().find(|charts| charts.is_in_proxy_image).unwrap().version;
     for (page, sentence) in [
@@ -132,6 +140,17 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
         ),
         (&rollout, format!("| up to {last} | [init image](#init-image) |")),
         (&rollout, format!("| {next} and later | [proxy image](#proxy-image) |")),
+        (
+            &readme,
+            "linkerd-init runs a dozen iptables commands instead, one after the other, and a dozen more for IPv6".to_owned(),
+        ),
+        (
+            &rollout,
+            "All of them have `disableIPv6: true` and pass `--ipv6=false`, so only IPv4".to_owned(),
+        ),
+        (&rollout, format!("since {root} demands `proxyInit.runAsRoot`")),
+        (&modes, format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`")),
+        (&faq, format!("Linkerd's charts ask for nft mode since {nft}")),
     ] {
         assert!(page.contains(&sentence), "{sentence}");
     }
