@@ -128,9 +128,10 @@ impl Subcommand {
         match self {
             Self::Install => {
                 "It installs linkerd-init's rules for IPv4 and IPv6 in the network namespace that\n\
-                 it runs in, or in that of --netns, and takes linkerd-init's flags. They are one\n\
-                 transaction: all of them or none. It needs root or CAP_NET_ADMIN. Running it\n\
-                 again replaces its own rules and leaves all others alone.\n\n\
+                 it runs in, or in that of --netns, and takes linkerd-init's flags. All of them\n\
+                 are installed or none: in one transaction or, in legacy mode, in one for IPv4\n\
+                 and one for IPv6. It needs root or CAP_NET_ADMIN. Running it again replaces its\n\
+                 own rules and leaves all others alone.\n\n\
                  Lists are separated by commas, and the flag of a list may be repeated. A boolean\n\
                  takes a value only after an equals sign, as in --ipv6=false."
             }
@@ -194,7 +195,7 @@ impl Subcommand {
                 (
                     "proxy-init --iptables-mode nft -p 4143 -o 4140 -u 2102 \\\n    \
                      --inbound-ports-to-ignore 4190,4191,4567,4568 \\\n    \
-                     --outbound-ports-to-ignore 4567,4568",
+                     --outbound-ports-to-ignore 4567,4568 --ipv6=false",
                     "install what Linkerd's chart asks for",
                 ),
                 (
