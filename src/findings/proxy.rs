@@ -41,7 +41,11 @@ impl fmt::Display for ProxyWarning {
             Self::NotListening { port, families } => {
                 write!(f, "nothing listens on port {port}")?;
                 match families.as_slice() {
-                    [only] => write!(f, " for {only} connections"),
+                    [Family::V6] => f.write_str(
+                        " for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install the rules with \
+                         --ipv6=false",
+                    ),
+                    [only] => write!(f, " for {only} connections, so they are refused"),
                     _ => Ok(()),
                 }
             }
@@ -163,7 +167,10 @@ mod tests {
         without.retain(|listener| listener.address.is_ipv4() || listener.port == 4140);
         assert_eq!(
             said(&config(), without.clone()),
-            ["nothing listens on port 4143 for IPv6 connections"]
+            [
+                "nothing listens on port 4143 for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install \
+                 the rules with --ipv6=false"
+            ]
         );
         let v4 = Config {
             ipv6: false,

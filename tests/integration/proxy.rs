@@ -65,7 +65,7 @@ fn a_port_on_which_nothing_listens_is_named() {
             let text = Run::new(question).output(&namespace).success();
             for warning in want {
                 assert!(
-                    text.contains(&format!("warning: {warning}\n")),
+                    unfolded(&text).contains(&format!("warning: {warning}")),
                     "{mode} {question}: {text}"
                 );
             }
@@ -87,7 +87,11 @@ fn a_port_on_which_nothing_listens_is_named() {
         }
         let _inbound = listen(&namespace, 2102, &["0.0.0.0:4143"]);
         for question in QUESTIONS {
-            let of_v6 = format!("{} for IPv6 connections", port(4143));
+            let of_v6 = format!(
+                "{} for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install the rules with \
+                 --ipv6=false",
+                port(4143)
+            );
             check(question, &[of_v6, port(4140)]);
         }
         drop(_inbound);
