@@ -38,7 +38,7 @@ fn exercise(table: Table) {
     };
     for direction in Direction::ALL {
         let connection = Connection::new(direction, SocketAddr::from(([10, 0, 0, 1], 80)));
-        let _ = Explained::of(&found, &connection).text(false);
+        let _ = Explained::of(&found, &connection).to_string();
     }
     if let Some((inbound, outbound)) = Port::new(4143).zip(Port::new(4140)) {
         let rulesets = plan(&Config::new(inbound, outbound));

@@ -1,5 +1,5 @@
 //! Redirects the TCP of a network namespace, such as a pod's, through its sidecar proxy: what `linkerd-init` does with
-//! two dozen iptables processes, in one netlink transaction.
+//! a dozen iptables processes for each of IPv4 and IPv6, in one netlink transaction.
 //!
 //! ```toml
 //! [dependencies]
@@ -37,7 +37,8 @@
 //!
 //! That takes CAP_NET_ADMIN, and CAP_SYS_ADMIN for another namespace than the process' own. A mode that would leave
 //! connections redirected twice, because another backend holds rules already, is refused. [`error::chain`] writes an
-//! error with its causes.
+//! error with its causes. Where one advises a flag of the program, the field of that name does the same:
+//! `--replace-other-backend` is [`Install::replace_other_backend`].
 //!
 //! [`explain`] tells what becomes of a connection, and which rule says so; [`show`] what redirects connections here,
 //! whichever program made the rules; [`recognize`] whether that is one complete installation; [`detect`] what this
@@ -54,7 +55,7 @@
 //! let verdict = explain(pod, &connection, |explained| explained.verdict.clone())?;
 //! assert_eq!(verdict, Verdict::Proxy(4140));
 //!
-//! println!("{}", show(pod, |shown| shown.text(false))?);
+//! println!("{}", show(pod, ToString::to_string)?);
 //! println!("{}", detect(pod)?);
 //! # Ok(())
 //! # }
@@ -81,7 +82,8 @@
 //! # Linking
 //!
 //! The library links with libmnl and libnftnl, which pkg-config must find: on Debian and Ubuntu, the packages
-//! `libmnl-dev`, `libnftnl-dev` and `pkg-config`.
+//! `libmnl-dev`, `libnftnl-dev` and `pkg-config`. Its own source is under Apache-2.0, but libnftnl is under the GPL: a
+//! program that is linked with it may be passed on only under the GPL, version 3 or later (the file NOTICE says more).
 //!
 //! # Features
 //!
@@ -158,7 +160,7 @@ pub use operate::explain::{Decider, Explained, explain};
 pub use operate::host_network::HostNetwork;
 pub use operate::install::{Install, Installed, Simulate};
 pub use operate::neighbours::user_namespaces;
-pub use operate::notice::{Notice, Warning};
+pub use operate::notice::{OperationNotice, Warning};
 pub use operate::recognize::{Recognized, recognize};
 pub use operate::show::{Shown, show};
 pub use operate::uninstall::{Uninstall, Uninstalled};
@@ -166,4 +168,6 @@ pub use operate::verify::Verification;
 pub use packets::found::Unseen;
 pub use packets::rules::{Direction, Family, Name, Subsystem};
 pub use wanted::warnings::Warning as ConfigWarning;
-pub use wanted::{Choice, Config, IdRange, Interface, Invalid, Mode, NumberRange, OwnerId, Port, PortRange, Subnet};
+pub use wanted::{
+    Config, IdRange, Interface, InvalidValue, Mode, ModeChoice, NumberRange, OwnerId, Port, PortRange, Subnet,
+};

@@ -61,7 +61,7 @@ fn run(command: Command) -> Exit {
         Command::Show(path, output) => answer(
             output,
             show(path.as_deref(), |shown| {
-                let text = output.form(|| shown.text(has_colour()), || shown.json());
+                let text = output.form(|| for_people(shown), || shown.json());
                 (text, Exit::Done)
             }),
         ),
@@ -70,7 +70,7 @@ fn run(command: Command) -> Exit {
             explain(path.as_deref(), &connection, |explained| {
                 let text = match output {
                     Output::Short => format!("{}\n", explained.verdict),
-                    _ => output.form(|| explained.text(has_colour()), || explained.json()),
+                    _ => output.form(|| for_people(explained), || explained.json()),
                 };
                 let is_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
                 (text, as_asked(is_expected))
@@ -167,6 +167,15 @@ fn has_colour() -> bool {
     let is_dumb = env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
     let is_refused = env::var_os("NO_COLOR").is_some() || env::var_os(cli::IN_A_POD).is_some();
     std::io::stdout().is_terminal() && !is_dumb && !is_refused
+}
+
+/// With colours where there is somebody to see them.
+fn for_people(answer: &impl Display) -> String {
+    if has_colour() {
+        format!("{answer:#}")
+    } else {
+        answer.to_string()
+    }
 }
 
 fn print(text: &str) -> Exit {

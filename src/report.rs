@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::log::{Level, Log};
 use crate::operate::install::Install;
-use crate::operate::notice::{Notice, Warning};
+use crate::operate::notice::{OperationNotice, Warning};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::{NotValidated, Progress, Validate};
 
@@ -77,11 +77,13 @@ pub fn validate(validate: &Validate, log: &mut Log) -> Result<(), NotValidated> 
     Ok(())
 }
 
-fn add(log: &mut Log, notice: &Notice<'_>) {
+fn add(log: &mut Log, notice: &OperationNotice<'_>) {
     match notice {
-        Notice::Chose(mode, reason) => log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}")),
-        Notice::Warning(warning) => log.add(Level::Warning, warning),
-        Notice::RunningCommands { waits } => {
+        OperationNotice::Chose(mode, reason) => {
+            log.add(Level::Info, format_args!("auto: {mode} mode, because {reason}"))
+        }
+        OperationNotice::Warning(warning) => log.add(Level::Warning, warning),
+        OperationNotice::RunningCommands { waits } => {
             let waits = if *waits { ", waiting for the xtables lock" } else { "" };
             log.add(
                 Level::Info,
@@ -90,7 +92,7 @@ fn add(log: &mut Log, notice: &Notice<'_>) {
             // That may take long, so what is known is shown before.
             let _ = log.flush();
         }
-        Notice::Removed(mode) => {
+        OperationNotice::Removed(mode) => {
             log.add(Level::Info, format_args!("removed the rules of {mode} mode"));
             // The next backend may wait for the kernel, or for a lock.
             let _ = log.flush();

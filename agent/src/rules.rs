@@ -6,7 +6,7 @@ use linkerd_cni::configuration::{Configuration, PodInfo};
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect::{self, Answers, Decision};
-use proxy_init::{Choice, HostNetwork, Install, Namespace, recognize};
+use proxy_init::{HostNetwork, Install, ModeChoice, Namespace, recognize};
 use tracing::{debug, warn};
 
 use crate::api::Server;
@@ -93,7 +93,7 @@ pub fn verify(namespace: &Namespace, wanted: &Wanted) -> Result<Option<Drift>, S
         Wanted::Plugins(install) => {
             let mut any = Install::clone(install);
             // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
-            any.mode = Choice::Auto;
+            any.mode = ModeChoice::Auto;
             any.verify().map(Drift::of)
         }
         Wanted::Inits => recognize(None, None).map(|recognized| Drift::of_two(&recognized)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use proxy_init::{Choice, Config, Install, Mode, OwnerId, Port, PortRange};
+use proxy_init::{Config, Install, Mode, ModeChoice, OwnerId, Port, PortRange};
 
 /// What Linkerd's chart asks for by default, but for the families and with more ignored inbound ports.
 pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
@@ -26,7 +26,7 @@ pub(crate) fn config(ipv6: bool, more_ports: u16) -> Config {
 /// Installs the rules in the thread's network namespace, as the program does.
 pub(crate) fn install(config: &Config, mode: Mode) {
     let mut install = Install::new(config.clone());
-    install.mode = Choice::Mode(mode);
+    install.mode = ModeChoice::Mode(mode);
     install.run().unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use proxy_init::{Config, Invalid, PortRange};
+use proxy_init::{Config, InvalidValue, PortRange};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -207,13 +207,13 @@ impl Annotations {
 }
 
 /// The items of a list, as the flags take it: blanks around items are ignored, and so are empty items.
-fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, Invalid> {
+fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, InvalidValue> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(str::parse).collect()
 }
 
 /// A list that has at least one item: an empty one would mean all of them, not none.
-fn to_redirect<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, String> {
+fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
     let items = list(text).map_err(|invalid| invalid.to_string())?;
     match items.is_empty() {
         true => Err("it names nothing: leave it out to redirect everything".to_owned()),

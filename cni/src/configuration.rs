@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use proxy_init::{Choice, Config, IdRange, Install, Interface, Invalid, Port, PortRange, Subnet};
+use proxy_init::{Config, IdRange, Install, Interface, InvalidValue, ModeChoice, Port, PortRange, Subnet};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -259,7 +259,7 @@ impl Configuration {
     pub fn install(&self, config: Config) -> Install {
         let mut install = Install::new(config);
         let mode = self.linkerd().and_then(|it| it.iptables_mode.as_ref()?.0.as_ref());
-        install.mode = mode.map_or(Choice::Default, |mode| mode.0);
+        install.mode = mode.map_or(ModeChoice::Default, |mode| mode.0);
         install.no_fallback = self.linkerd().and_then(|it| it.no_fallback).unwrap_or_default();
         install.wait_for_lock = self.linkerd().and_then(|it| it.use_wait_flag).unwrap_or_default();
         install
@@ -325,15 +325,15 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
 
 /// A mode by its name, as `--iptables-mode` takes it.
 #[derive(Debug, Clone, Copy)]
-struct NamedChoice(Choice);
+struct NamedChoice(ModeChoice);
 
 impl FromStr for NamedChoice {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        Choice::from_name(name)
+    fn from_str(name: &str) -> Result<Self, InvalidValue> {
+        ModeChoice::from_name(name)
             .map(Self)
-            .ok_or_else(|| Invalid::Choice(name.to_owned()))
+            .ok_or_else(|| InvalidValue::ModeChoice(name.to_owned()))
     }
 }
 
@@ -385,11 +385,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for InLowerCase<A> {
 #[derive(Debug, Clone, Copy)]
 struct Number<T>(T);
 
-impl<'de, T: FromStr<Err = Invalid>> Deserialize<'de> for Number<T> {
+impl<'de, T: FromStr<Err = InvalidValue>> Deserialize<'de> for Number<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Numbers<T>(PhantomData<T>);
 
-        impl<T: FromStr<Err = Invalid>> Visitor<'_> for Numbers<T> {
+        impl<T: FromStr<Err = InvalidValue>> Visitor<'_> for Numbers<T> {
             type Value = Number<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -413,11 +413,11 @@ impl<'de, T: FromStr<Err = Invalid>> Deserialize<'de> for Number<T> {
 #[derive(Debug, Clone)]
 struct Text<T>(Option<T>);
 
-impl<'de, T: FromStr<Err = Invalid>> Deserialize<'de> for Text<T> {
+impl<'de, T: FromStr<Err = InvalidValue>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Texts<T>(PhantomData<T>);
 
-        impl<T: FromStr<Err = Invalid>> Visitor<'_> for Texts<T> {
+        impl<T: FromStr<Err = InvalidValue>> Visitor<'_> for Texts<T> {
             type Value = Text<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use proxy_init::{Invalid, OwnerId};
+use proxy_init::{InvalidValue, OwnerId};
 
 /// A user or group; 0 and what is below stand for none, as upstream has it (`ProxyUID > 0` in
 /// pkg/iptables/iptables.go).
@@ -10,9 +10,9 @@ use proxy_init::{Invalid, OwnerId};
 pub(crate) struct Owner(pub(crate) Option<OwnerId>);
 
 impl FromStr for Owner {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let is_negative = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
         match text {
             "0" => Ok(Self(None)),

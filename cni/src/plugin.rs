@@ -10,7 +10,7 @@ use std::thread;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
 use proxy_init::error::Errno;
-use proxy_init::{Choice, Install, Installed, Namespace, Notice, Simulate, user_namespaces};
+use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces};
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
@@ -205,8 +205,8 @@ impl Command {
             return Ok(());
         }
         let log = &self.log;
-        let tell = |notice: Notice<'_>| {
-            if let Notice::Warning(warning) = notice {
+        let tell = |notice: OperationNotice<'_>| {
+            if let OperationNotice::Warning(warning) = notice {
                 log.add(LogLevel::Warning, warning);
             }
         };
@@ -227,7 +227,7 @@ impl Command {
             return Ok(());
         }
         // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
-        install.mode = Choice::Auto;
+        install.mode = ModeChoice::Auto;
         let verdict = namespace.run(|| install.verify())?;
         if verdict.is_in_place() {
             return Ok(());

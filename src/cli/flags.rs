@@ -11,13 +11,13 @@ use super::subcommand::Subcommand;
 use super::values::{self, Expected, Output, named, to_redirect};
 use crate::operate::install::Simulate;
 use crate::operate::validate::Validate;
-use crate::wanted::{Choice, Draft, flags};
+use crate::wanted::{Draft, ModeChoice, flags};
 
 /// What the flags that were given say, each value checked by itself.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) rules: Draft,
-    pub(super) iptables_mode: Option<Choice>,
+    pub(super) iptables_mode: Option<ModeChoice>,
     pub(super) firewall_bin_path: String,
     pub(super) no_fallback: Option<bool>,
     pub(super) replace_other_backend: bool,
@@ -284,7 +284,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: flags::IPTABLES_MODE,
         placeholder: "MODE",
         value: Value::Word(|to, text| set(&mut to.iptables_mode, values::mode(text))),
-        words: |_| Choice::NAMED.iter().map(|(name, _)| *name).collect(),
+        words: |_| ModeChoice::NAMED.iter().map(|(name, _)| *name).collect(),
         heading: PLACE,
         help: "How the rules reach the kernel: nft (nf_tables over netlink, as\n\
                iptables-nft does it), native (nf_tables without xtables), legacy\n\

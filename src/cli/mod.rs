@@ -25,7 +25,7 @@ use crate::operate::install::{Install, Simulate};
 use crate::operate::uninstall::Uninstall;
 use crate::operate::validate::Validate;
 use crate::wanted::flags::{INCOMING_PROXY_PORT, OUTBOUND_SUBNETS_TO_REDIRECT, OUTGOING_PROXY_PORT};
-use crate::wanted::{Choice, Mode};
+use crate::wanted::{Mode, ModeChoice};
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ fn log(settings: &Settings) -> Result<Log, String> {
 /// to install, is not.
 fn recognize(settings: Settings) -> Command {
     let mode = match settings.iptables_mode {
-        Some(Choice::Mode(mode)) => Some(mode),
+        Some(ModeChoice::Mode(mode)) => Some(mode),
         _ => None,
     };
     Command::Recognize(settings.netns, mode, settings.output)
@@ -302,7 +302,7 @@ fn install(settings: Settings, environment: Environment<'_>) -> Result<Install, 
         ));
     }
     match settings.simulate {
-        Some(Simulate::Only(_)) if choice == Choice::Mode(Mode::Native) => {
+        Some(Simulate::Only(_)) if choice == ModeChoice::Mode(Mode::Native) => {
             return Err("--simulate: native mode has one table for both families: write --simulate alone".to_owned());
         }
         Some(Simulate::Only(Family::V6)) if !config.ipv6 => {
@@ -344,7 +344,7 @@ fn iptables_dir(path: &str) -> Option<PathBuf> {
 
 /// The mode: that of the flag, or else of the environment, or else of the iptables binary's name, or else
 /// linkerd-init's default.
-fn choice(settings: &Settings, environment: Environment<'_>) -> Result<Choice, String> {
+fn choice(settings: &Settings, environment: Environment<'_>) -> Result<ModeChoice, String> {
     if let Some(choice) = settings.iptables_mode {
         return Ok(choice);
     }
@@ -355,12 +355,12 @@ fn choice(settings: &Settings, environment: Environment<'_>) -> Result<Choice, S
 }
 
 /// The mode that an iptables binary's name stands for, wherever it is.
-fn choice_of_binary(path: &str) -> Result<Choice, String> {
+fn choice_of_binary(path: &str) -> Result<ModeChoice, String> {
     match path.rsplit('/').next().unwrap_or_default() {
-        "iptables-nft" => Ok(Choice::Mode(Mode::Nft)),
-        "" => Ok(Choice::Default),
-        "iptables-legacy" => Ok(Choice::Mode(Mode::Legacy)),
-        "iptables" => Ok(Choice::Plain),
+        "iptables-nft" => Ok(ModeChoice::Mode(Mode::Nft)),
+        "" => Ok(ModeChoice::Default),
+        "iptables-legacy" => Ok(ModeChoice::Mode(Mode::Legacy)),
+        "iptables" => Ok(ModeChoice::Plain),
         _ => Err(format!(
             "--firewall-bin-path \"{path}\" stands for no mode: name iptables-nft, iptables-legacy or iptables, or \
              use --iptables-mode"
@@ -379,7 +379,7 @@ mod tests {
     use crate::wanted::flags::arguments;
     use crate::wanted::{Config, Port};
 
-    fn read_back(arguments: Vec<String>) -> (Config, Choice) {
+    fn read_back(arguments: Vec<String>) -> (Config, ModeChoice) {
         let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
         match parse(all.map(OsString::from), |_| None) {
             Ok(Command::Install(install, _)) => (install.config, install.mode),
@@ -436,7 +436,7 @@ mod tests {
         };
         let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
         let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
-        let modes: Vec<String> = Choice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let modes: Vec<String> = ModeChoice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
         let about_rules = FLAGS.iter().filter(|flag| flag.heading == RULES);
         let flags = about_rules.map(|flag| match flag.name {
             name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
@@ -478,22 +478,30 @@ mod tests {
     #[test]
     fn the_flag_beats_the_environment_beats_the_binarys_name() {
         for (flags, environment, want) in [
-            ("", None, Choice::Default),
-            ("", Some(""), Choice::Default),
+            ("", None, ModeChoice::Default),
+            ("", Some(""), ModeChoice::Default),
             (
                 "--firewall-bin-path /usr/sbin/iptables-nft",
                 None,
-                Choice::Mode(Mode::Nft),
+                ModeChoice::Mode(Mode::Nft),
             ),
-            ("--firewall-bin-path iptables-legacy", None, Choice::Mode(Mode::Legacy)),
-            ("--firewall-bin-path iptables", None, Choice::Plain),
-            ("--firewall-bin-path iptables-nft", Some("auto"), Choice::Auto),
-            ("--iptables-mode native", Some("auto"), Choice::Mode(Mode::Native)),
-            ("--iptables-mode=native --iptables-mode=", Some("auto"), Choice::Auto),
+            (
+                "--firewall-bin-path iptables-legacy",
+                None,
+                ModeChoice::Mode(Mode::Legacy),
+            ),
+            ("--firewall-bin-path iptables", None, ModeChoice::Plain),
+            ("--firewall-bin-path iptables-nft", Some("auto"), ModeChoice::Auto),
+            ("--iptables-mode native", Some("auto"), ModeChoice::Mode(Mode::Native)),
+            (
+                "--iptables-mode=native --iptables-mode=",
+                Some("auto"),
+                ModeChoice::Auto,
+            ),
             (
                 "--iptables-mode nft --firewall-bin-path x",
                 Some("bogus"),
-                Choice::Mode(Mode::Nft),
+                ModeChoice::Mode(Mode::Nft),
             ),
         ] {
             match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
@@ -753,9 +761,9 @@ mod tests {
     fn a_list_that_is_too_long_for_an_argument_is_cut() {
         let mut config = Config::new(Port::new(1).unwrap(), Port::new(2).unwrap());
         config.ignored_inbound_subnets = vec!["1111:2222:3333:4444:5555:6666:7777:8888/128".parse().unwrap(); 3001];
-        let spelled = arguments(&config, Choice::Default);
+        let spelled = arguments(&config, ModeChoice::Default);
         // MAX_ARG_STRLEN (linux/binfmts.h)
         assert!(spelled.iter().all(|argument| argument.len() < 128 * 1024));
-        assert_eq!(read_back(spelled), (config, Choice::Default));
+        assert_eq!(read_back(spelled), (config, ModeChoice::Default));
     }
 }

@@ -10,7 +10,7 @@ use packets::rules::{Family, Name};
 use crate::findings::explain::Verdict;
 use crate::log::{Format, Level};
 use crate::operate::install::Simulate;
-use crate::wanted::{Choice, Invalid, OwnerId, Port};
+use crate::wanted::{InvalidValue, ModeChoice, OwnerId, Port};
 
 /// Whom the output is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ pub(super) fn owner(text: &str) -> Result<Option<OwnerId>, String> {
         number => number
             .and_then(|number| OwnerId::new(u32::try_from(number).ok()?))
             .map(Some)
-            .ok_or_else(|| Invalid::OwnerId(text.to_owned()).to_string()),
+            .ok_or_else(|| InvalidValue::OwnerId(text.to_owned()).to_string()),
     }
 }
 
@@ -72,15 +72,15 @@ pub(super) fn seconds(text: &str) -> Result<Option<u32>, String> {
 }
 
 /// The items of a list. Blanks around items are ignored, and so are empty items.
-pub(super) fn list<T: FromStr<Err = Invalid>>(text: &str) -> Result<Vec<T>, String> {
+pub(super) fn list<T: FromStr<Err = InvalidValue>>(text: &str) -> Result<Vec<T>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items
-        .map(|item| item.parse().map_err(|error: Invalid| error.to_string()))
+        .map(|item| item.parse().map_err(|error: InvalidValue| error.to_string()))
         .collect()
 }
 
 /// A list that has at least one item, a `what`: an empty list would mean all of them, not none.
-pub(super) fn to_redirect<T: FromStr<Err = Invalid>>(text: &str, what: &str) -> Result<Vec<T>, String> {
+pub(super) fn to_redirect<T: FromStr<Err = InvalidValue>>(text: &str, what: &str) -> Result<Vec<T>, String> {
     let items = list(text)?;
     if items.is_empty() {
         return Err(format!(
@@ -119,12 +119,12 @@ pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
 }
 
 /// A mode by name, none if it is empty.
-pub(super) fn mode(text: &str) -> Result<Option<Choice>, String> {
+pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    Choice::from_name(text).map(Some).ok_or_else(|| {
-        let names: Vec<&str> = Choice::NAMED.iter().map(|(name, _)| *name).collect();
+    ModeChoice::from_name(text).map(Some).ok_or_else(|| {
+        let names: Vec<&str> = ModeChoice::NAMED.iter().map(|(name, _)| *name).collect();
         format!("must be one of {}, not \"{text}\"", names.join(", "))
     })
 }

@@ -20,10 +20,10 @@ use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::close_wait::CloseWaitTimeout;
 use crate::operate::host_network::{self, HostNetwork};
-use crate::operate::notice::{Notice, Warning};
+use crate::operate::notice::{OperationNotice, Warning};
 use crate::ours::holds;
 use crate::wanted::warnings::warnings;
-use crate::wanted::{Choice, Config, Mode, Ruleset, plan, restore};
+use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan, restore};
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]
@@ -31,8 +31,8 @@ use crate::wanted::{Choice, Config, Mode, Ruleset, plan, restore};
 pub struct Install {
     /// Which rules.
     pub config: Config,
-    /// In which mode; by default whatever fits, [`Choice::Auto`].
-    pub mode: Choice,
+    /// In which mode; by default whatever fits, [`ModeChoice::Auto`].
+    pub mode: ModeChoice,
     /// A directory in which iptables commands are looked for before PATH.
     pub iptables_dir: Option<PathBuf>,
     /// Wait for the xtables lock, however long another program holds it. Only legacy mode needs the lock.
@@ -116,15 +116,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How often rules are installed again that another run has replaced.
 const TRIES: u32 = 20;
 
-/// Takes each [`Notice`] of a run.
-type Tell<'a> = &'a mut (dyn FnMut(Notice<'_>) + Send);
+/// Takes each [`OperationNotice`] of a run.
+type Tell<'a> = &'a mut (dyn FnMut(OperationNotice<'_>) + Send);
 
 impl Install {
     /// Installs these rules in whichever mode fits.
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            mode: Choice::Auto,
+            mode: ModeChoice::Auto,
             iptables_dir: None,
             wait_for_lock: false,
             replace_other_backend: false,
@@ -147,7 +147,7 @@ impl Install {
     ///
     /// # Errors
     /// As [`Install::run`].
-    pub fn run_with(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Installed, Error> {
+    pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Installed, Error> {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
@@ -156,7 +156,7 @@ impl Install {
     pub fn simulate(&self, simulate: Simulate) -> String {
         let mut rulesets = plan(&self.config);
         match self.mode {
-            Choice::Mode(Mode::Native) => native::script(&rulesets),
+            ModeChoice::Mode(Mode::Native) => native::script(&rulesets),
             _ => {
                 if let Simulate::Only(family) = simulate {
                     rulesets.retain(|ruleset| ruleset.family == family);
@@ -187,7 +187,9 @@ impl Install {
         if is_host_network {
             warnings.push(Warning::HostNetwork);
         }
-        warnings.iter().for_each(|warning| tell(Notice::Warning(warning)));
+        warnings
+            .iter()
+            .for_each(|warning| tell(OperationNotice::Warning(warning)));
         let mut work = Work {
             install: self,
             rulesets,
@@ -215,21 +217,21 @@ impl Install {
     /// The mode to begin with, and why that one. `check` is as in [`choose`].
     pub(super) fn chosen(&self, check: impl FnMut(Mode) -> Result<(), Error>) -> Result<(Mode, Reason), Error> {
         Ok(match self.mode {
-            Choice::Default => (Mode::Legacy, Reason::Default),
-            Choice::Mode(mode) => (mode, Reason::Named),
-            Choice::Plain => match self.commands().are_nf_tables() {
+            ModeChoice::Default => (Mode::Legacy, Reason::Default),
+            ModeChoice::Mode(mode) => (mode, Reason::Named),
+            ModeChoice::Plain => match self.commands().are_nf_tables() {
                 Ok(true) => (Mode::Nft, Reason::Plain),
                 Ok(false) | Err(Error::NoCommand { .. }) => (Mode::Legacy, Reason::Plain),
                 Err(error) => return Err(error),
             },
-            Choice::Auto => choose(&all::read()?, check)?,
+            ModeChoice::Auto => choose(&all::read()?, check)?,
         })
     }
 
     /// The commands that legacy mode uses.
     fn commands(&self) -> Commands {
         match self.mode {
-            Choice::Plain => Commands::plain(self.iptables_dir.clone()),
+            ModeChoice::Plain => Commands::plain(self.iptables_dir.clone()),
             _ => Commands::legacy(self.iptables_dir.clone()),
         }
     }
@@ -285,10 +287,10 @@ struct Work<'a, 't> {
 impl Work<'_, '_> {
     /// Returns the mode that was used, and why that one.
     fn run(&mut self) -> Result<(Mode, Reason), Error> {
-        if self.install.mode == Choice::Auto
+        if self.install.mode == ModeChoice::Auto
             && let Some((mode, reason)) = self.install_if_untouched()?
         {
-            (self.tell)(Notice::Chose(mode, &reason));
+            (self.tell)(OperationNotice::Chose(mode, &reason));
             self.settle_over_netlink(mode)?;
             return Ok((mode, reason));
         }
@@ -302,8 +304,8 @@ impl Work<'_, '_> {
             }
             None => Ok(()),
         })?;
-        if self.install.mode == Choice::Auto {
-            (self.tell)(Notice::Chose(mode, &reason));
+        if self.install.mode == ModeChoice::Auto {
+            (self.tell)(OperationNotice::Chose(mode, &reason));
         }
         if is_installed {
             return Ok((mode, reason));
@@ -325,7 +327,7 @@ impl Work<'_, '_> {
         // Legacy mode leaves some out.
         self.rulesets = plan(&self.install.config);
         let warning = Warning::FellBack { missing, mode: next };
-        (self.tell)(Notice::Warning(&warning));
+        (self.tell)(OperationNotice::Warning(&warning));
         match (self.install_or_fall_back(next, Reason::FellBack(mode)), warning) {
             (Err(error), Warning::FellBack { missing, mode }) => Err(Error::Fallback {
                 missing: Box::new(missing),
@@ -410,13 +412,13 @@ impl Work<'_, '_> {
             // Auto may have tried another mode before, which warned.
             LegacyRules::Unseen(unseen) if !self.warnings.iter().any(|it| matches!(it, Warning::LegacyUnseen(_))) => {
                 let warning = Warning::LegacyUnseen(unseen.clone());
-                (self.tell)(Notice::Warning(&warning));
+                (self.tell)(OperationNotice::Warning(&warning));
                 self.warnings.push(warning);
             }
             LegacyRules::Some | LegacyRules::Unseen(_) | LegacyRules::None => {}
         }
         // Auto has tried that already.
-        let try_fresh = self.install.mode != Choice::Auto && in_legacy != LegacyRules::Some;
+        let try_fresh = self.install.mode != ModeChoice::Auto && in_legacy != LegacyRules::Some;
         self.commit(planner, try_fresh)?;
         self.settle_over_netlink(mode)
     }
@@ -461,7 +463,7 @@ impl Work<'_, '_> {
         {
             return Err(ModeError::OtherBackend(other).in_mode(mode));
         }
-        (self.tell)(Notice::RunningCommands {
+        (self.tell)(OperationNotice::RunningCommands {
             waits: self.install.wait_for_lock,
         });
         legacy::leave_out_ipv6(mode, &mut self.rulesets);
@@ -539,7 +541,7 @@ impl Work<'_, '_> {
     }
 
     fn replaced(&mut self, other: Mode) {
-        (self.tell)(Notice::Removed(other));
+        (self.tell)(OperationNotice::Removed(other));
         if !self.replaced.contains(&other) {
             self.replaced.push(other);
         }

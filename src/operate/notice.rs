@@ -11,7 +11,7 @@ use crate::wanted::{Mode, warnings};
 /// Something that happened and that the caller may want to log.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Notice<'a> {
+pub enum OperationNotice<'a> {
     /// `auto` chose this mode.
     Chose(Mode, &'a Reason),
     /// Something is not as it should be; the operation goes on.

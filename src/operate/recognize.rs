@@ -18,7 +18,7 @@ use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
 use crate::wanted::flags::{self, arguments};
 use crate::wanted::tables::expected;
-use crate::wanted::{Choice, Config, Mode, plan};
+use crate::wanted::{Config, Mode, ModeChoice, plan};
 
 /// What a verification found that was not told what had been installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
 /// The flags of a config, the mode first.
 fn spelled(config: &Config, mode: Mode) -> Vec<String> {
     let mut flags = vec![format!("--{}", flags::IPTABLES_MODE), mode.to_string()];
-    flags.extend(arguments(config, Choice::Default));
+    flags.extend(arguments(config, ModeChoice::Default));
     flags
 }
 

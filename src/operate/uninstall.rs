@@ -7,7 +7,7 @@ use packets::rules::Subsystem;
 use crate::backend::all;
 use crate::error::Error;
 use crate::namespace;
-use crate::operate::notice::{Notice, Warning};
+use crate::operate::notice::{OperationNotice, Warning};
 use crate::ours::holders;
 use crate::wanted::Mode;
 
@@ -47,11 +47,11 @@ impl Uninstall {
     ///
     /// # Errors
     /// As [`Uninstall::run`].
-    pub fn run_with(&self, mut tell: impl FnMut(Notice<'_>) + Send) -> Result<Uninstalled, Error> {
+    pub fn run_with(&self, mut tell: impl FnMut(OperationNotice<'_>) + Send) -> Result<Uninstalled, Error> {
         namespace::run_in(self.netns.as_deref(), || self.run_here(&mut tell))
     }
 
-    fn run_here(&self, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Uninstalled, Error> {
+    fn run_here(&self, tell: &mut dyn FnMut(OperationNotice<'_>)) -> Result<Uninstalled, Error> {
         let (mut removed, mut warnings, mut failed) = (Vec::new(), Vec::new(), None);
         let found = all::read()?;
         for unseen in &found.not_known {
@@ -59,7 +59,7 @@ impl Uninstall {
                 // As in most pods: nothing that was installed from there is in legacy tables.
                 Subsystem::Legacy if unseen.not_permitted => {
                     let warning = Warning::LegacyUnseen(unseen.clone());
-                    tell(Notice::Warning(&warning));
+                    tell(OperationNotice::Warning(&warning));
                     warnings.push(warning);
                 }
                 subsystem => {
@@ -75,12 +75,12 @@ impl Uninstall {
             match all::remove(mode, self.iptables_dir.clone(), self.wait_for_lock) {
                 Ok(done) => {
                     if done.any {
-                        tell(Notice::Removed(mode));
+                        tell(OperationNotice::Removed(mode));
                         removed.push(mode);
                     }
                     for rule in done.foreign {
                         let warning = Warning::RemovedForeign { mode, rule };
-                        tell(Notice::Warning(&warning));
+                        tell(OperationNotice::Warning(&warning));
                         warnings.push(warning);
                     }
                 }

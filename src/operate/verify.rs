@@ -21,7 +21,7 @@ use crate::operate::proxy::listening;
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
-use crate::wanted::{Choice, Config, Mode, Ruleset, plan};
+use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan};
 use crate::{namespace, operate};
 
 /// What a verification found.
@@ -177,13 +177,13 @@ impl Install {
         let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
         let holder = holders(&found).next();
-        if holder.is_none() && !matches!(self.mode, Choice::Mode(_)) {
+        if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
             // Otherwise it can't even be told which mode to look at.
             must_see(&found, Mode::Nft)?;
         }
         let mode = match (self.mode, holder) {
-            (Choice::Mode(mode), Some(holder)) if self.falls_back(mode, holder, &rulesets) => holder,
-            (Choice::Mode(mode), _) | (_, Some(mode)) => mode,
+            (ModeChoice::Mode(mode), Some(holder)) if self.falls_back(mode, holder, &rulesets) => holder,
+            (ModeChoice::Mode(mode), _) | (_, Some(mode)) => mode,
             _ => match self.chosen(|mode| try_out(mode, &rulesets)) {
                 Ok((Mode::Legacy, _)) if !self.no_fallback && self.installed_commands(&rulesets).is_err() => Mode::Nft,
                 // If choosing fails, so would installing.

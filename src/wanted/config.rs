@@ -13,7 +13,7 @@ use thiserror::Error;
 /// Why a value is invalid. The message does not name the flag; the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Invalid {
+pub enum InvalidValue {
     /// Not a number from 1 to 65535.
     #[error("\"{0}\" is not a valid TCP port (1-65535)")]
     Port(String),
@@ -57,7 +57,7 @@ pub enum Invalid {
     Mode(String),
     /// Not the name of a mode, nor another way to choose one.
     #[error("\"{0}\" is not a mode (use legacy, nft, native, auto or plain)")]
-    Choice(String),
+    ModeChoice(String),
 }
 
 /// A TCP port that something can listen on: 1 to 65535.
@@ -85,10 +85,10 @@ impl fmt::Display for Port {
 }
 
 impl FromStr for Port {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        text.parse().map(Self).map_err(|_| Invalid::Port(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        text.parse().map(Self).map_err(|_| InvalidValue::Port(text.to_owned()))
     }
 }
 
@@ -158,19 +158,19 @@ impl<T: fmt::Display + PartialEq> fmt::Display for NumberRange<T> {
 
 /// As linkerd-init's flags write it: `4190`, or `8000-8100`.
 impl FromStr for PortRange {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (lower, upper) = match text.split_once('-') {
-            Some((_, upper)) if upper.contains('-') => return Err(Invalid::RangeForm(text.to_owned())),
+            Some((_, upper)) if upper.contains('-') => return Err(InvalidValue::RangeForm(text.to_owned())),
             // A number below zero: it is named as it was written.
-            Some(("", _)) => return Err(Invalid::LowerBound(text.to_owned())),
+            Some(("", _)) => return Err(InvalidValue::LowerBound(text.to_owned())),
             Some((lower, upper)) => (lower.trim(), upper.trim()),
             None => (text, text),
         };
-        let first = lower.parse().map_err(|_| Invalid::LowerBound(lower.to_owned()))?;
-        let last = upper.parse().map_err(|_| Invalid::UpperBound(upper.to_owned()))?;
-        Self::new(first, last).ok_or_else(|| Invalid::RangeOrder(text.to_owned()))
+        let first = lower.parse().map_err(|_| InvalidValue::LowerBound(lower.to_owned()))?;
+        let last = upper.parse().map_err(|_| InvalidValue::UpperBound(upper.to_owned()))?;
+        Self::new(first, last).ok_or_else(|| InvalidValue::RangeOrder(text.to_owned()))
     }
 }
 
@@ -208,15 +208,15 @@ impl fmt::Display for Subnet {
 /// An address as std reads it, which takes no leading zeros (in some programs they mean octal), and a prefix length
 /// without them.
 impl FromStr for Subnet {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let net = network(text).ok_or_else(|| Invalid::Subnet(text.to_owned()))?;
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let net = network(text).ok_or_else(|| InvalidValue::Subnet(text.to_owned()))?;
         if let IpNet::V6(v6) = net
             && let Some(address) = v6.addr().to_ipv4_mapped()
         {
             let length = v6.prefix_len().checked_sub(96);
-            return Err(Invalid::MappedSubnet {
+            return Err(InvalidValue::MappedSubnet {
                 written: text.to_owned(),
                 instead: length.and_then(|length| IpNet::new(address.into(), length).ok()),
             });
@@ -255,11 +255,11 @@ impl OwnerId {
 }
 
 impl FromStr for OwnerId {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let id = text.parse().ok().and_then(Self::new);
-        id.ok_or_else(|| Invalid::OwnerId(text.to_owned()))
+        id.ok_or_else(|| InvalidValue::OwnerId(text.to_owned()))
     }
 }
 
@@ -270,15 +270,15 @@ impl fmt::Display for OwnerId {
 }
 
 impl FromStr for IdRange {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.trim().parse(), last.trim().parse()) {
             (Ok(first), Ok(last)) if !text.contains('+') => Self::new(first, last),
             _ => None,
         }
-        .ok_or_else(|| Invalid::IdRange(text.to_owned()))
+        .ok_or_else(|| InvalidValue::IdRange(text.to_owned()))
     }
 }
 
@@ -309,13 +309,13 @@ impl fmt::Display for Interface {
 }
 
 impl FromStr for Interface {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let is_name = (1..=15).contains(&text.len()) && ![".", ".."].contains(&text) && !text.starts_with('-');
         let mut bytes = text.bytes();
         if !is_name || !bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte)) {
-            return Err(Invalid::Interface(text.to_owned()));
+            return Err(InvalidValue::Interface(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }
@@ -422,13 +422,13 @@ mod tests {
             ("25-27", Ok((25, 27))),
             ("0-65535", Ok((0, 65535))),
             ("33", Ok((33, 33))),
-            ("", Err(Invalid::LowerBound(String::new()))),
-            ("notanumber", Err(Invalid::LowerBound("notanumber".into()))),
-            ("-23", Err(Invalid::LowerBound("-23".into()))),
-            ("-23-25", Err(Invalid::RangeForm("-23-25".into()))),
-            ("25-23", Err(Invalid::RangeOrder("25-23".into()))),
-            ("65536-65539", Err(Invalid::LowerBound("65536".into()))),
-            ("23-notanumber", Err(Invalid::UpperBound("notanumber".into()))),
+            ("", Err(InvalidValue::LowerBound(String::new()))),
+            ("notanumber", Err(InvalidValue::LowerBound("notanumber".into()))),
+            ("-23", Err(InvalidValue::LowerBound("-23".into()))),
+            ("-23-25", Err(InvalidValue::RangeForm("-23-25".into()))),
+            ("25-23", Err(InvalidValue::RangeOrder("25-23".into()))),
+            ("65536-65539", Err(InvalidValue::LowerBound("65536".into()))),
+            ("23-notanumber", Err(InvalidValue::UpperBound("notanumber".into()))),
         ] {
             let got = text.parse::<PortRange>().map(|range| (range.first(), range.last()));
             assert_eq!(got, want, "{text:?}");
@@ -456,7 +456,7 @@ mod tests {
             "fd00::%eth0/8",
             "",
         ] {
-            assert_eq!(text.parse::<Subnet>(), Err(Invalid::Subnet(text.to_owned())));
+            assert_eq!(text.parse::<Subnet>(), Err(InvalidValue::Subnet(text.to_owned())));
         }
         let error = "::ffff:10.0.0.0/104".parse::<Subnet>().unwrap_err().to_string();
         assert!(error.ends_with("write the IPv4 subnet itself, 10.0.0.0/8"), "{error}");
@@ -482,7 +482,7 @@ mod tests {
         }
         assert_eq!(Port::new(0), None);
         for text in ["0", "65536", "-1", "", "http"] {
-            assert_eq!(text.parse::<Port>(), Err(Invalid::Port(text.to_owned())));
+            assert_eq!(text.parse::<Port>(), Err(InvalidValue::Port(text.to_owned())));
         }
     }
 
@@ -495,7 +495,7 @@ mod tests {
         }
         assert_eq!(OwnerId::new(u32::MAX), None);
         for text in ["0", "4294967295", "-1", "root", ""] {
-            assert_eq!(text.parse::<OwnerId>(), Err(Invalid::OwnerId(text.to_owned())));
+            assert_eq!(text.parse::<OwnerId>(), Err(InvalidValue::OwnerId(text.to_owned())));
         }
     }
 
@@ -528,7 +528,7 @@ mod tests {
             "4294967295",
             "0-4294967295",
         ] {
-            assert_eq!(text.parse::<IdRange>(), Err(Invalid::IdRange(text.to_owned())));
+            assert_eq!(text.parse::<IdRange>(), Err(InvalidValue::IdRange(text.to_owned())));
         }
     }
 
@@ -572,7 +572,7 @@ mod tests {
             "\u{e0}",
         ] {
             let error = text.parse::<Interface>().unwrap_err();
-            assert_eq!(error, Invalid::Interface(text.to_owned()));
+            assert_eq!(error, InvalidValue::Interface(text.to_owned()));
         }
         for number in [
             0,
@@ -595,7 +595,7 @@ mod tests {
     #[test]
     fn an_ipv4_subnet_written_as_ipv6_says_how_to_write_it() {
         let instead = |text: &str| match text.parse::<Subnet>() {
-            Err(Invalid::MappedSubnet { written, instead }) => {
+            Err(InvalidValue::MappedSubnet { written, instead }) => {
                 assert_eq!(written, text);
                 instead.map(|net| net.to_string())
             }

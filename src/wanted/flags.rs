@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::wanted::config::Config;
-use crate::wanted::mode::Choice;
+use crate::wanted::mode::ModeChoice;
 
 pub const INCOMING_PROXY_PORT: &str = "incoming-proxy-port";
 pub const OUTGOING_PROXY_PORT: &str = "outgoing-proxy-port";
@@ -28,7 +28,7 @@ pub const IPTABLES_MODE: &str = "iptables-mode";
 const ITEMS: usize = 1000;
 
 /// The flags that install exactly `config` in the mode of `choice`; what is as it is by default is left out.
-pub fn arguments(config: &Config, choice: Choice) -> Vec<String> {
+pub fn arguments(config: &Config, choice: ModeChoice) -> Vec<String> {
     // Without `..`, so that the compiler asks for the fields of new flags.
     let Config {
         inbound_port,
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn what_is_as_by_default_has_no_flag() {
         let ports = ["--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140"];
-        assert_eq!(arguments(&config(), Choice::Default), ports);
+        assert_eq!(arguments(&config(), ModeChoice::Default), ports);
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
             ipv6: false,
         };
         assert_eq!(
-            arguments(&config, Choice::Mode(Mode::Nft)).join(" "),
+            arguments(&config, ModeChoice::Mode(Mode::Nft)).join(" "),
             "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 --proxy-gid 2103 \
              --ports-to-redirect 80,443 --inbound-ports-to-ignore 4190,8000-8100 --outbound-ports-to-ignore 25 \
              --inbound-subnets-to-ignore 10.1.2.3/8 --outbound-subnets-to-ignore fd00::/8,192.0.2.1/32 \
@@ -142,7 +142,7 @@ mod tests {
     fn a_long_list_is_several_arguments() {
         let mut config = config();
         config.redirected_ports = (1..=2001).map(|number| Port::new(number).unwrap()).collect();
-        let arguments = arguments(&config, Choice::Default);
+        let arguments = arguments(&config, ModeChoice::Default);
         let lists: Vec<_> = arguments[4..].chunks(2).collect();
         assert!(lists.iter().all(|list| list[0] == "--ports-to-redirect"));
         let ends: Vec<_> = lists

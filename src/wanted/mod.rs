@@ -11,9 +11,9 @@ mod ruleset;
 pub mod tables;
 pub mod warnings;
 
-pub use self::config::{Config, IdRange, Interface, Invalid, NumberRange, OwnerId, Port, PortRange, Subnet};
+pub use self::config::{Config, IdRange, Interface, InvalidValue, NumberRange, OwnerId, Port, PortRange, Subnet};
 pub(crate) use self::draft::Draft;
-pub use self::mode::{Choice, Mode, NATIVE};
+pub use self::mode::{Mode, ModeChoice, NATIVE};
 pub use self::plan::plan;
 pub use self::ruleset::{ChainName, Multiport, Purpose, Ruleset};
 pub(crate) use self::ruleset::{is_on_owner, owner};

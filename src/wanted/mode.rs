@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use packets::rules::{Family, NAT, Subsystem, Table, TableFamily};
 
-use crate::wanted::config::Invalid;
+use crate::wanted::config::InvalidValue;
 
 /// A backend, as `--iptables-mode` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,21 +60,21 @@ impl fmt::Display for Mode {
 }
 
 impl FromStr for Mode {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         Self::ALL
             .iter()
             .copied()
             .find(|mode| mode.as_str() == text)
-            .ok_or_else(|| Invalid::Mode(text.to_owned()))
+            .ok_or_else(|| InvalidValue::Mode(text.to_owned()))
     }
 }
 
 /// What `--iptables-mode` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Choice {
+pub enum ModeChoice {
     /// No mode was named, so it is linkerd-init's default, legacy.
     Default,
     /// This mode.
@@ -85,14 +85,14 @@ pub enum Choice {
     Auto,
 }
 
-impl Choice {
+impl ModeChoice {
     /// Every choice that can be named, by its name.
     pub const NAMED: &'static [(&'static str, Self)] = &[
-        (Mode::Legacy.as_str(), Choice::Mode(Mode::Legacy)),
-        (Mode::Nft.as_str(), Choice::Mode(Mode::Nft)),
-        (Mode::Native.as_str(), Choice::Mode(Mode::Native)),
-        ("auto", Choice::Auto),
-        ("plain", Choice::Plain),
+        (Mode::Legacy.as_str(), ModeChoice::Mode(Mode::Legacy)),
+        (Mode::Nft.as_str(), ModeChoice::Mode(Mode::Nft)),
+        (Mode::Native.as_str(), ModeChoice::Mode(Mode::Native)),
+        ("auto", ModeChoice::Auto),
+        ("plain", ModeChoice::Plain),
     ];
 
     /// Its name, as `--iptables-mode` takes it; the default has none.
@@ -111,21 +111,21 @@ impl Choice {
     }
 }
 
-/// As [`FromStr`] reads it; [`Choice::Default`] is `default`.
-impl fmt::Display for Choice {
+/// As [`FromStr`] reads it; [`ModeChoice::Default`] is `default`.
+impl fmt::Display for ModeChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().unwrap_or("default"))
     }
 }
 
 /// The name of a mode, `plain`, `auto`, `default`, or `iptables`, which is what Linkerd's documentation calls legacy.
-impl FromStr for Choice {
-    type Err = Invalid;
+impl FromStr for ModeChoice {
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
-            "default" => Ok(Choice::Default),
-            name => Choice::from_name(name).ok_or_else(|| Invalid::Choice(name.to_owned())),
+            "default" => Ok(ModeChoice::Default),
+            name => ModeChoice::from_name(name).ok_or_else(|| InvalidValue::ModeChoice(name.to_owned())),
         }
     }
 }
@@ -171,35 +171,35 @@ mod tests {
     fn what_is_displayed_is_read_again() {
         for &mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
-            assert_eq!(Choice::Mode(mode).to_string().parse(), Ok(Choice::Mode(mode)));
+            assert_eq!(ModeChoice::Mode(mode).to_string().parse(), Ok(ModeChoice::Mode(mode)));
         }
-        for choice in [Choice::Default, Choice::Plain, Choice::Auto] {
+        for choice in [ModeChoice::Default, ModeChoice::Plain, ModeChoice::Auto] {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert_eq!("iptables".parse(), Ok(Choice::Mode(Mode::Legacy)));
+        assert_eq!("iptables".parse(), Ok(ModeChoice::Mode(Mode::Legacy)));
     }
 
     #[test]
     fn what_is_no_mode_is_named() {
         for text in ["", "NFT", "nft ", "auto"] {
-            assert_eq!(text.parse::<Mode>(), Err(Invalid::Mode(text.to_owned())));
+            assert_eq!(text.parse::<Mode>(), Err(InvalidValue::Mode(text.to_owned())));
         }
-        let error = "nftables".parse::<Choice>().unwrap_err().to_string();
+        let error = "nftables".parse::<ModeChoice>().unwrap_err().to_string();
         assert!(error.contains("\"nftables\"") && error.contains("auto"), "{error}");
     }
 
     #[test]
     fn every_name_is_read_back() {
-        for &(name, choice) in Choice::NAMED {
-            assert_eq!(Choice::from_name(name), Some(choice));
+        for &(name, choice) in ModeChoice::NAMED {
+            assert_eq!(ModeChoice::from_name(name), Some(choice));
             assert_eq!(choice.name(), Some(name));
-            if let Choice::Mode(mode) = choice {
+            if let ModeChoice::Mode(mode) = choice {
                 assert_eq!(mode.to_string(), name);
             }
         }
-        assert_eq!(Choice::Default.name(), None);
-        assert_eq!(Choice::from_name("iptables"), Some(Choice::Mode(Mode::Legacy)));
-        assert_eq!(Choice::from_name("default"), None);
+        assert_eq!(ModeChoice::Default.name(), None);
+        assert_eq!(ModeChoice::from_name("iptables"), Some(ModeChoice::Mode(Mode::Legacy)));
+        assert_eq!(ModeChoice::from_name("default"), None);
     }
 
     #[test]
@@ -232,6 +232,6 @@ mod tests {
         ] {
             assert_eq!(Family::ALL.map(|family| mode.iptables(family)), commands);
         }
-        assert_eq!(Choice::Default.to_string(), "default");
+        assert_eq!(ModeChoice::Default.to_string(), "default");
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use lab::network::Namespace;
 use proxy_init::error::{Errno, ModeError};
 use proxy_init::{
-    Choice, Config, Error, Install, Mode, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
+    Config, Error, Install, Mode, ModeChoice, Namespace as Target, OwnerId, Reason, Uninstall, Uninstalled, detect,
 };
 
 #[expect(dead_code, reason = "its main, which the tests do not call")]
@@ -163,7 +163,7 @@ fn config() -> Config {
     config
 }
 
-fn install(namespace: &Namespace, choice: Choice) -> Install {
+fn install(namespace: &Namespace, choice: ModeChoice) -> Install {
     let mut install = Install::new(config());
     install.mode = choice;
     install.netns = Some(namespace.path());
@@ -180,7 +180,7 @@ fn uninstall(namespace: &Namespace) -> Uninstalled {
 fn results_are_values() {
     let namespace = Namespace::new();
     let home = here();
-    let auto = install(&namespace, Choice::Auto);
+    let auto = install(&namespace, ModeChoice::Auto);
     assert!(!auto.verify().unwrap().is_in_place());
 
     let installed = auto.run().unwrap();
@@ -198,7 +198,7 @@ fn results_are_values() {
     assert!(auto.verify().unwrap().is_in_place());
     assert!(matches!(auto.run().unwrap().reason, Reason::Holds));
 
-    let mut native = install(&namespace, Choice::Mode(Mode::Native));
+    let mut native = install(&namespace, ModeChoice::Mode(Mode::Native));
     let refused = native.run().unwrap_err();
     assert!(
         matches!(refused, Error::InMode(Mode::Native, ModeError::OtherBackend(Mode::Nft))),
@@ -262,7 +262,7 @@ fn the_example_adds_checks_and_deletes_in_three_namespaces() {
 #[test]
 fn that_commands_are_about_to_run_is_told_before_they_do() {
     let namespace = Namespace::new();
-    let mut legacy = install(&namespace, Choice::Mode(Mode::Legacy));
+    let mut legacy = install(&namespace, ModeChoice::Mode(Mode::Legacy));
     legacy.wait_for_lock = true;
     let mut told = Vec::new();
     let tables = "cat /proc/thread-self/net/ip_tables_names";

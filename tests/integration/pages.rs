@@ -122,10 +122,21 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
     });
     assert_eq!(table, charts.collect::<Vec<_>>());
     let rollout = folded("docs/rollout.md");
-    assert!(CHARTS.iter().all(|charts| charts.disables_ipv6), "no page knows of others");
+    assert!(
+        CHARTS.iter().all(|charts| charts.disables_ipv6),
+        "no page knows of others"
+    );
     let first = CHARTS[0].version;
-    let nft = CHARTS.iter().find(|charts| charts.iptables_mode == "nft").unwrap().version;
-    let root = CHARTS.iter().find(|charts| charts.demands_root_for_close_wait).unwrap().version;
+    let nft = CHARTS
+        .iter()
+        .find(|charts| charts.iptables_mode == "nft")
+        .unwrap()
+        .version;
+    let root = CHARTS
+        .iter()
+        .find(|charts| charts.demands_root_for_close_wait)
+        .unwrap()
+        .version;
     assert_eq!([false, true].map(|ipv6| commands("nft", ipv6).len()), [12, 24]);
     let last = CHARTS.iter().rfind(|charts| !charts.is_in_proxy_image).unwrap().version;
     let next = CHARTS.iter().find(|charts| charts.is_in_proxy_image).unwrap().version;
@@ -142,14 +153,18 @@ fn the_versions_of_linkerd_have_what_their_charts_have() {
         (&rollout, format!("| {next} and later | [proxy image](#proxy-image) |")),
         (
             &readme,
-            "linkerd-init runs a dozen iptables commands instead, one after the other, and a dozen more for IPv6".to_owned(),
+            "linkerd-init runs a dozen iptables commands instead, one after the other, and a dozen more for IPv6"
+                .to_owned(),
         ),
         (
             &rollout,
             "All of them have `disableIPv6: true` and pass `--ipv6=false`, so only IPv4".to_owned(),
         ),
         (&rollout, format!("since {root} demands `proxyInit.runAsRoot`")),
-        (&modes, format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`")),
+        (
+            &modes,
+            format!("Linkerd's chart takes `nft`, the default since {nft}, and `legacy`"),
+        ),
         (&faq, format!("Linkerd's charts ask for nft mode since {nft}")),
     ] {
         assert!(page.contains(&sentence), "{sentence}");

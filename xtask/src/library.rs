@@ -136,7 +136,7 @@ mod tests {
     fn a_path_through_a_private_module_is_found() {
         let listed = "pub mod proxy_init::error\npub fn proxy_init::error::chain() -> proxy_init::Mode\npub fn proxy_init::show<T>()";
         assert_eq!(unnamed(listed), None);
-        let hidden = "pub proxy_init::Install::mode: core::option::Option<proxy_init::operate::Choice>";
+        let hidden = "pub proxy_init::Install::mode: core::option::Option<proxy_init::operate::ModeChoice>";
         assert_eq!(unnamed(&format!("{listed}\n{hidden}")), Some(hidden));
         let beneath = "pub fn proxy_init::Mode::walk(self) -> packets::walk::step::Step";
         assert_eq!(unnamed(&format!("{listed}\n{beneath}")), Some(beneath));

@@ -15,7 +15,7 @@ use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect;
 use prometheus_client::metrics::counter::Counter;
-use proxy_init::{Config, Install, Namespace, Notice, Simulate};
+use proxy_init::{Config, Install, Namespace, OperationNotice, Simulate};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
@@ -263,8 +263,8 @@ impl<'a> Sandboxes<'a> {
         let (path, own, work) = (sandbox.network.clone(), self.own, Arc::clone(&install));
         let installed = in_background(move || {
             let mut warnings = Vec::new();
-            let tell = |notice: Notice<'_>| {
-                if let Notice::Warning(warning) = notice {
+            let tell = |notice: OperationNotice<'_>| {
+                if let OperationNotice::Warning(warning) = notice {
                     warnings.push(warning.to_string());
                 }
             };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lab::api_double::Plan;
 use lab::network::{DISTANT, Lab, Namespace};
 use lab::wait;
-use proxy_init::{Choice, Config, Install, Mode};
+use proxy_init::{Config, Install, Mode, ModeChoice};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Sandbox};
@@ -295,7 +295,7 @@ fn install(network: &Namespace, change: impl FnOnce(&mut Config)) {
     config.ipv6 = false;
     change(&mut config);
     let mut install = Install::new(config);
-    install.mode = Choice::Mode(Mode::Nft);
+    install.mode = ModeChoice::Mode(Mode::Nft);
     network.run_here(|| install.run()).unwrap();
 }
 

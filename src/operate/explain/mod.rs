@@ -22,7 +22,7 @@ use crate::operate::{proxy, words};
 use crate::ours::is_ours;
 use crate::wanted::Mode;
 
-/// What becomes of a connection, and why. [`Explained::text`] writes it for people, [`Explained::json`] for machines.
+/// What becomes of a connection, and why. Its `Display` is for people, [`Explained::json`] for machines.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explained<'a> {

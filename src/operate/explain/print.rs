@@ -1,5 +1,7 @@
 //! An explanation as text and as JSON.
 
+use std::fmt;
+
 use packets::walk::{Packet, Step};
 use serde_json::Value;
 
@@ -11,6 +13,13 @@ use crate::operate::words::{WIDTH, filled, folded};
 
 /// Of more rules in a row that do not match, the text has only the first ones; there may be thousands.
 const MOST: usize = 20;
+
+/// For people; `{:#}` has a terminal's colours.
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(f.alternate()))
+    }
+}
 
 impl Explained<'_> {
     /// For machines; docs/explain.md has the schema.
@@ -37,8 +46,7 @@ impl Explained<'_> {
         .to_string()
     }
 
-    /// For people; with `colour`, for a terminal.
-    pub fn text(&self, colour: bool) -> String {
+    fn text(&self, colour: bool) -> String {
         // The first line is the answer, whole: scripts read it.
         let answer = verdict_style(&self.verdict).paint(&self.verdict.to_string(), colour);
         let mut text = format!("{answer}\n{}", filled(&self.connection));

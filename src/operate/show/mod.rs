@@ -20,8 +20,7 @@ use crate::operate::{detect, proxy, words};
 use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
 use crate::wanted::{ChainName, Mode};
 
-/// What redirects connections in a network namespace. [`Shown::text`] writes it for people, [`Shown::json`] for
-/// machines.
+/// What redirects connections in a network namespace. Its `Display` is for people, [`Shown::json`] for machines.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Shown<'a> {

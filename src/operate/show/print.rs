@@ -1,6 +1,7 @@
 //! What is shown, as text and as JSON.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 
 use packets::rules::{Direction, Family, TableFamily};
 use packets::walk::Slot;
@@ -13,6 +14,13 @@ use crate::operate::words::{WIDTH, filled, wrapped};
 
 /// The most rules of other programs that are listed of a chain; there may be thousands.
 const MOST: usize = 10;
+
+/// For people; `{:#}` has a terminal's colours.
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(f.alternate()))
+    }
+}
 
 impl Shown<'_> {
     /// For machines; docs/show.md has the schema.
@@ -27,8 +35,7 @@ impl Shown<'_> {
         .to_string()
     }
 
-    /// For people; with `colour`, for a terminal.
-    pub fn text(&self, colour: bool) -> String {
+    fn text(&self, colour: bool) -> String {
         let mut text = String::new();
         for backend in &self.backends {
             if !text.is_empty() {
