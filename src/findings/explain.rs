@@ -96,6 +96,9 @@ pub struct Answer<'a> {
     pub action: Option<&'a Action>,
     /// Everything that it was compared with, in the kernel's order.
     pub steps: Vec<Step<'a>>,
+    /// The users, groups or devices that proxy-init's rules exempt, of which nothing was said, and for which the answer is
+    /// another.
+    pub exceptions: Vec<(Field, Intervals)>,
 }
 
 /// Follows a connection through everything that was found.
@@ -139,15 +142,49 @@ pub fn of_seen<'a>(
     listeners: &[Listener],
     routes: &[(IpAddr, Option<Name>)],
 ) -> Answer<'a> {
-    let family = Family::of(connection.to.ip());
+    let (family, direction) = (Family::of(connection.to.ip()), connection.direction);
     let connections = connections(found, family, connection);
     let around = Surroundings {
         listeners,
         routes,
         ..proxy(&found.tables)
     };
-    let walk = there_and_back(found, family, connection.direction, connections, &around, None);
-    conclude(found, &around, walk)
+    let answer_for = |connections| {
+        conclude(
+            found,
+            &around,
+            there_and_back(found, family, direction, connections, &around, None),
+        )
+    };
+    let mut answer = answer_for(connections.clone());
+    for field in [Field::InInterface, Field::Uid, Field::Gid] {
+        let exempted = exempted(found, connection, field);
+        if !exempted.is_empty()
+            && connections.get(field).is_some()
+            && answer_for(connections.replaced(field, exempted.clone())).verdict != answer.verdict
+        {
+            answer.exceptions.push((field, exempted));
+        }
+    }
+    answer
+}
+
+/// The users, groups or devices that proxy-init's rules exempt and that are not the proxy's, if nothing is said of the
+/// connection's own.
+pub fn exempted(found: &Found, connection: &Connection, field: Field) -> Intervals {
+    let is_left_open = match field {
+        Field::Uid => connection.uid.is_none(),
+        Field::Gid => connection.gid.is_none(),
+        Field::InInterface => connection.direction == Direction::Inbound && connection.device.is_none(),
+        _ => connection.device.is_none(),
+    };
+    if !is_left_open {
+        return Intervals::default();
+    }
+    exempt(&found.tables, field, |rule| {
+        let purpose = Purpose::of(rule);
+        purpose.is_some_and(|purpose| purpose.is_about_others() || matches!(purpose, Purpose::IgnoreInterface(_)))
+    })
 }
 
 /// The same answer, if neighbours find each other, who have to before the connection's first packet.
@@ -190,12 +227,7 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
     };
     let devices = match &connection.device {
         Some(name) => one(interface(name.as_bytes())),
-        None => {
-            let others = field.any().without(&lo);
-            others.without(&exempt(&found.tables, field, |rule| {
-                matches!(Purpose::of(rule), Some(Purpose::IgnoreInterface(_)))
-            }))
-        }
+        None => field.any().without(&lo).without(&exempted(found, connection, field)),
     };
     set.with(field, &devices)
 }
@@ -291,6 +323,7 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         at,
         action,
         steps,
+        exceptions: Vec::new(),
     }
 }
 

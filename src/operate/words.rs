@@ -68,6 +68,16 @@ fn item(field: Field, interval: (u128, u128)) -> String {
     }
 }
 
+/// Connections with one of these numbers in a field: `from user 1000,2000-2999`.
+pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
+    let items: Vec<String> = numbers
+        .as_slice()
+        .iter()
+        .map(|&interval| item(field, interval))
+        .collect();
+    format!("{}{}", field.facts().words.of, items.join(","))
+}
+
 /// What a rule does with these effects and this action.
 pub(super) fn action(effects: &[Effect], action: &Action) -> String {
     match action {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
-use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, families};
+use lab::network::{Lab, NEIGHBOUR, Namespace, Owner, POD, ROOT, Reached, Server, connect, families};
 use serde_json::Value;
 
 use crate::support::{Run, chart_in, feed, install, unfolded};
@@ -77,6 +77,63 @@ fn the_answer_alone_is_one_line_and_the_deciding_rule_is_marked() {
         refused.stderr().contains("--output short is for explain"),
         "{refused:?}"
     );
+}
+
+/// Without --uid, --gid or --in, the answer names those to whom it doesn't apply.
+#[test]
+fn whom_the_rules_exempt_is_said_in_the_answer() {
+    let skipping = "--skip-uid 1000,2000-2999 --skip-gid 0";
+    for mode in ["nft", "native", "legacy"] {
+        let lab = Lab::new();
+        install(&lab.pod, &format!("{} {skipping}", chart_in(mode)));
+        let except = ", except from user 1000,2000-2999 and from group 0";
+        for (line, answer) in [
+            ("--to 192.0.2.1:80", format!("to the proxy, port 4140{except}")),
+            (
+                "--to 192.0.2.1:80 --gid 7",
+                "to the proxy, port 4140, except from user 1000,2000-2999".to_owned(),
+            ),
+            (
+                "--to 192.0.2.1:80 --uid 7",
+                "to the proxy, port 4140, except from group 0".to_owned(),
+            ),
+            ("--to 192.0.2.1:80 --uid 1000", "bypasses the proxy".to_owned()),
+            // That is so whoever asks.
+            ("--to 192.0.2.1:4567", "bypasses the proxy".to_owned()),
+        ] {
+            let line = format!("outbound {line}");
+            assert_eq!(first_line(&lab, &line), answer, "{mode} {line}");
+            assert_eq!(text(&lab, &format!("{line} --output short")), format!("{answer}\n"));
+            let json: Value = serde_json::from_str(&text(&lab, &format!("{line} --output json"))).unwrap();
+            assert_eq!(json["answer"], answer);
+        }
+        let _server = Server::start(&lab.pod, &[4140]);
+        let _direct = Server::start(&lab.outside, &[80]);
+        let to = "192.0.2.1:80".parse().unwrap();
+        for (uid, gid, port) in [(7, 7, 4140), (1000, 7, 80), (7, 0, 80)] {
+            let reached = connect(&lab.pod, Owner { uid, gid }, to);
+            assert!(
+                matches!(reached, Reached::Server { port: at, .. } if at == port),
+                "{uid} {gid}: {reached:?}"
+            );
+        }
+        // A second interface, which isn't exempt, and then none such.
+        install(
+            &lab.pod,
+            &format!("{} --inbound-interfaces-to-ignore eth0", chart_in(mode)),
+        );
+        lab.pod.sh("ip link add net1 type veth peer name far");
+        lab.pod.sh("ip link set net1 up");
+        lab.pod.sh("ip link set far up");
+        let line = "inbound --to 10.77.0.2:80";
+        assert_eq!(
+            first_line(&lab, line),
+            "to the proxy, port 4143, except arriving on eth0",
+            "{mode}"
+        );
+        lab.pod.sh("ip link delete net1");
+        assert_eq!(first_line(&lab, line), "bypasses the proxy", "{mode}");
+    }
 }
 
 #[test]

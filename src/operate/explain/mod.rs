@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::Direction;
+use packets::rules::{Direction, Field};
 use packets::walk::{Matched, Place, Step};
 
 use self::routing::Routing;
@@ -37,6 +37,8 @@ pub struct Explained<'a> {
     /// Everything that the connection was compared with, in the kernel's order. There may be thousands of rules, of
     /// which the text has a few: each is put into words when they are asked for.
     steps: Vec<Step<'a>>,
+    /// For whom the answer is another, in words.
+    exceptions: Vec<String>,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
 }
@@ -102,6 +104,9 @@ pub fn explain<T: Send>(
         let destination = routing::complete(&routing, &mut connection)?;
         let found = all::read()?;
         must_see(&found, Mode::Nft)?;
+        if !explain::exempted(&found, &connection, Field::InInterface).is_empty() {
+            connection.device = routing::only_device(&routing);
+        }
         let routes = routing::of_others(&routing, &found, &connection, destination);
         let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
         routing::deliver(&routing, &connection, destination, &mut answer);
@@ -131,7 +136,15 @@ impl<'a> Explained<'a> {
             place: place(at),
             mode: Mode::of(at.table()).filter(|_| at.rule().is_some_and(is_ours)),
         });
+        let stands = matches!(
+            answer.verdict,
+            Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_)
+        );
+        let exceptions = answer.exceptions.iter().filter(|_| stands);
         Self {
+            exceptions: exceptions
+                .map(|(field, numbers)| words::numbers(*field, numbers))
+                .collect(),
             steps: answer.steps,
             at: answer.at,
             ports: explain::proxy_ports(&found.tables),

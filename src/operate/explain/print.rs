@@ -22,6 +22,15 @@ impl fmt::Display for Explained<'_> {
 }
 
 impl Explained<'_> {
+    /// What becomes of it in one line: the verdict, and for whom that is another, where the rules exempt somebody and the
+    /// connection may be theirs.
+    pub fn answer(&self) -> String {
+        match self.exceptions.as_slice() {
+            [] => self.verdict.to_string(),
+            exceptions => format!("{}, except {}", self.verdict, exceptions.join(" and ")),
+        }
+    }
+
     /// For machines; docs/explain.md has the schema.
     pub fn json(&self) -> String {
         let (verdict, port) = match &self.verdict {
@@ -35,7 +44,7 @@ impl Explained<'_> {
         object(vec![
             ("schema", 1.into()),
             ("verdict", verdict.into()),
-            ("answer", self.verdict.to_string().into()),
+            ("answer", self.answer().into()),
             ("port", port.into()),
             ("rule", by.map(|by| by.rule.as_str()).into()),
             ("mode", by.and_then(|by| by.mode).map(|mode| mode.to_string()).into()),
@@ -48,7 +57,7 @@ impl Explained<'_> {
 
     fn text(&self, colour: bool) -> String {
         // The first line is the answer, whole: scripts read it.
-        let answer = verdict_style(&self.verdict).paint(&self.verdict.to_string(), colour);
+        let answer = verdict_style(&self.verdict).paint(&self.answer(), colour);
         let mut text = format!("{answer}\n{}", filled(&self.connection));
         if let Some(by) = &self.by {
             text += &format!("by {by:#}\n");

@@ -32,6 +32,10 @@ impl Routing {
         self.answer(route::device(name))
     }
 
+    fn devices(&self) -> Result<Vec<Device>, ReadError> {
+        self.answer(route::devices())
+    }
+
     fn addresses_like(&self, address: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
         self.answer(route::addresses_like(address))
     }
@@ -206,6 +210,16 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
     connection.device = Some(found.device.name);
     connection.from = found.source;
     Ok(Destination::Usual)
+}
+
+/// The only device beside lo by which anything comes in, if there is one.
+pub(super) fn only_device(routing: &Routing) -> Option<Name> {
+    let mut devices = routing.devices().ok()?;
+    devices.retain(|device| device.is_up && device.index != LOOPBACK_INDEX);
+    match devices.as_slice() {
+        [only] => Some(only.name.clone()),
+        _ => None,
+    }
 }
 
 fn no_route(connection: &Connection, error: &ReadError) -> Error {
@@ -463,7 +477,7 @@ fn asked_from_outside(routing: &Routing, connection: &Connection) -> Option<Neig
     let addresses = routing.addresses_like(to).ok()?;
     let mut devices = match &connection.device {
         Some(name) => vec![routing.device(name.as_bytes()).ok()?],
-        None => route::devices().ok()?,
+        None => routing.devices().ok()?,
     };
     devices.retain(|device| {
         let has_address = addresses.iter().any(|(index, _)| *index == device.index);
