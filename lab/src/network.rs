@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -521,7 +521,15 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    // A process that another thread starts holds the sockets of a server that has just ended, until it executes its
+    // program.
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(errno) = bind(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        if errno != Errno::EADDRINUSE || Instant::now() > deadline {
+            return Err(errno.into());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
     start_listening(&socket, Backlog::MAXCONN)?;
     let listener = TcpListener::from(socket);
     listener.set_nonblocking(true)?;
