@@ -24,6 +24,7 @@ use crate::wanted::Mode;
 /// [`chain`] writes all of them on one line.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum Error {
     /// A mode could not do its work, and why.
     #[error("{0} mode: {1}")]
@@ -35,38 +36,22 @@ pub enum Error {
          check the addresses, or name a device with --out", from.map(|from| format!(" from {from}")).unwrap_or_default()
     )]
     NoRoute {
-        /// Where it is to go.
         to: IpAddr,
-        /// Where it is to come from, if that was given.
         from: Option<IpAddr>,
-        /// What the kernel said.
         errno: Errno,
     },
 
     /// No TCP connection goes to the destination of the one that is to be explained.
     #[error("no TCP connection can be made to {to}: {reason}")]
-    NoConnection {
-        /// The destination.
-        to: IpAddr,
-        /// Why not, and what to do.
-        reason: &'static str,
-    },
+    NoConnection { to: IpAddr, reason: &'static str },
 
     /// A connection that is to be explained names a device that doesn't exist.
     #[error("this network namespace has no network device {device}: name another one, or leave out {flag}")]
-    NoDevice {
-        /// The device.
-        device: String,
-        /// The flag that names it.
-        flag: &'static str,
-    },
+    NoDevice { device: String, flag: &'static str },
 
     /// The rules by which `auto` chooses a mode could not be seen.
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
-    CannotChoose {
-        /// Why not.
-        reason: String,
-    },
+    CannotChoose { reason: String },
 
     /// A pod is about to install its rules in the node's own network namespace.
     #[error(
@@ -79,24 +64,17 @@ pub enum Error {
     /// The network namespace to work in cannot be entered.
     #[error("nothing was changed: cannot enter the network namespace {path}: {errno}: {advice}")]
     Netns {
-        /// The path of the namespace.
         path: PathBuf,
-        /// How it failed.
         errno: Errno,
-        /// What to do about that.
         advice: &'static str,
     },
 
     /// The timeout of `--timeout-close-wait-secs` cannot be written.
     #[error("nothing was changed: cannot write --timeout-close-wait-secs, {seconds}, to {path}: {errno}: {advice}")]
     Sysctl {
-        /// The value that was asked for.
         seconds: u32,
-        /// The file that holds it.
         path: &'static str,
-        /// How it failed.
         errno: Errno,
-        /// What to do about that.
         advice: &'static str,
     },
 
@@ -110,9 +88,7 @@ pub enum Error {
         }
     )]
     InstalledMeanwhile {
-        /// The mode that was asked for.
         mode: Mode,
-        /// The other one.
         other: Mode,
         /// Why the rules of the mode that was asked for are still there; none if they are not.
         not_removed: Option<Box<Error>>,
@@ -124,9 +100,7 @@ pub enum Error {
          that connections are redirected twice: check with `proxy-init verify`"
     )]
     InstalledUnchecked {
-        /// The mode in use.
         mode: Mode,
-        /// Why.
         #[source]
         error: Box<Error>,
     },
@@ -134,9 +108,7 @@ pub enum Error {
     /// Some of proxy-init's rules were removed, and then something failed.
     #[error("the rules of {} mode were removed, but others may be left", list(removed))]
     PartlyUninstalled {
-        /// The modes whose rules were removed.
         removed: Vec<Mode>,
-        /// Why not everything was.
         #[source]
         error: Box<Error>,
     },
@@ -147,11 +119,8 @@ pub enum Error {
          same time, and installing those again failed, so none may be left: run one proxy-init at a time"
     )]
     ReplacedEachOther {
-        /// The mode that was asked for.
         mode: Mode,
-        /// The other one.
         other: Mode,
-        /// How it failed.
         #[source]
         error: Box<Error>,
     },
@@ -162,11 +131,8 @@ pub enum Error {
          failed, so connections are redirected twice"
     )]
     NotReplaced {
-        /// The mode that was asked for.
         mode: Mode,
-        /// The one that still holds rules.
         other: Mode,
-        /// Why.
         #[source]
         error: Box<Error>,
     },
@@ -174,11 +140,8 @@ pub enum Error {
     /// What a mode needs is missing here, and another mode, used instead, failed too.
     #[error("{missing}; falling back to {mode} mode also failed")]
     Fallback {
-        /// What is missing.
         missing: Box<Error>,
-        /// The mode that was used instead.
         mode: Mode,
-        /// How that failed.
         #[source]
         error: Box<Error>,
     },
@@ -188,10 +151,7 @@ pub enum Error {
         "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
          iptables), or use --iptables-mode nft, which needs no iptables"
     )]
-    NoCommand {
-        /// The name of the command.
-        command: String,
-    },
+    NoCommand { command: String },
 
     /// An iptables command could not be started or watched.
     #[error(
@@ -199,9 +159,7 @@ pub enum Error {
          machine)"
     )]
     CommandFailed {
-        /// The command.
         command: PathBuf,
-        /// Why.
         #[source]
         error: io::Error,
     },
@@ -211,12 +169,7 @@ pub enum Error {
         "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
          what it waits for with strace, or use --iptables-mode nft"
     )]
-    CommandHung {
-        /// The command.
-        command: PathBuf,
-        /// How long it had.
-        seconds: u64,
-    },
+    CommandHung { command: PathBuf, seconds: u64 },
 
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
@@ -224,11 +177,8 @@ pub enum Error {
          that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft"
     )]
     CommandRefused {
-        /// The command.
         command: PathBuf,
-        /// Its exit status.
         status: String,
-        /// What it wrote to stderr.
         stderr: String,
     },
 
@@ -237,53 +187,34 @@ pub enum Error {
         "legacy mode: nothing was changed: {command} ended without an error, but afterwards the {family} nat table is not as \
          it should be: check that it is iptables' own, or use --iptables-mode nft"
     )]
-    NoEffect {
-        /// The command.
-        command: PathBuf,
-        /// The family of the table.
-        family: Family,
-    },
+    NoEffect { command: PathBuf, family: Family },
 
     /// Another program is changing legacy rules.
     #[error(
         "legacy mode: nothing was changed: another program holds the xtables lock: add -w to wait for it, or find it \
          with `fuser {file}`"
     )]
-    LockHeld {
-        /// The file of the lock.
-        file: PathBuf,
-    },
+    LockHeld { file: PathBuf },
 
     /// The file of the xtables lock cannot be made, opened or locked.
     #[error(
         "legacy mode: nothing was changed: iptables cannot write its lock file ({file}: {errno}): mount a writable /run (in a \
          pod, an emptyDir), or set XTABLES_LOCKFILE to a writable path"
     )]
-    LockFile {
-        /// The file of the lock.
-        file: PathBuf,
-        /// How it failed.
-        errno: Errno,
-    },
+    LockFile { file: PathBuf, errno: Errno },
 
     /// The kernel has no legacy tables.
     #[error(
         "legacy mode: nothing was changed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
          ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
     )]
-    NoLegacyTables {
-        /// What the command wrote to stderr.
-        stderr: String,
-    },
+    NoLegacyTables { stderr: String },
 
     /// One family's change failed after the other's had been made.
     #[error("legacy mode: the {second} rules failed after the {first} ones were changed, and those were rolled back")]
     RolledBack {
-        /// The family that was changed.
         first: Family,
-        /// The one that failed.
         second: Family,
-        /// How it failed.
         #[source]
         error: Box<Error>,
     },
@@ -299,9 +230,7 @@ pub enum Error {
     NotRolledBack {
         /// The families whose tables are not known to be as they were.
         families: Vec<Family>,
-        /// What failed first.
         cause: Box<Error>,
-        /// Why the first of them could not be rolled back.
         error: Box<Error>,
     },
 
@@ -310,32 +239,19 @@ pub enum Error {
         "legacy mode: all rules were rolled back, but the counters of the {family} rules start again at 0 ({errno})"
     )]
     CountersLost {
-        /// The family of the rules.
         family: Family,
-        /// Why the counters could not be set.
         errno: Errno,
-        /// What failed first.
         #[source]
         error: Box<Error>,
     },
 
     /// A legacy table cannot be read.
     #[error("legacy mode: cannot read the {family} legacy nat table: {errno}: {}", advice(*errno))]
-    LegacyUnreadable {
-        /// The family of the table.
-        family: Family,
-        /// How it failed.
-        errno: Errno,
-    },
+    LegacyUnreadable { family: Family, errno: Errno },
 
     /// A legacy table cannot be written back as it was.
     #[error("legacy mode: cannot write the {family} legacy nat table: {errno}: {}", advice(*errno))]
-    LegacyUnwritable {
-        /// The family of the table.
-        family: Family,
-        /// How it failed.
-        errno: Errno,
-    },
+    LegacyUnwritable { family: Family, errno: Errno },
 }
 
 impl Error {

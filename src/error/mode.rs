@@ -9,6 +9,7 @@ use crate::wanted::{IdRange, Mode};
 /// Why a mode could not do its work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of an error says what each of its fields is")]
 pub enum ModeError {
     /// The process lacks a privilege.
     #[error("{0}")]
@@ -16,12 +17,7 @@ pub enum ModeError {
 
     /// The kernel lacks something that the mode needs. Another mode may do without.
     #[error("nothing was changed: this kernel{lack} ({errno}): {}", lack.remedy())]
-    Lacks {
-        /// What the kernel lacks.
-        lack: Lack,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    Lacks { lack: Lack, errno: Errno },
 
     /// Another program made a base chain of this name that is hooked elsewhere.
     #[error(
@@ -30,11 +26,8 @@ pub enum ModeError {
         family.nft_name()
     )]
     OtherBaseChain {
-        /// The family of the table.
         family: Family,
-        /// The chain.
         chain: String,
-        /// What the kernel said.
         errno: Errno,
     },
 
@@ -45,11 +38,8 @@ pub enum ModeError {
         family.nft_name()
     )]
     ChainNameTaken {
-        /// The family of the table.
         family: Family,
-        /// The chain.
         chain: String,
-        /// What the kernel said.
         errno: Errno,
     },
 
@@ -60,7 +50,6 @@ pub enum ModeError {
          of another name"
     )]
     TableOwned {
-        /// The change that was refused.
         what: String,
         /// The table, with its family, as nft writes it.
         table: String,
@@ -72,7 +61,6 @@ pub enum ModeError {
          table {table} still leads to that chain: find it with `nft list table {table}`, delete it, and run proxy-init again"
     )]
     ChainInUse {
-        /// The change that was refused.
         what: String,
         /// The table, with its family, as nft writes it.
         table: String,
@@ -85,7 +73,6 @@ pub enum ModeError {
          mapped id with --proxy-uid or --proxy-gid (--skip-uid, --skip-gid)"
     )]
     UnmappedOwner {
-        /// The rule, as an iptables command.
         rule: String,
         /// The id, or the range, which one line of the map has to have.
         ids: IdRange,
@@ -110,12 +97,7 @@ pub enum ModeError {
 
     /// A rule has a part that the mode has no way to write.
     #[error("nothing was changed: `{rule}` cannot be written: {what}")]
-    Unwritable {
-        /// The rule, as the command that would add it.
-        rule: String,
-        /// The part.
-        what: String,
-    },
+    Unwritable { rule: String, what: String },
 
     /// Another program kept changing the rules. It was tried so often.
     #[error(
@@ -130,9 +112,7 @@ pub enum ModeError {
          the kernel's version (uname -r)"
     )]
     Refused {
-        /// The rule, as an iptables command, or another change.
         what: String,
-        /// What the kernel said.
         errno: Errno,
         /// The kernel's explanation in quotes; often empty.
         text: String,
@@ -143,12 +123,7 @@ pub enum ModeError {
         "nothing was changed: {call} on the netlink socket to nf_tables failed: {errno}: {}",
         netlink_advice(*errno)
     )]
-    Netlink {
-        /// The call.
-        call: &'static str,
-        /// How it failed.
-        errno: Errno,
-    },
+    Netlink { call: &'static str, errno: Errno },
 
     /// The kernel's answer makes no sense.
     #[error(
