@@ -116,25 +116,6 @@ pub(crate) enum Plan<'a> {
     Native(Table),
 }
 
-pub(crate) type Planner = fn(&[Ruleset]) -> Plan<'_>;
-
-/// How a mode plans, if it works over netlink; legacy mode doesn't.
-pub(crate) fn planner(mode: Mode) -> Option<Planner> {
-    match mode {
-        Mode::Nft => Some(in_nft_mode),
-        Mode::Native => Some(in_native_mode),
-        Mode::Legacy => None,
-    }
-}
-
-pub(crate) fn in_nft_mode(rulesets: &[Ruleset]) -> Plan<'_> {
-    Plan::Nft(rulesets)
-}
-
-pub(crate) fn in_native_mode(rulesets: &[Ruleset]) -> Plan<'_> {
-    Plan::Native(tables::native(rulesets))
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) changed: bool,
@@ -142,7 +123,16 @@ pub(crate) struct Done {
     pub(crate) replaced: Option<Mode>,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    /// What a mode installs for these rulesets; none in legacy mode, which doesn't work over netlink.
+    pub(crate) fn of(mode: Mode, rulesets: &'a [Ruleset]) -> Option<Self> {
+        match mode {
+            Mode::Nft => Some(Self::Nft(rulesets)),
+            Mode::Native => Some(Self::Native(tables::native(rulesets))),
+            Mode::Legacy => None,
+        }
+    }
+
     fn mode(&self) -> Mode {
         match self {
             Self::Nft(_) => Mode::Nft,

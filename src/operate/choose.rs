@@ -5,7 +5,7 @@ use std::fmt;
 use packets::found::Found;
 use packets::rules::Subsystem;
 
-use crate::backend::all::{self, must_see, planner};
+use crate::backend::all::{self, Plan, must_see};
 use crate::error::{Error, ModeError};
 use crate::ours::holders;
 use crate::wanted::{Mode, Ruleset};
@@ -72,7 +72,7 @@ impl fmt::Display for Reason {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    let plans = planner(mode).map(|plan| plan(rulesets));
+    let plans = Plan::of(mode, rulesets);
     all::check_each(plans.as_slice()).into_iter().collect()
 }
 

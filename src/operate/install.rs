@@ -11,7 +11,7 @@ use packets::found::Unseen;
 use packets::rules::xtables::IptablesRule;
 use packets::rules::{Family, Subsystem, Table, nftables};
 
-use crate::backend::all::{self, Planner, in_native_mode, in_nft_mode, planner};
+use crate::backend::all::{self, Plan};
 use crate::backend::legacy::read::{Lists, Presence};
 use crate::backend::legacy::{self, Commands, Legacy, has_sockets};
 use crate::backend::{Removed, native};
@@ -23,7 +23,7 @@ use crate::operate::host_network::{self, HostNetwork};
 use crate::operate::notice::{OperationNotice, Warning};
 use crate::ours::holds;
 use crate::wanted::warnings::warnings;
-use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan, restore};
+use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan, restore, tables};
 
 /// What to install, and how. [`Install::new`] has the defaults, and every field can be set.
 #[derive(Debug, Clone)]
@@ -94,8 +94,7 @@ impl Installed {
     /// Hands each rule to `tell`, as the command that would add it: iptables' or, in native mode, nft's.
     pub fn commands(&self, mut tell: impl FnMut(fmt::Arguments<'_>)) {
         if let Some(table) = &self.native {
-            nftables::commands(table, tell);
-            return;
+            return nftables::commands(table, tell);
         }
         for ruleset in &self.rulesets {
             let command = self.mode.iptables(ruleset.family);
@@ -296,13 +295,12 @@ impl Work<'_, '_> {
         }
         let mut is_installed = false;
         // Installing is itself the check: a batch that is only checked is discarded, which takes milliseconds.
-        let (mode, reason) = self.install.chosen(|mode| match planner(mode) {
-            Some(planner) => {
-                self.install_over_netlink(mode, planner)?;
+        let (mode, reason) = self.install.chosen(|mode| {
+            if mode != Mode::Legacy {
+                self.install_over_netlink(mode)?;
                 is_installed = true;
-                Ok(())
             }
-            None => Ok(()),
+            Ok(())
         })?;
         if self.install.mode == ModeChoice::Auto {
             (self.tell)(OperationNotice::Chose(mode, &reason));
@@ -316,9 +314,9 @@ impl Work<'_, '_> {
     /// Installs in a mode, or, if what it needs is missing here, in the one that does without, as linkerd-init goes on
     /// with whatever iptables it finds.
     fn install_or_fall_back(&mut self, mode: Mode, reason: Reason) -> Result<(Mode, Reason), Error> {
-        let installed = match planner(mode) {
-            Some(planner) => self.install_over_netlink(mode, planner),
-            None => self.install_legacy(),
+        let installed = match mode {
+            Mode::Legacy => self.install_legacy(),
+            Mode::Nft | Mode::Native => self.install_over_netlink(mode),
         };
         let Err(error) = installed else {
             return Ok((mode, reason));
@@ -376,7 +374,7 @@ impl Work<'_, '_> {
         if !legacy.is_ok_and(|found| found.nat_rules(Subsystem::Legacy) == 0) {
             return Ok(None);
         }
-        let lack = match in_nft_mode(&self.rulesets).install_if_fresh() {
+        let lack = match Plan::Nft(&self.rulesets).install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
                 let legacy_hidden = unseen.is_some();
@@ -386,7 +384,7 @@ impl Work<'_, '_> {
             Err(error @ Error::InMode(_, ModeError::Unanswered(_))) => return Err(error),
             _ => return Ok(None),
         };
-        let plan = in_native_mode(&self.rulesets);
+        let plan = Plan::Native(tables::native(&self.rulesets));
         match plan.install_if_fresh() {
             Ok(true) => {
                 self.changed = true;
@@ -398,7 +396,7 @@ impl Work<'_, '_> {
         }
     }
 
-    fn install_over_netlink(&mut self, mode: Mode, planner: Planner) -> Result<(), Error> {
+    fn install_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
         // In a fresh namespace, this only looks at which legacy tables there are.
         let in_legacy = match self.legacy_rules() {
             // Without the privilege to read them, there is none to install either, and installing says so.
@@ -419,12 +417,14 @@ impl Work<'_, '_> {
         }
         // Auto has tried that already.
         let try_fresh = self.install.mode != ModeChoice::Auto && in_legacy != LegacyRules::Some;
-        self.commit(planner, try_fresh)?;
+        self.commit(mode, try_fresh)?;
         self.settle_over_netlink(mode)
     }
 
-    fn commit(&mut self, planner: Planner, try_fresh: bool) -> Result<(), Error> {
-        let plan = planner(&self.rulesets);
+    fn commit(&mut self, mode: Mode, try_fresh: bool) -> Result<(), Error> {
+        let Some(plan) = Plan::of(mode, &self.rulesets) else {
+            return Ok(());
+        };
         let done = plan.install(self.install.replace_other_backend, try_fresh)?;
         self.changed |= done.changed;
         self.native = plan.into_table();
@@ -435,9 +435,7 @@ impl Work<'_, '_> {
     }
 
     fn settle_over_netlink(&mut self, mode: Mode) -> Result<(), Error> {
-        self.settle(mode, |work| {
-            planner(mode).map_or(Ok(()), |planner| work.commit(planner, false))
-        })
+        self.settle(mode, |work| work.commit(mode, false))
     }
 
     /// The other modes that hold rules of proxy-init's, of those that a commit in this mode doesn't exclude.

@@ -9,7 +9,7 @@ use nix::sys::utsname::uname;
 use packets::found::{Found, Unseen};
 use packets::rules::{Subsystem, Table as FoundTable};
 
-use crate::backend::all::{self, in_native_mode, in_nft_mode};
+use crate::backend::all::{self, Plan};
 use crate::error::{Error, ModeError};
 use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
@@ -17,7 +17,7 @@ use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
 use crate::operate::neighbours::{devices, traces, user_namespaces};
 use crate::ours::holders;
-use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan};
+use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan, tables};
 
 /// What this kernel supports and this network namespace holds. [`Display`](std::fmt::Display) writes it for people,
 /// [`Detected::json`] for machines.
@@ -220,12 +220,12 @@ impl Trial {
             }
         }
         names.push(NATIVE.to_owned());
-        let whole = [in_native_mode(everything), in_nft_mode(everything)];
+        let whole = [Plan::Native(tables::native(everything)), Plan::Nft(everything)];
         // Without the parts, which would change what the whole has added: the kernel waits before it lets go of a change.
         let mut results: Vec<_> = if is_like_new && namespace::run_in_new(|| all::commits(&whole)) == Some(true) {
             parts.iter().map(|_| Ok(())).chain([Ok(()), Ok(())]).collect()
         } else {
-            let parts = parts.iter().map(|part| in_nft_mode(part));
+            let parts = parts.iter().map(|part| Plan::Nft(part));
             all::check_each(&parts.chain(whole).collect::<Vec<_>>())
         };
         let nft = results.pop();
