@@ -1,13 +1,14 @@
 //! Which pod a container belongs to: `CNI_ARGS`.
 
-use std::fmt;
+use derive_more::Display;
 
 /// How long the names of namespaces and of pods may be.
 const LONGEST_NAMESPACE: usize = 63;
 const LONGEST_NAME: usize = 253;
 
 /// A pod's namespace and name, as Kubernetes allows them: they can be put into a path as they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
+#[display("{namespace}/{name}")]
 pub struct PodName {
     namespace: String,
     name: String,
@@ -76,12 +77,6 @@ impl PodName {
     /// Its name in that namespace.
     pub fn name(&self) -> &str {
         &self.name
-    }
-}
-
-impl fmt::Display for PodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The verbs of the CNI specification.
 
-use std::fmt;
+use derive_more::Display;
 
 use crate::version::Version;
 
 /// `CNI_COMMAND`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display(rename_all = "UPPERCASE")]
 pub enum Verb {
     /// Set a container's network up.
     Add,
@@ -32,18 +33,5 @@ impl Verb {
             Verb::Check => Version::V0_4_0,
             Verb::Gc | Verb::Status => Version::V1_1_0,
         }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verb::Add => "ADD",
-            Verb::Del => "DEL",
-            Verb::Check => "CHECK",
-            Verb::Gc => "GC",
-            Verb::Status => "STATUS",
-            Verb::Version => "VERSION",
-        })
     }
 }

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
+use derive_more::Display;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// A version of the CNI specification that the plugin supports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display("{}", self.as_str())]
 pub enum Version {
     /// 0.3.0, the first with lists of plugins.
     V0_3_0,
@@ -44,12 +46,6 @@ impl Version {
             Version::V1_0_0 => "1.0.0",
             Version::V1_1_0 => "1.1.0",
         }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -1,7 +1,8 @@
 //! What errors are about: numbers, privileges, and what a kernel lacks, each with what to do about it.
 
-use std::fmt;
 use std::io;
+
+use derive_more::Display;
 
 use crate::wanted::Mode;
 
@@ -10,7 +11,8 @@ pub(super) const UNCHANGED: &str = "nothing was changed: ";
 
 /// An error number of the kernel's, as errno(3) lists them. It is displayed with its name and meaning, such as `EPERM:
 /// Operation not permitted`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
+#[display("{}", nix::errno::Errno::from_raw(*_0))]
 pub struct Errno(i32);
 
 impl Errno {
@@ -32,12 +34,6 @@ impl Errno {
     /// An I/O error's number; 0 if the kernel had no part in it.
     pub(crate) fn of_io(error: &io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(0))
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        nix::errno::Errno::from_raw(self.0).fmt(f)
     }
 }
 
@@ -66,55 +62,44 @@ pub(crate) const PRIVILEGE: &str =
     "run as root or with CAP_NET_ADMIN; in a pod, add NET_ADMIN to securityContext.capabilities";
 
 /// What a process may not do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Privilege {
     /// Change this network namespace's rules.
+    #[display("{UNCHANGED}the kernel refuses changes to this network namespace's rules (EPERM): {PRIVILEGE}")]
     Change,
     /// Read them.
+    #[display("cannot read this network namespace's rules (EPERM): {PRIVILEGE}")]
     Read,
     /// Run iptables-legacy, which needs this capability.
+    #[display(
+        "{UNCHANGED}iptables-legacy needs {_0}, which this process lacks: run as root, or add NET_ADMIN and \
+         NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
+    )]
     Capability(String),
 }
 
-impl fmt::Display for Privilege {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Change => write!(
-                f,
-                "{UNCHANGED}the kernel refuses changes to this network namespace's rules (EPERM): {PRIVILEGE}"
-            ),
-            Self::Read => write!(f, "cannot read this network namespace's rules (EPERM): {PRIVILEGE}"),
-            Self::Capability(capability) => write!(
-                f,
-                "{UNCHANGED}iptables-legacy needs {capability}, which this process lacks: run as root, or add NET_ADMIN and \
-                 NET_RAW to securityContext.capabilities; nft mode needs NET_ADMIN alone"
-            ),
-        }
-    }
-}
-
-/// What a kernel may lack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a kernel may lack. As text, it is the end of a sentence that begins with `this kernel`.
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text says what each field is")]
 pub enum Lack {
     /// nf_tables: the kernel was built or started without it.
+    #[display(" has no nf_tables")]
     NfTables,
     /// Tables of this family, or these families, in nf_tables.
+    #[display("'s nf_tables has no {_0} tables")]
     Tables(String),
     /// Chains of this family, or these families, that can do NAT, in nf_tables.
+    #[display("'s nf_tables has no nat chains for {_0}")]
     NatChains(String),
     /// A match or target.
+    #[display(" lacks {name}, which `{rule}` needs")]
     Extension {
-        /// Its name.
         name: String,
-        /// The rule that uses it, as an iptables command.
         rule: String,
-        /// The kernel module that has it.
         module: &'static str,
-        /// The kernel option that builds the module.
         option: &'static str,
-        /// A mode that does without it.
         instead: Mode,
     },
 }
@@ -144,17 +129,5 @@ impl Lack {
             }
         };
         format!("load {modules} on the node ({options}), or {instead}")
-    }
-}
-
-/// As the end of a sentence that begins with `this kernel`.
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NfTables => f.write_str(" has no nf_tables"),
-            Self::Tables(families) => write!(f, "'s nf_tables has no {families} tables"),
-            Self::NatChains(families) => write!(f, "'s nf_tables has no nat chains for {families}"),
-            Self::Extension { name, rule, .. } => write!(f, " lacks {name}, which `{rule}` needs"),
-        }
     }
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
+use derive_more::Display;
 use packets::found::{Device, Found, Line, Listener};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
@@ -41,8 +42,9 @@ impl Finding {
 }
 
 /// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[non_exhaustive]
+#[display("{}", self.as_str())]
 pub enum FindingKind {
     /// The family has none of proxy-init's rules.
     NoRules,
@@ -87,12 +89,6 @@ impl FindingKind {
             FindingKind::Policy => "policy",
             FindingKind::Dropped => "dropped",
         }
-    }
-}
-
-impl fmt::Display for FindingKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

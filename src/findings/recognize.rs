@@ -1,8 +1,8 @@
 //! Recovers the config of an installation from what was found.
 
-use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use packets::found::Found;
 use packets::rules::nftables::is_of;
 use packets::rules::{
@@ -14,23 +14,14 @@ use crate::wanted::lists::{self, all};
 use crate::wanted::{ChainName, Config, Draft, IdRange, Interface, Mode, OwnerId, Port, PortRange, Purpose, Subnet};
 
 /// Why what was found is the installation of no config.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 pub enum NoConfig {
     /// proxy-init has no rules in this mode.
+    #[display("no rules of proxy-init's were found")]
     Nothing,
     /// No rule redirects the connections of this direction, so the proxy's port isn't known.
+    #[display("no rule of proxy-init's redirects {_0} connections")]
     NoRedirect(Direction),
-}
-
-impl fmt::Display for NoConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoConfig::Nothing => f.write_str("no rules of proxy-init's were found"),
-            NoConfig::NoRedirect(direction) => {
-                write!(f, "no rule of proxy-init's redirects {direction} connections")
-            }
-        }
-    }
 }
 
 /// The config that comes closest to what was found. Installed in the same mode, it makes exactly that, provided that

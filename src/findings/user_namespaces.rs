@@ -1,19 +1,29 @@
 //! What becomes of pods with `hostUsers: false` here, by what can be read of the kernel.
 
-use std::fmt;
+use derive_more::Display;
 
 /// Whether pods with `hostUsers: false` can run here, and how the modes serve them from outside, as the CNI plugin
-/// does. [`Display`](fmt::Display) says it in a sentence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// does. [`Display`](std::fmt::Display) says it in a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum UserNamespaces {
     /// The kernel has no user namespaces (CONFIG_USER_NS).
+    #[display("no pod with hostUsers: false can run here: the kernel has no user namespaces (CONFIG_USER_NS)")]
     Missing,
     /// It makes none: the sysctl user.max_user_namespaces is 0.
+    #[display("no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0")]
     Forbidden,
     /// There can be some. From outside, they get native mode.
+    #[display(
+        "a pod with hostUsers: false gets native mode from outside of it, whichever is asked for: the kernel takes \
+         xtables' rules on owners only from inside (with no-fallback, that is an error)"
+    )]
     Possible,
     /// It can't be told.
+    #[display(
+        "it is not known whether a pod with hostUsers: false can run here: /proc/sys/user/max_user_namespaces cannot \
+         be read"
+    )]
     NotKnown,
 }
 
@@ -26,23 +36,6 @@ impl UserNamespaces {
             None if is_missing => Self::Missing,
             None | Some(Err(_)) => Self::NotKnown,
         }
-    }
-}
-
-impl fmt::Display for UserNamespaces {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => "no pod with hostUsers: false can run here: the kernel has no user namespaces (CONFIG_USER_NS)",
-            Self::Forbidden => "no pod with hostUsers: false can run here: the sysctl user.max_user_namespaces is 0",
-            Self::Possible => {
-                "a pod with hostUsers: false gets native mode from outside of it, whichever is asked for: the kernel takes \
-                 xtables' rules on owners only from inside (with no-fallback, that is an error)"
-            }
-            Self::NotKnown => {
-                "it is not known whether a pod with hostUsers: false can run here: /proc/sys/user/max_user_namespaces cannot \
-                 be read"
-            }
-        })
     }
 }
 

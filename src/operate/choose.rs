@@ -1,7 +1,6 @@
 //! Which mode fits the kernel and the network namespace: what `auto` goes by.
 
-use std::fmt;
-
+use derive_more::Display;
 use packets::found::Found;
 use packets::rules::Subsystem;
 
@@ -10,61 +9,46 @@ use crate::error::{Error, ModeError};
 use crate::ours::holders;
 use crate::wanted::{Mode, Ruleset};
 
-/// Why a mode was chosen.
-#[derive(Debug)]
+/// Why a mode was chosen. As text, it is the end of a sentence: `nft mode, because …`.
+#[derive(Debug, Display)]
 #[non_exhaustive]
 pub enum Reason {
     /// The caller named it.
+    #[display("it was asked for")]
     Named,
     /// The caller named none, and this is linkerd-init's default.
+    #[display("it is the default")]
     Default,
     /// It is what `iptables-restore` on PATH is.
+    #[display("it is what iptables-restore on PATH uses")]
     Plain,
     /// It does without what this mode needs and the host lacks.
+    #[display("{_0} mode cannot be used here")]
     FellBack(Mode),
     /// It holds proxy-init's rules already.
+    #[display("it holds proxy-init's rules already")]
     Holds,
     /// nf_tables has this many nat rules, and the legacy tables have none.
+    #[display("nf_tables holds nat rules ({_0}), legacy tables none")]
     OnlyNfTables(usize),
     /// The legacy tables have this many nat rules, and nf_tables has none.
+    #[display("legacy tables hold nat rules ({_0}), nf_tables none")]
     OnlyLegacy(usize),
     /// The kernel supports it, and nothing speaks for another mode.
+    #[display("the kernel has all that it needs{}", if *legacy_hidden { LEGACY_HIDDEN } else { "" })]
     Supported {
         /// This process may not list legacy tables, so it is not known whether they hold rules.
         legacy_hidden: bool,
     },
     /// The kernel supports it, but not nft mode, for which it lacks this.
+    #[display("the kernel has all that it needs, and nft mode cannot be used: {_0}")]
     NftLacks(Error),
     /// The kernel supports neither nft nor native mode; for nft mode it lacks this.
+    #[display("neither nft nor native mode can be used: {_0}")]
     NeitherSupported(Error),
 }
 
-/// As the end of a sentence: `nft mode, because …`.
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Named => f.write_str("it was asked for"),
-            Reason::Default => f.write_str("it is the default"),
-            Reason::Plain => f.write_str("it is what iptables-restore on PATH uses"),
-            Reason::FellBack(mode) => write!(f, "{mode} mode cannot be used here"),
-            Reason::Holds => f.write_str("it holds proxy-init's rules already"),
-            Reason::OnlyNfTables(rules) => write!(f, "nf_tables holds nat rules ({rules}), legacy tables none"),
-            Reason::OnlyLegacy(rules) => write!(f, "legacy tables hold nat rules ({rules}), nf_tables none"),
-            Reason::Supported { legacy_hidden: false } => f.write_str("the kernel has all that it needs"),
-            Reason::Supported { legacy_hidden: true } => f.write_str(
-                "the kernel has all that it needs (only root can list legacy tables, so it is not known whether they \
-                 hold rules)",
-            ),
-            Reason::NftLacks(lack) => {
-                write!(
-                    f,
-                    "the kernel has all that it needs, and nft mode cannot be used: {lack}"
-                )
-            }
-            Reason::NeitherSupported(lack) => write!(f, "neither nft nor native mode can be used: {lack}"),
-        }
-    }
-}
+const LEGACY_HIDDEN: &str = " (only root can list legacy tables, so it is not known whether they hold rules)";
 
 /// Whether the kernel would take the rulesets in a mode, without installing them. Legacy mode is the last resort, and
 /// takes whatever comes.
@@ -72,8 +56,9 @@ impl fmt::Display for Reason {
 /// # Errors
 /// What the kernel lacks or refuses.
 pub(super) fn try_out(mode: Mode, rulesets: &[Ruleset]) -> Result<(), Error> {
-    let plans = Plan::of(mode, rulesets);
-    all::check_each(plans.as_slice()).into_iter().collect()
+    all::check_each(Plan::of(mode, rulesets).as_slice())
+        .into_iter()
+        .collect()
 }
 
 /// The mode, and why. `check` tries whether the kernel would take the rules in a mode, and is asked only where what was

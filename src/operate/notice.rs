@@ -1,7 +1,6 @@
 //! What an operation tells its caller while it runs.
 
-use std::fmt;
-
+use derive_more::Display;
 use packets::found::Unseen;
 
 use crate::error::{Error, reason};
@@ -27,55 +26,37 @@ pub enum OperationNotice<'a> {
 }
 
 /// What is not as it should be and yet stops nothing.
-#[derive(Debug)]
+#[derive(Debug, Display)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of a warning says what each of its fields is")]
 pub enum Warning {
     /// What was asked for is probably a mistake.
+    #[display("{_0}")]
     Config(warnings::Warning),
     /// This mode was used instead of another, which needs what is missing here.
-    FellBack {
-        /// What is missing.
-        missing: Error,
-        /// The mode that was used.
-        mode: Mode,
-    },
+    #[display("{}; going on in {mode} mode", reason(missing))]
+    FellBack { missing: Error, mode: Mode },
     /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
+    #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
+        _0.reason)]
     LegacyUnseen(Unseen),
     /// A rule that led to a chain of proxy-init's and was not proxy-init's own was removed with that chain.
+    #[display(
+        "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
+    )]
     RemovedForeign {
-        /// The mode that the chain was of.
         mode: Mode,
         /// The rule, with its table and chain.
         rule: String,
     },
     /// The kernel has no IPv6, so there is no IPv6 traffic to redirect. In legacy mode, only the IPv4 rules are
     /// installed.
+    #[display("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")]
     NoIpv6,
     /// The network namespace is the machine's own.
+    #[display(
+        "this is the machine's own network namespace, not one of a pod or container: its own connections are \
+         redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)"
+    )]
     HostNetwork,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::Config(warning) => warning.fmt(f),
-            Warning::FellBack { missing, mode } => write!(f, "{}; going on in {mode} mode", reason(missing)),
-            Warning::LegacyUnseen(unseen) => write!(
-                f,
-                "not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",
-                unseen.reason
-            ),
-            Warning::RemovedForeign { mode, rule } => write!(
-                f,
-                "{mode} mode: removed a rule that another program added, because it led to a chain of proxy-init's: {rule}"
-            ),
-            Warning::NoIpv6 => {
-                f.write_str("this kernel has no IPv6 (socket: EAFNOSUPPORT), so there is no IPv6 traffic to redirect")
-            }
-            Warning::HostNetwork => f.write_str(
-                "this is the machine's own network namespace, not one of a pod or container: its own connections are \
-                 redirected now, until `proxy-init uninstall` (--allow-host-network, if that is what you want)",
-            ),
-        }
-    }
 }

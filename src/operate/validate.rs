@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
+use derive_more::Display;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -45,15 +46,19 @@ impl Default for Validate {
 }
 
 /// What a validation has just done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Progress {
+    #[display("Listening for connections on {_0}")]
     Listening(SocketAddr),
     /// It is about to connect to this address.
+    #[display("Connecting to {_0}")]
     Connecting(SocketAddr),
     /// Its listener has taken a connection from this address, and sent the token.
+    #[display("Accepted a connection from {_0}, and sent the token")]
     Accepted(SocketAddr),
     /// Something has taken its own connection.
+    #[display("Connected")]
     Connected,
 }
 
@@ -349,17 +354,6 @@ impl fmt::Display for Spelled {
                 "{}ms",
                 seconds.saturating_mul(1000).saturating_add(milliseconds.into())
             ),
-        }
-    }
-}
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listening(address) => write!(f, "Listening for connections on {address}"),
-            Self::Connecting(address) => write!(f, "Connecting to {address}"),
-            Self::Accepted(address) => write!(f, "Accepted a connection from {address}, and sent the token"),
-            Self::Connected => f.write_str("Connected"),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 
+use derive_more::Display;
 use ipnet::IpNet;
 use packets::rules::{Family, device, interface};
 use thiserror::Error;
@@ -61,7 +62,7 @@ pub enum InvalidValue {
 }
 
 /// A TCP port that something can listen on: 1 to 65535.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub struct Port(NonZeroU16);
 
 impl Port {
@@ -75,12 +76,6 @@ impl Port {
     /// Its number.
     pub fn get(self) -> u16 {
         self.0.get()
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -175,7 +170,8 @@ impl FromStr for PortRange {
 }
 
 /// A subnet, and how the user wrote it: the rule's comment carries that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
+#[display("{written}")]
 pub struct Subnet {
     written: String,
     net: IpNet,
@@ -195,13 +191,6 @@ impl Subnet {
     /// The family whose packets it can match.
     pub fn family(&self) -> Family {
         Family::of(self.net.addr())
-    }
-}
-
-/// As the user wrote it.
-impl fmt::Display for Subnet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.written)
     }
 }
 
@@ -236,7 +225,7 @@ fn network(text: &str) -> Option<IpNet> {
 
 /// The id of a user or group other than root, as the kernel knows it: 1 to 2³² − 2. (2³² − 1 is `(uid_t) -1`, which
 /// stands for no id.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub struct OwnerId(NonZeroU32);
 
 impl OwnerId {
@@ -263,12 +252,6 @@ impl FromStr for OwnerId {
     }
 }
 
-impl fmt::Display for OwnerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 impl FromStr for IdRange {
     type Err = InvalidValue;
 
@@ -287,7 +270,7 @@ impl FromStr for IdRange {
 /// Of the names that the kernel takes (`dev_valid_name` in net/core/dev.c), those of letters, digits and `.`, `_`, `-`
 /// and `@`, the first of which is no `-`: iptables would take `net+` for a prefix, and so would nft `net*`, and other
 /// characters would have to be quoted, differently in each of them and in a shell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 pub struct Interface(String);
 
 impl Interface {
@@ -299,12 +282,6 @@ impl Interface {
     /// The name as a number that rules compare with.
     pub(crate) fn number(&self) -> u128 {
         interface(self.0.as_bytes())
-    }
-}
-
-impl fmt::Display for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,15 +1,16 @@
 //! The modes by name, and how to choose one.
 
-use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use packets::rules::{Family, NAT, Subsystem, Table, TableFamily};
 
 use crate::wanted::config::InvalidValue;
 
 /// A backend, as `--iptables-mode` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
+#[display("{}", self.as_str())]
 pub enum Mode {
     /// xtables-compatible nat chains in nf_tables.
     Nft,
@@ -53,12 +54,6 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl FromStr for Mode {
     type Err = InvalidValue;
 
@@ -71,9 +66,10 @@ impl FromStr for Mode {
     }
 }
 
-/// What `--iptables-mode` asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What `--iptables-mode` asks for. Its text is what [`FromStr`] reads; [`ModeChoice::Default`] is `default`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[non_exhaustive]
+#[display("{}", self.name().unwrap_or("default"))]
 pub enum ModeChoice {
     /// No mode was named, so it is linkerd-init's default, legacy.
     Default,
@@ -108,13 +104,6 @@ impl ModeChoice {
         Self::NAMED
             .iter()
             .find_map(|&(own, choice)| (own == name).then_some(choice))
-    }
-}
-
-/// As [`FromStr`] reads it; [`ModeChoice::Default`] is `default`.
-impl fmt::Display for ModeChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name().unwrap_or("default"))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write as _};
 
+use derive_more::Display;
 use packets::rules::xtables::MULTIPORT_REFERENCES;
 use packets::rules::{
     Base, Chain, Condition, Direction, Family, Field, Hook, Kind, NAT, NAT_PRIORITY, Name, Policy, Rule, Subsystem,
@@ -52,7 +53,8 @@ impl Ruleset {
 }
 
 /// The chains of the nat table that hold proxy-init's rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{}", self.as_str())]
 pub enum ChainName {
     /// The base chain that inbound packets enter. It jumps to proxy-init's chain, and may hold rules of other programs.
     Prerouting,
@@ -141,12 +143,6 @@ impl ChainName {
     }
 }
 
-impl fmt::Display for ChainName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Whether a rule looks at users or groups.
 pub(crate) fn is_on_owner(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
@@ -174,37 +170,38 @@ pub(crate) fn owner(rule: &Rule) -> Option<(IdRange, &'static str)> {
 }
 
 /// Why a rule exists. When displayed, it is the rule's comment, the same as linkerd-init's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
+#[display("{}{_variant}", Self::PREFIX)]
 pub enum Purpose {
-    /// Connections to these ports bypass the proxy.
+    #[display("ignore-port-{_0}")]
     IgnorePorts(Multiport),
-    /// Connections from or to this subnet bypass the proxy.
+    #[display("ignore-subnet-{_0}")]
     IgnoreSubnet(Subnet),
-    /// Connections of the proxy's user bypass the proxy.
+    #[display("ignore-proxy-user-id")]
     IgnoreUser,
-    /// Connections of the proxy's group bypass the proxy.
+    #[display("ignore-proxy-group-id")]
     IgnoreGroup,
-    /// Outbound connections to other ports than those listed bypass the proxy.
+    #[display("ignore-unlisted-ports")]
     IgnoreUnlistedPorts,
-    /// Outbound connections to this subnet go to the proxy.
+    #[display("redirect-subnet-{_0}-to-proxy-port")]
     RedirectSubnet(Subnet),
-    /// Connections of these users bypass the proxy.
+    #[display("ignore-user-id-{_0}")]
     IgnoreUsers(IdRange),
-    /// Connections of these groups bypass the proxy.
+    #[display("ignore-group-id-{_0}")]
     IgnoreGroups(IdRange),
-    /// Connections by this interface bypass the proxy.
+    #[display("ignore-interface-{_0}")]
     IgnoreInterface(Interface),
-    /// Connections within the pod bypass the proxy.
+    #[display("ignore-loopback")]
     IgnoreLoopback,
-    /// Inbound connections to this port go to the proxy.
+    #[display("redirect-port-{_0}-to-proxy-port")]
     RedirectPort(Port),
-    /// All other inbound connections go to the proxy.
+    #[display("redirect-all-incoming-to-proxy-port")]
     RedirectInbound,
-    /// All other outbound connections go to the proxy.
+    #[display("redirect-all-outgoing-to-proxy-port")]
     RedirectOutbound,
-    /// Inbound connections are sent through proxy-init's chain.
+    #[display("install-proxy-init-prerouting")]
     LookAtInbound,
-    /// Outbound connections are sent through proxy-init's chain.
+    #[display("install-proxy-init-output")]
     LookAtOutbound,
 }
 
@@ -298,29 +295,6 @@ impl Purpose {
         let text = comment.strip_prefix(Self::PREFIX)?;
         let mut all = Self::LISTING.iter().chain(&Self::NAMING);
         all.find_map(|(before, after, of)| of(text.strip_prefix(before)?.strip_suffix(after)?))
-    }
-}
-
-impl fmt::Display for Purpose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::PREFIX)?;
-        match self {
-            Self::IgnorePorts(ports) => write!(f, "ignore-port-{ports}"),
-            Self::IgnoreSubnet(subnet) => write!(f, "ignore-subnet-{subnet}"),
-            Self::IgnoreUser => f.write_str("ignore-proxy-user-id"),
-            Self::IgnoreGroup => f.write_str("ignore-proxy-group-id"),
-            Self::IgnoreUnlistedPorts => f.write_str("ignore-unlisted-ports"),
-            Self::RedirectSubnet(subnet) => write!(f, "redirect-subnet-{subnet}-to-proxy-port"),
-            Self::IgnoreUsers(ids) => write!(f, "ignore-user-id-{ids}"),
-            Self::IgnoreGroups(ids) => write!(f, "ignore-group-id-{ids}"),
-            Self::IgnoreInterface(name) => write!(f, "ignore-interface-{name}"),
-            Self::IgnoreLoopback => f.write_str("ignore-loopback"),
-            Self::RedirectPort(port) => write!(f, "redirect-port-{port}-to-proxy-port"),
-            Self::RedirectInbound => f.write_str("redirect-all-incoming-to-proxy-port"),
-            Self::RedirectOutbound => f.write_str("redirect-all-outgoing-to-proxy-port"),
-            Self::LookAtInbound => f.write_str("install-proxy-init-prerouting"),
-            Self::LookAtOutbound => f.write_str("install-proxy-init-output"),
-        }
     }
 }
 

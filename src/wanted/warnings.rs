@@ -1,7 +1,6 @@
 //! What is valid but probably a mistake.
 
-use std::fmt;
-
+use derive_more::Display;
 use packets::rules::Family;
 
 use crate::wanted::config::{Config, Port, Subnet};
@@ -10,40 +9,28 @@ use crate::wanted::flags::{
 };
 
 /// Something in a [`Config`] that its user should know before connections show it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Warning {
     /// No rule lets the proxy's own connections through.
+    #[display(
+        "neither --{PROXY_UID} nor --{PROXY_GID} is given: the proxy's own connections will be redirected back \
+         to the proxy"
+    )]
     NoOwner,
     /// Inbound and outbound connections go to the same port of the proxy.
+    #[display("--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {_0}")]
     SamePort(Port),
     /// A subnet of all addresses that counts for this family too, which is not its own.
+    #[display(
+        "--{INBOUND_SUBNETS_TO_IGNORE} {_0}: inbound {_1} connections bypass the proxy too, as with \
+         linkerd-init"
+    )]
     BothFamilies(Subnet, Family),
     /// A subnet of a family that gets no rules.
+    #[display("subnet {_0} has no effect: with --{IPV6}=false there are no rules for {}",
+        _0.family())]
     NoRulesFor(Subnet),
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::NoOwner => write!(
-                f,
-                "neither --{PROXY_UID} nor --{PROXY_GID} is given: the proxy's own connections will be redirected back \
-                 to the proxy"
-            ),
-            Warning::SamePort(port) => write!(f, "--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {port}"),
-            Warning::BothFamilies(subnet, family) => write!(
-                f,
-                "--{INBOUND_SUBNETS_TO_IGNORE} {subnet}: inbound {family} connections bypass the proxy too, as with \
-                 linkerd-init"
-            ),
-            Warning::NoRulesFor(subnet) => write!(
-                f,
-                "subnet {subnet} has no effect: with --{IPV6}=false there are no rules for {}",
-                subnet.family()
-            ),
-        }
-    }
 }
 
 /// Everything about `config` that is probably a mistake, in the order of its flags.

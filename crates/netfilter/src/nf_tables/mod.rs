@@ -16,33 +16,24 @@ pub mod uapi;
 pub mod user_data;
 mod xtables;
 
+use derive_more::Display;
 use packets::rules::{Hook, TableFamily};
 
 /// What a kernel lacks: the thing, its module, and the kernel option.
 pub type Missing = (String, &'static str, &'static str);
 
 /// Names a table in which proxy-init keeps rules: its own one, or one that it shares with iptables-nft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("{family} {name}")]
 pub struct TableId {
     pub family: TableFamily,
     pub name: &'static str,
 }
 
-impl std::fmt::Display for TableId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.family, self.name)
-    }
-}
-
 /// Names a chain in which proxy-init keeps rules, and says where it is hooked, if it is a base chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display("{name}")]
 pub struct ChainId {
     pub name: &'static str,
     pub hook: Option<Hook>,
-}
-
-impl std::fmt::Display for ChainId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
 }

@@ -1,9 +1,10 @@
 //! Inbound and outbound.
 
-use std::fmt;
+use derive_more::Display;
 
 /// Which way connections go, seen from the network namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{}", self.name())]
 pub enum Direction {
     /// To it.
     Inbound,
@@ -21,11 +22,5 @@ impl Direction {
             Direction::Inbound => "inbound",
             Direction::Outbound => "outbound",
         }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -1,14 +1,17 @@
 //! The two address families.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use derive_more::Display;
+
 /// An address family; each has its own tables, chains and rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub enum Family {
     /// IPv4: what `iptables` shows.
+    #[display("IPv4")]
     V4,
     /// IPv6: what `ip6tables` shows.
+    #[display("IPv6")]
     V6,
 }
 
@@ -44,14 +47,5 @@ impl Family {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
         }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
     }
 }

@@ -1,9 +1,10 @@
 //! Hooks: the places in the way of a packet where base chains run.
 
-use std::fmt;
+use derive_more::Display;
 
 /// A place in the way of a packet (`enum nf_inet_hooks` in linux/netfilter.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display(rename_all = "lowercase")]
 pub enum Hook {
     /// As it comes from the network device.
     Ingress,
@@ -35,20 +36,6 @@ impl Hook {
     pub const ARP: [Self; 3] = [Self::Input, Self::Output, Self::Forward];
     /// The hooks of a netdev table, by their numbers (`enum nf_dev_hooks` there).
     pub const NETDEV: [Self; 2] = [Self::Ingress, Self::Egress];
-}
-
-impl fmt::Display for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Hook::Ingress => "ingress",
-            Hook::Prerouting => "prerouting",
-            Hook::Input => "input",
-            Hook::Forward => "forward",
-            Hook::Output => "output",
-            Hook::Postrouting => "postrouting",
-            Hook::Egress => "egress",
-        })
-    }
 }
 
 /// Where netfilter runs the nat chains of a hook: `NF_IP_PRI_NAT_DST` where destinations are changed,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use derive_more::Display;
+
 use crate::rules::family::Family;
 use crate::rules::hook::{Hook, XTABLES};
 use crate::rules::intervals::Intervals;
@@ -10,27 +12,22 @@ use crate::rules::rule::{Action, Rule, Values};
 use crate::rules::set::Set;
 
 /// The part of the kernel that holds a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub enum Subsystem {
     /// nf_tables: what nft and iptables-nft show.
+    #[display("nf_tables")]
     NfTables,
     /// ip_tables and ip6_tables: what iptables-legacy shows.
+    #[display("legacy")]
     Legacy,
 }
 
-impl fmt::Display for Subsystem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Subsystem::NfTables => "nf_tables",
-            Subsystem::Legacy => "legacy",
-        })
-    }
-}
-
 /// Which packets a table sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display(rename_all = "lowercase")]
 pub enum TableFamily {
     /// Packets of one IP family: `ip` or `ip6`.
+    #[display("{}", _0.nft_name())]
     Ip(Family),
     /// Packets of both IP families.
     Inet,
@@ -56,17 +53,6 @@ impl TableFamily {
             TableFamily::Ip(family) => family.to_string(),
             other => other.to_string(),
         }
-    }
-}
-
-impl fmt::Display for TableFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TableFamily::Ip(family) => family.nft_name(),
-            TableFamily::Inet => "inet",
-            TableFamily::Netdev => "netdev",
-            TableFamily::Arp => "arp",
-        })
     }
 }
 
@@ -215,20 +201,12 @@ pub enum Kind {
 }
 
 /// What becomes of a packet at the end of a base chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[display(rename_all = "lowercase")]
 pub enum Policy {
     /// The packet goes on to the hook's next chain.
     Accept,
     Drop,
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Policy::Accept => "accept",
-            Policy::Drop => "drop",
-        })
-    }
 }
 
 #[cfg(test)]
