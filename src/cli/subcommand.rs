@@ -150,9 +150,9 @@ impl Subcommand {
                  rule that was looked at, with why it did not match. It makes no connection and\n\
                  changes nothing.\n\n\
                  The kernel's routing gives an outbound connection its device and its source\n\
-                 address. Without --uid and --gid it is one from any user except the proxy's. If the\n\
-                 answer depends on what was not given, or is not understood, it is \"not known\",\n\
-                 with the reason."
+                 address. Without --uid and --gid it is one from any user except the proxy's. If\n\
+                 the answer depends on what was not given, or is not understood, it is \"not\n\
+                 known\", with the reason."
             }
             Self::Verify => {
                 "It takes the flags that say which rules should be there and where to look for\n\
