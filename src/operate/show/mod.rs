@@ -265,13 +265,13 @@ impl<'a> Way<'a> {
         }
         // Whether or not anything leads there.
         let names = [own.counterpart(), own];
-        for (name, note) in names.into_iter().zip(["not hooked", "nothing leads here"]) {
+        for (name, note) in names.into_iter().zip(["not hooked", "unused: nothing leads here"]) {
             let is_base = name != own;
             if let Some(chain) = chain_of(self.ours, name)
                 && !self.has(self.ours, chain)
             {
                 let note = if self.ours.dormant {
-                    "the table is dormant"
+                    "switched off: the table is dormant"
                 } else {
                     note
                 };
@@ -310,7 +310,7 @@ impl<'a> Way<'a> {
         }
         let note = note.or_else(|| {
             let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
-            drops.then_some("policy drop")
+            drops.then_some("policy drop: drops the rest")
         });
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()

@@ -37,11 +37,20 @@ impl Shown<'_> {
 
     fn text(&self, colour: bool) -> String {
         let mut text = String::new();
+        if let [_, _, ..] = self.backends.as_slice() {
+            let modes: Vec<String> = self.backends.iter().map(|backend| backend.mode.to_string()).collect();
+            let twice = format!(
+                "proxy-init's rules are in several modes at once, {}: connections pass all of them",
+                modes.join(" and ")
+            );
+            text += &Style::Trouble.paint(filled(&twice).trim_end(), colour);
+            text.push('\n');
+        }
         for backend in &self.backends {
             if !text.is_empty() {
                 text.push('\n');
             }
-            backend.write(&mut text, colour, self.not_known.is_empty());
+            backend.write(&mut text, colour, self);
         }
         let mut about = String::new();
         if self.backends.is_empty() {
@@ -180,18 +189,35 @@ fn counted(chain: &ShownChain<'_>) -> &'static str {
 /// A rule that one family has, or both.
 type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
+/// What rules are alike in that differ in what they match.
+fn kind(row: &Row<'_>) -> Option<(bool, [String; 2])> {
+    let (_, rule) = row.first()?;
+    let [_, does, why] = rule.words();
+    Some((rule.is_ours(), [does, why]))
+}
+
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
     let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
     numbers.dedup();
     let mut cells = vec![Cell::plain(numbers.join("/"))];
+    let [_, _, both] = COUNTED;
     for name in used {
         let of_it = row.iter().find(|(chain, _)| counted(chain) == *name);
-        let counters = of_it.and_then(|(_, rule)| rule.line.rule.counters);
-        let packets = counters.map(|counters| counters.packets);
+        let packets = of_it.map(|(_, rule)| rule.line.rule.counters.map(|counters| counters.packets));
+        let is_of_one_family = row.iter().all(|(chain, _)| counted(chain) != both);
         cells.push(Cell {
-            style: if packets == Some(0) { Style::Dim } else { Style::Plain },
-            text: packets.map_or("-".to_owned(), |packets| packets.to_string()),
+            style: if packets == Some(Some(0)) {
+                Style::Dim
+            } else {
+                Style::Plain
+            },
+            text: match packets {
+                Some(packets) => packets.map_or(String::new(), |packets| packets.to_string()),
+                // The other family has no such rule.
+                None if is_of_one_family && *name != both => "-".to_owned(),
+                None => String::new(),
+            },
         });
     }
     let [matches, does, why] = rule.words();
@@ -222,15 +248,21 @@ fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
 }
 
 impl Backend<'_> {
-    fn write(&self, text: &mut String, colour: bool, is_all_seen: bool) {
+    fn write(&self, text: &mut String, colour: bool, shown: &Shown<'_>) {
         let mut used = COUNTED.to_vec();
         used.retain(|name| self.chains.iter().any(|chain| counted(chain) == *name));
-        let mut lines = vec![Line::text(Style::Bold, format!("{} mode", self.mode))];
+        let mut heading = format!("{} mode", self.mode);
+        if shown.backends.len() == 1
+            && let Some(family) = self.family_without_rules()
+        {
+            heading += &format!(" without rules for {family}, whose connections bypass the proxy");
+        }
+        let mut lines = vec![Line::text(Style::Bold, heading)];
         if self.flags.is_none() {
             let what = "not one complete, untouched installation (see proxy-init verify)";
             lines.push(Line::text(Style::Trouble, what));
         }
-        lines.push(self.interference(is_all_seen));
+        lines.push(self.interference(shown.not_known.is_empty()));
         let counters = vec!["pkts"; used.len()];
         lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
         lines.push(Line::row(
@@ -243,7 +275,10 @@ impl Backend<'_> {
             lines.push(Line::text(Style::Plain, ""));
         }
         if !self.later.is_empty() {
-            lines.push(Line::text(Style::Bold, "after these, and can drop"));
+            lines.push(Line::text(
+                Style::Bold,
+                "after these, and may drop connections (see proxy-init verify)",
+            ));
             let mut told = HashSet::new();
             for Slot { table, chain, base } in &self.later {
                 let (hook, priority, policy) = (base.hook, base.priority, base.policy);
@@ -257,12 +292,28 @@ impl Backend<'_> {
             lines.push(Line::text(Style::Plain, ""));
         }
         if let Some(flags) = &self.flags {
-            lines.push(Line::text(Style::Bold, "flags that install exactly this"));
+            lines.push(Line::text(
+                Style::Bold,
+                "flags that install proxy-init's rules as found",
+            ));
             lines.extend(wrapped(flags).lines().map(|line| Line::text(Style::Plain, line)));
         } else {
             lines.pop();
         }
         write_aligned(text, &lines, used.len(), colour);
+    }
+
+    /// The family whose connections no rule of proxy-init's is about.
+    fn family_without_rules(&self) -> Option<Family> {
+        let [has_v4, has_v6, has_both] = COUNTED.map(|name| {
+            let mut chains = self.chains.iter().filter(|chain| counted(chain) == name);
+            chains.any(|chain| chain.rules.iter().any(ShownRule::is_ours))
+        });
+        let flags = self.flags.as_deref().unwrap_or_default();
+        if flags.iter().any(|flag| flag == "--ipv6=false") || (has_v4 && !has_v6 && !has_both) {
+            return Some(Family::V6);
+        }
+        (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
     }
 
     /// Whether rules of other programs come first.
@@ -307,12 +358,33 @@ impl Backend<'_> {
         }
         for (first, second) in pairs {
             lines.push(Line::text(Style::Dim, format!("  {}", heading(first, second))));
+            let rows = merged(first, second);
+            if rows.is_empty() {
+                lines.push(Line::text(Style::Dim, format!("{ROW}no rules")));
+            }
             let mut foreign = 0;
-            for row in merged(first, second) {
-                let is_ours = row.first().is_some_and(|(_, rule)| rule.is_ours());
-                foreign += usize::from(!is_ours);
-                if is_ours || foreign <= MOST {
-                    lines.extend(line(used, &row));
+            for alike in rows.chunk_by(|row, next| kind(row) == kind(next)) {
+                let is_ours = alike
+                    .first()
+                    .and_then(|row| row.first())
+                    .is_some_and(|(_, rule)| rule.is_ours());
+                if !is_ours {
+                    let before = foreign;
+                    foreign += alike.len();
+                    lines.extend(
+                        alike
+                            .iter()
+                            .take(MOST.saturating_sub(before))
+                            .filter_map(|row| line(used, row)),
+                    );
+                    continue;
+                }
+                // A list of a thousand ports is one of many rules.
+                let shown = if alike.len() > MOST { 2 } else { MOST };
+                lines.extend(alike.iter().take(shown).filter_map(|row| line(used, row)));
+                if alike.len() > shown {
+                    let more = format!("{ROW}... {} more like these", alike.len() - shown);
+                    lines.push(Line::text(Style::Plain, more));
                 }
             }
             if foreign > MOST {
@@ -540,7 +612,7 @@ outbound
     3    6   14  to port 4567,4568        bypasses the proxy       ignored ports
     4    7   15  tcp                      to the proxy, port 4140  all the rest
 
-flags that install exactly this
+flags that install proxy-init's rules as found
   --iptables-mode nft --incoming-proxy-port 4143 --outgoing-proxy-port 4140 \\
   --proxy-uid 2102 --inbound-ports-to-ignore 4190,4191,4567,4568 \\
   --outbound-ports-to-ignore 4567,4568
@@ -552,6 +624,26 @@ flags that install exactly this
         config.ipv6 = false;
         let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
         assert!(text.lines().count() <= 24, "{text}");
+        let title = "nft mode without rules for IPv6, whose connections bypass the proxy\n";
+        assert!(text.starts_with(title), "{text}");
+    }
+
+    #[test]
+    fn a_long_list_of_ports_is_a_few_lines() {
+        let mut config = chart();
+        config.ignored_inbound_ports = (1..=200).map(|port| (port * 3).to_string().parse().unwrap()).collect();
+        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        assert!(text.contains("\n    ... 12 more like these\n"), "{text}");
+        assert!(text.contains("\n    15 "), "the rule after them: {text}");
+    }
+
+    #[test]
+    fn rules_in_two_modes_are_told_first() {
+        let mut found = installed(Mode::Nft, &chart());
+        found.tables.extend(installed(Mode::Native, &chart()).tables);
+        let text = Shown::of(&found).text(false);
+        let title = "proxy-init's rules are in several modes at once, nft and native: connections\n  pass all of them\n\nnft mode\n";
+        assert!(text.starts_with(title), "{text}");
     }
 
     #[test]
@@ -633,7 +725,7 @@ inbound
         for want in [
             "nft mode\nnot one complete, untouched installation (see proxy-init verify)\n\
              15 rules of other programs run before or among these\n",
-            "\n      1    -    -  to port 80             bypasses the proxy       foreign\n    2/1    3 ",
+            "\n      1         -  to port 80             bypasses the proxy       foreign\n    2/1    3 ",
             "  to port 81             DNAT to 192.0.2.1        foreign\n",
             "  from port 9            to DOCKER                foreign\n    2/1 ",
             "to PROXY_INIT_OUTPUT     entry\n  DOCKER\n      1 ",
@@ -687,13 +779,16 @@ inbound
         found.tables[0].dormant = true;
         let text = Shown::of(&found).text(false);
         assert!(
-            text.contains("PREROUTING (prerouting, priority -100, IPv4: the table is dormant)"),
+            text.contains("PREROUTING (prerouting, priority -100, IPv4: switched off: the table is dormant)"),
             "{text}"
         );
         let mut found = installed(Mode::Native, &chart());
         rules_of(&mut found, "OUTPUT").clear();
         let text = Shown::of(&found).text(false);
-        assert!(text.contains("\n  PROXY_INIT_OUTPUT (nothing leads here)\n"), "{text}");
+        assert!(
+            text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"),
+            "{text}"
+        );
     }
 
     #[test]
