@@ -5,6 +5,7 @@ use std::fmt;
 use packets::found::Listener;
 use packets::rules::{Direction, Family};
 
+use crate::findings::explain::{Connection, Verdict};
 use crate::wanted::warnings::{self, warnings as of_flags};
 use crate::wanted::{Config, OwnerId, Port};
 
@@ -55,6 +56,21 @@ impl fmt::Display for ProxyWarning {
                  to it"
             ),
             Self::NotKnown(reason) => write!(f, "not known: whether the proxy listens ({reason})"),
+        }
+    }
+}
+
+impl ProxyWarning {
+    /// Whether it may be about a connection of which that becomes: not if it is about a port or a family that the
+    /// connection doesn't touch.
+    pub(crate) fn is_about(&self, connection: &Connection, verdict: &Verdict) -> bool {
+        match self {
+            Self::NotListening { port, families } => {
+                let family = Family::of(connection.to.ip());
+                *verdict == Verdict::Proxy(port.get()) && (families.is_empty() || families.contains(&family))
+            }
+            Self::OtherUser { .. } => matches!(verdict, Verdict::Proxy(_)),
+            Self::Config(_) | Self::NotKnown(_) => true,
         }
     }
 }

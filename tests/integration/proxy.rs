@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread::sleep;
 use std::time::Duration;
 
-use lab::network::Namespace;
+use lab::network::{Lab, Namespace};
 use nix::unistd::{Uid, setfsuid};
 use serde_json::{Value, json};
 
@@ -37,12 +37,7 @@ fn listen(namespace: &Namespace, uid: u32, addresses: &[&str]) -> Vec<TcpListene
 const PROXY: [&str; 3] = ["[::]:4143", "127.0.0.1:4140", "[::1]:4140"];
 
 /// What is asked, and the words that are about a connection or not.
-const QUESTIONS: [&str; 4] = [
-    "verify -p 4143 -o 4140 -u 2102",
-    "verify",
-    "show",
-    "explain outbound --to 127.0.0.2:80 --out lo",
-];
+const QUESTIONS: [&str; 3] = ["verify -p 4143 -o 4140 -u 2102", "verify", "show"];
 
 fn warnings(namespace: &Namespace, question: &str) -> Value {
     let said = Run::new(&format!("{question} --output json"))
@@ -102,13 +97,36 @@ fn a_port_on_which_nothing_listens_is_named() {
     }
 }
 
+/// Of the proxy's ports, explain speaks of the one to which the connection goes.
+#[test]
+fn explain_warns_of_what_the_connection_touches() {
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    let nothing = |port: u16| format!("nothing listens on port {port}");
+    let check = |line: &str, want: &[String]| {
+        assert_eq!(warnings(&lab.pod, &format!("explain {line}")), json!(want), "{line}");
+    };
+    check("inbound --to 10.77.0.2:80", &[nothing(4143)]);
+    check("outbound --to 192.0.2.1:80", &[nothing(4140)]);
+    check("inbound --to 10.77.0.2:4191", &[]);
+    check("outbound --to 192.0.2.1:4567", &[]);
+    let _inbound = listen(&lab.pod, 1000, &["0.0.0.0:4143"]);
+    let other = "what listens on port 4143 is user 1000, and the rules exempt user 2102: what it sends is redirected back to it";
+    check("inbound --to 10.77.0.2:80", &[other.to_owned()]);
+    let of_v6 = nothing(4143)
+        + " for IPv6 connections, so they are refused: where the proxy is for IPv4 alone, install the \
+                                 rules with --ipv6=false";
+    check("inbound --to [fd77::2]:80", &[of_v6, other.to_owned()]);
+    check("inbound --to 10.77.0.2:4191", &[]);
+}
+
 #[test]
 fn a_proxy_of_another_user_than_the_exempt_one_is_named() {
     let namespace = Namespace::new();
     install(&namespace, "--iptables-mode nft -p 4143 -o 4140 -u 1000");
     let _proxy = listen(&namespace, 2102, &PROXY);
     let want = "what listens on port 4143 is user 2102, and the rules exempt user 1000: what it sends is redirected back to it";
-    for question in ["verify -p 4143 -o 4140 -u 1000", "verify", "show", QUESTIONS[3]] {
+    for question in ["verify -p 4143 -o 4140 -u 1000", "verify", "show"] {
         assert_eq!(warnings(&namespace, question), json!([want]), "{question}");
     }
 }
@@ -118,7 +136,12 @@ fn flags_that_exempt_nobody_are_warned_about_after_the_installation_too() {
     let namespace = Namespace::new();
     install(&namespace, "--iptables-mode nft -p 4143 -o 4140");
     let _proxy = listen(&namespace, 2102, &PROXY);
-    for question in ["verify -p 4143 -o 4140", "verify", "show", QUESTIONS[3]] {
+    for question in [
+        "verify -p 4143 -o 4140",
+        "verify",
+        "show",
+        "explain outbound --to 127.0.0.2:80 --out lo",
+    ] {
         let warnings = warnings(&namespace, question);
         let [Value::String(warning)] = warnings.as_array().unwrap().as_slice() else {
             panic!("{question}: {warnings}");

@@ -459,7 +459,15 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
         )
         .success();
     }
+    // The device by which a chain of netdev's sees packets, before the rules and after them.
+    namespace.sh("ip link add eth0 type veth peer name far");
+    let netdev = "chain c { type filter hook ingress device eth0 priority 0; drop; };";
+    feed(&namespace, "nft -f -", &format!("table netdev guard {{ {netdev} }}")).success();
     let text = install(&namespace, "show");
+    assert!(
+        text.contains("\n  netdev guard c (ingress, arriving on eth0, priority 0)\n"),
+        "{text}"
+    );
     let (_, listed) = text
         .split_once("\nafter these, and may drop connections (see proxy-init verify)\n")
         .unwrap();
@@ -467,7 +475,8 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
     assert_eq!(
         listed,
         [
-            "  filter INPUT (input, priority 0, policy drop)",
+            "  ip filter INPUT (input, priority 0, policy drop)",
+            "  ip6 filter INPUT (input, priority 0, policy drop)",
             "  inet deep c (postrouting, priority 5, policy accept)"
         ],
         "{text}"

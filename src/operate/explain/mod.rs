@@ -116,6 +116,9 @@ pub fn explain<T: Send>(
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
         explained.warnings = proxy::of_found(&found);
+        explained
+            .warnings
+            .retain(|warning| warning.is_about(&connection, &explained.verdict));
         Ok(report(&explained))
     })
 }

@@ -6,7 +6,9 @@ mod print;
 use std::path::Path;
 
 use packets::found::{Found, Line, Unseen};
-use packets::rules::{self, Action, Base, Chain, Direction, Family, Hook, Name, Policy, Subsystem, Table, TableFamily};
+use packets::rules::{
+    self, Action, Base, Chain, Direction, Family, Field, Hook, Name, Policy, Subsystem, Table, TableFamily,
+};
 use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
@@ -60,6 +62,8 @@ pub struct ShownChain<'a> {
     pub title: String,
     /// Where it is hooked, if it is a base chain.
     pub base: Option<Base>,
+    /// The same in words.
+    pub hooked: Option<String>,
     /// Why connections don't pass it as they should.
     pub note: Option<&'static str>,
     /// Its rules, first to last.
@@ -219,6 +223,25 @@ fn full_name(table: &Table, chain: &Chain) -> String {
     format!("{table} {}", chain.name)
 }
 
+/// Where a base chain is hooked: at which hook, of which devices if not of all, and with which priority.
+fn hooked(base: Base, chain: &Chain) -> String {
+    let field = if base.hook == Hook::Egress {
+        Field::OutInterface
+    } else {
+        Field::InInterface
+    };
+    let devices = chain
+        .devices
+        .as_ref()
+        .map(|devices| format!(", {}", words::numbers(field, devices)));
+    format!(
+        "{}{}, priority {}",
+        base.hook,
+        devices.unwrap_or_default(),
+        base.priority
+    )
+}
+
 /// The same without the family where each family may have a table of that name.
 fn title(table: &Table, chain: &Chain) -> String {
     if !matches!(table.family, TableFamily::Ip(_)) {
@@ -326,6 +349,7 @@ impl<'a> Way<'a> {
             name: self.name(table, chain, true),
             title: self.name(table, chain, false),
             base: chain.base,
+            hooked: chain.base.map(|base| hooked(base, chain)),
             note,
             rules: rules.collect(),
         };

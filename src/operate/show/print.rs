@@ -1,13 +1,13 @@
 //! What is shown, as text and as JSON.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use packets::rules::{Direction, Family, TableFamily};
 use packets::walk::Slot;
 use serde_json::Value;
 
-use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, title};
+use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, hooked};
 use crate::operate::json::{object, strings};
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, wrapped};
@@ -279,15 +279,12 @@ impl Backend<'_> {
                 Style::Bold,
                 "after these, and may drop connections (see proxy-init verify)",
             ));
-            let mut told = HashSet::new();
             for Slot { table, chain, base } in &self.later {
-                let (hook, priority, policy) = (base.hook, base.priority, base.policy);
-                let title = title(table, chain);
-                let line = format!("  {title} ({hook}, priority {priority}, policy {policy})");
-                // Those of both families are one line.
-                if told.insert(line.clone()) {
-                    lines.push(Line::text(Style::Trouble, line));
-                }
+                let (name, hooked, policy) = (full_name(table, chain), hooked(*base, chain), base.policy);
+                lines.push(Line::text(
+                    Style::Trouble,
+                    format!("  {name} ({hooked}, policy {policy})"),
+                ));
             }
             lines.push(Line::text(Style::Plain, ""));
         }
@@ -487,9 +484,7 @@ fn pieces_on_lines(cell: &str, width: usize) -> Vec<String> {
 /// A chain's name, where it is hooked, and what is wrong with it.
 fn heading(first: &ShownChain<'_>, second: Option<&ShownChain<'_>>) -> String {
     let mut about = Vec::new();
-    if let Some(base) = first.base {
-        about.push(format!("{}, priority {}", base.hook, base.priority));
-    }
+    about.extend(first.hooked.clone());
     match second {
         Some(second) if second.note != first.note => {
             for chain in [first, second] {
