@@ -96,7 +96,7 @@ fn nf_tables() -> Result<Found, Error> {
             return Ok(Found::default());
         }
         Err(ReadError::Socket(Errno::EPERM)) => None,
-        Err(ReadError::Socket(errno)) => Some(error::Errno::of(errno).to_string()),
+        Err(ReadError::Socket(errno) | ReadError::NotAsked(errno)) => Some(error::Errno::of(errno).to_string()),
         Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     };
     Ok(Found {

@@ -26,7 +26,7 @@ pub(crate) fn unreadable(error: ReadError) -> ModeError {
         ReadError::Socket(Errno::EPERM) => ModeError::NotPermitted(Privilege::Read),
         // How nfnetlink answers requests to a subsystem that it doesn't have (nfnetlink_rcv_msg).
         ReadError::Socket(errno @ (Errno::EINVAL | Errno::EOPNOTSUPP)) => lacks(Lack::NfTables, errno),
-        ReadError::Socket(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
+        ReadError::Socket(errno) | ReadError::NotAsked(errno) => ModeError::Unseen(error::Errno::of(errno).to_string()),
         ReadError::Malformed(_) => ModeError::GarbledDump,
         ReadError::Interrupted => ModeError::KeepsChanging,
     }

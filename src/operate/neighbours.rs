@@ -5,8 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
-use netfilter::netlink::route;
 use netfilter::netlink::user_namespace::owns_network;
+use netfilter::netlink::{ReadError, route};
 use packets::found::Device;
 use packets::rules::Family;
 
@@ -21,11 +21,14 @@ pub(super) fn devices() -> Vec<Device> {
 
 /// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the
 /// link, and no neighbour whose hardware address was written down.
-pub(super) fn devices_that_ask(family: Family) -> Vec<Device> {
+///
+/// # Errors
+/// The kernel can't be asked.
+pub(super) fn devices_that_ask(family: Family) -> Result<Vec<Device>, ReadError> {
     let any = family.localhost();
-    let addresses = route::addresses_like(any).unwrap_or_default();
-    let known = route::neighbours_like(any).unwrap_or_default();
-    let mut devices = devices();
+    let addresses = route::addresses_like(any)?;
+    let known = route::neighbours_like(any)?;
+    let mut devices = route::devices()?;
     devices.retain(|device| {
         let is_wide = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let has_address = addresses
@@ -36,7 +39,7 @@ pub(super) fn devices_that_ask(family: Family) -> Vec<Device> {
         });
         device.has_neighbours && device.is_up && has_address && !is_pinned
     });
-    devices
+    Ok(devices)
 }
 
 /// What the kernel and the node show.

@@ -217,15 +217,17 @@ impl Install {
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found) -> Self {
-        for family in Family::ALL {
-            if family == Family::V4 || config.ipv6 {
-                self.findings
-                    .extend(undiscovered(found, family, &devices_that_ask(family)));
+        self.neighbours = shown_by_namespace(found, &devices());
+        for &family in config.families() {
+            match devices_that_ask(family) {
+                Ok(devices) => self.findings.extend(undiscovered(found, family, &devices)),
+                Err(error) => self.neighbours.push(format!(
+                    "not known: whether neighbours find each other over {family} (rtnetlink: {error})"
+                )),
             }
         }
         Self {
             warnings: operate::proxy::of(config),
-            neighbours: shown_by_namespace(found, &devices()),
             ..self
         }
     }

@@ -204,6 +204,52 @@ fn routing_says_how_an_outbound_connection_leaves() {
     }
 }
 
+/// A security module or a seccomp filter refuses the socket or the question, with an errno that would mean something
+/// else as routing's answer.
+#[test]
+fn where_routing_cannot_be_asked_the_answer_is_not_known() {
+    let lab = pod_with_chart("nft");
+    for line in [
+        "outbound --to 192.0.2.1:80",
+        "inbound --to 10.77.0.2:80",
+        "outbound --to 10.77.0.2:80",
+    ] {
+        let explain = format!("explain {line} --output short");
+        let sockets = |name: &str| {
+            let trace = Run::new(&explain).calls(&lab.pod).0;
+            let calls = trace.lines().filter(|call| call.contains(" socket("));
+            let numbered: Vec<usize> = (1..)
+                .zip(calls)
+                .filter(|(_, call)| call.contains(name))
+                .map(|(at, _)| at)
+                .collect();
+            assert!(!numbered.is_empty(), "{trace}");
+            numbered
+        };
+        for (errno, nth) in ["EPERM", "EACCES", "EINVAL"]
+            .into_iter()
+            .flat_map(|errno| sockets("NETLINK_ROUTE").into_iter().map(move |nth| (errno, nth)))
+        {
+            let said = Run::new(&explain)
+                .inject("socket", &format!("error={errno}:when={nth}"))
+                .output(&lab.pod)
+                .success();
+            let want = format!("not known: the kernel's routing cannot be asked ({errno}");
+            assert!(said.starts_with(&want), "{line} {errno} {nth}: {said}");
+        }
+    }
+    let verify = Run::new("verify").failing("socket", "EACCES");
+    assert_eq!(verify.output(&lab.pod).code(), Some(1));
+    let said = Run::new("verify")
+        .inject("socket", "error=EPERM:when=3+")
+        .output(&lab.pod)
+        .success();
+    assert!(
+        unfolded(&said).contains("not known: whether neighbours find each other over IPv4 (rtnetlink: EPERM"),
+        "{said}"
+    );
+}
+
 #[test]
 fn routing_is_asked_by_protocol_and_ports() {
     let lab = pod_with_chart("nft");

@@ -318,7 +318,7 @@ fn is_refusal(error: &ReadError) -> bool {
 
 fn errno(error: &ReadError) -> Errno {
     match error {
-        ReadError::Socket(errno) => *errno,
+        ReadError::Socket(errno) | ReadError::NotAsked(errno) => *errno,
         ReadError::Malformed(_) | ReadError::Interrupted => Errno::EBADMSG,
     }
 }

@@ -58,7 +58,7 @@ pub struct Packet {
 /// # Errors
 /// There is no route, or one that refuses such packets; or reading fails.
 pub fn route(packet: Packet) -> Result<Route, ReadError> {
-    let socket = Socket::open_bus(Bus::Route)?;
+    let socket = open()?;
     let to = octets(packet.to.ip());
     let from = packet.from.map(octets).unwrap_or_default();
     let mut subheader = [0; RTMSG];
@@ -103,6 +103,10 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
     })
 }
 
+fn open() -> Result<Socket, ReadError> {
+    Socket::open_bus(Bus::Route).map_err(ReadError::NotAsked)
+}
+
 fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -133,15 +137,15 @@ pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpA
 
 /// The device with this name, or with this alternative one, in the thread's network namespace.
 pub fn device(name: &[u8]) -> Result<Device, ReadError> {
-    ask_device(&Socket::open_bus(Bus::Route)?, Which::Named(name))
+    ask_device(&open()?, Which::Named(name))
 }
 
 pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
-    ask_device(&Socket::open_bus(Bus::Route)?, Which::Numbered(index))
+    ask_device(&open()?, Which::Numbered(index))
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
-    ask_devices(&Socket::open_bus(Bus::Route)?, Which::All)
+    ask_devices(&open()?, Which::All)
 }
 
 #[derive(Clone, Copy)]
@@ -260,7 +264,7 @@ fn dump(
     subheader: &[u8],
     mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
 ) -> Result<(), ReadError> {
-    let socket = Socket::open_bus(Bus::Route)?;
+    let socket = open()?;
     let mut request = Writer::with_capacity(32);
     request.any_message(kind.into(), libc::NLM_F_DUMP, 0, subheader, |_| ());
     socket.request(request, &mut |message| read(message))

@@ -90,8 +90,13 @@ impl CommitError {
 
 #[derive(Debug, Error)]
 pub enum ReadError {
+    /// What the kernel answers, or why its answer can't be received.
     #[error("{0}")]
     Socket(#[from] Errno),
+    /// It was not asked: a security module or a seccomp filter may be what refuses that, with an errno that as an answer
+    /// would mean something else.
+    #[error("{0}")]
+    NotAsked(Errno),
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// Another program changed the rules during a dump, which may lack some and have others twice (`NLM_F_DUMP_INTR`).
@@ -199,7 +204,8 @@ impl Socket {
         request: Writer,
         read: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
     ) -> Result<(), ReadError> {
-        self.send(&request.finish().map_err(|_| Errno::EMSGSIZE)?)?;
+        let request = request.finish().map_err(|_| Errno::EMSGSIZE)?;
+        self.send(&request).map_err(ReadError::NotAsked)?;
         let mut interrupted = false;
         // Reads a datagram; returns whether the answer ends with it.
         let mut ends = |datagram: &[u8]| -> Result<bool, ReadError> {
