@@ -282,7 +282,6 @@ impl Error {
 }
 
 impl ModeError {
-    /// As an error of this mode.
     pub(crate) fn in_mode(self, mode: Mode) -> Error {
         Error::InMode(mode, self)
     }

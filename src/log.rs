@@ -21,7 +21,6 @@ pub enum Format {
     Json,
 }
 
-/// How important a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     Error,
@@ -149,7 +148,6 @@ fn add_quoted(lines: &mut String, message: impl fmt::Display) {
     }
 }
 
-/// A character as JSON writes any by its number.
 fn add_json_escape(text: &mut String, character: char) {
     for unit in character.encode_utf16(&mut [0; 2]) {
         let _ = write!(text, "\\u{unit:04x}");

@@ -11,7 +11,6 @@ pub fn table_of(found: &Found, mode: Mode, family: Family) -> Option<&Table> {
     found.table(mode.subsystem(), table_family, name)
 }
 
-/// Whether proxy-init's rules in this mode were found.
 pub fn holds(found: &Found, mode: Mode) -> bool {
     match mode {
         Mode::Native => table_of(found, mode, Family::V4).is_some(),
@@ -22,7 +21,6 @@ pub fn holds(found: &Found, mode: Mode) -> bool {
     }
 }
 
-/// The modes in which they were found.
 pub fn holders(found: &Found) -> impl Iterator<Item = Mode> {
     Mode::ALL.iter().copied().filter(|&mode| holds(found, mode))
 }

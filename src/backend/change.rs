@@ -11,7 +11,6 @@ use packets::rules::{Condition, Name, Rule, Set};
 use crate::ours::without_time;
 use crate::wanted::ChainName;
 
-/// A rule that a chain is to hold.
 pub(super) struct Wanted<'a> {
     pub(super) rule: &'a Rule,
     /// Whether one that is held already may stay.

@@ -145,7 +145,6 @@ pub(crate) fn transact<'a>(
     Err(ModeError::Contended(TRIES))
 }
 
-/// Whether what nf_tables holds can be read.
 pub(crate) fn can_be_read() -> bool {
     open().and_then(|socket| snapshot(&socket)).is_ok()
 }

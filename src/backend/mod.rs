@@ -31,7 +31,6 @@ pub(crate) fn kernel() -> Option<(u32, u32)> {
     version(uname().ok()?.release().to_str()?)
 }
 
-/// The version with which a release begins.
 pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|character: char| !character.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();

@@ -118,7 +118,6 @@ fn held(tables: &[Table]) -> Option<&Table> {
     tables.iter().find(|table| Mode::of(table) == Some(Mode::Native))
 }
 
-/// Whether the table has chains of another program.
 fn holds_others(table: &Table) -> bool {
     table
         .chains

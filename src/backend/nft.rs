@@ -55,7 +55,6 @@ pub(super) fn install_edits<'a>(tables: &[Table], rulesets: &'a [Ruleset]) -> Re
     Ok(edits)
 }
 
-/// The edits that remove proxy-init's rules and chains.
 pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
     let mut edits = Vec::new();
     for family in Family::ALL {

@@ -46,19 +46,13 @@ pub(super) struct Flag {
     pub(super) alias: Option<&'static str>,
     /// The short name, without its dash.
     pub(super) short: Option<char>,
-    /// The placeholder for its value in help.
     pub(super) placeholder: &'static str,
-    /// What its value may be and does.
     pub(super) value: Value,
     /// Words that its value may be for a subcommand, for help and completions; none where it is something else.
     pub(super) words: fn(Subcommand) -> Vec<&'static str>,
-    /// The subcommands that take it.
     pub(super) taken_by: &'static [Subcommand],
-    /// The subcommands that don't run without it.
     pub(super) required_by: &'static [Subcommand],
-    /// Under which heading help shows it.
     pub(super) heading: &'static str,
-    /// What help says of it.
     pub(super) help: &'static str,
 }
 
@@ -81,7 +75,6 @@ impl Flag {
         self.taken_by.contains(&subcommand)
     }
 
-    /// Whether `name` is one of its long names.
     pub(super) fn is_named(&self, name: &[u8]) -> bool {
         self.name.as_bytes() == name || self.alias.is_some_and(|alias| alias.as_bytes() == name)
     }
@@ -128,7 +121,6 @@ const FLAG: Flag = Flag {
     help: "",
 };
 
-/// Has a setting be the value that was read.
 fn set<T>(setting: &mut T, value: Result<T, String>) -> Result<(), String> {
     *setting = value?;
     Ok(())

@@ -116,7 +116,6 @@ pub(super) fn version(subcommand: Subcommand) -> String {
 /// The section of the manual that is about programs for system administrators.
 const SECTION: &str = "8";
 
-/// The man page, in roff.
 pub(super) fn man(subcommand: Subcommand) -> String {
     let man = Man::new(find(subcommand).mut_args(name_aliases))
         .section(SECTION)
@@ -201,7 +200,6 @@ fn name_aliases(argument: Arg) -> Arg {
     }
 }
 
-/// A paragraph with its term in front.
 fn entry(term: &str, text: &str) -> String {
     format!(".TP\n\\fB{}\\fR\n{}\n", roff(term), roff(text))
 }

@@ -31,7 +31,6 @@ use crate::wanted::{Mode, ModeChoice};
 #[derive(Debug)]
 pub enum Command {
     Install(Box<Install>, Log),
-    /// Print the rules that would be installed.
     Simulate(Box<Install>, Simulate),
     /// Compare what is installed with what would be.
     Verify(Box<Install>, Output),
@@ -40,11 +39,8 @@ pub enum Command {
     Show(Option<PathBuf>, Output),
     /// Explain what becomes of a connection, and perhaps see whether that is as expected.
     Explain(Option<PathBuf>, Box<Connection>, Option<Expected>, Output),
-    /// Remove the rules from every backend.
     Uninstall(Uninstall, Log),
-    /// Show what the kernel and the namespace have.
     Detect(Option<PathBuf>, Output),
-    /// See whether a connection gets to the proxy.
     Validate(Validate, Log),
     Print(String),
 }
@@ -76,7 +72,6 @@ const NO_FALLBACK: &str = "PROXY_INIT_NO_FALLBACK";
 /// kubelet sets this variable in every container of a pod.
 pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// What a variable of the environment is set to.
 type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Reads the command line, the program's name first, and those variables of the environment that stand for flags.
@@ -104,7 +99,6 @@ pub fn parse(
     })
 }
 
-/// Reads the arguments after the subcommand's name.
 fn read(subcommand: Subcommand, rest: &[OsString], environment: Environment<'_>) -> Result<Command, String> {
     let given = match parse::parse(rest, subcommand) {
         Ok(Asked::Given(given)) => given,
@@ -232,7 +226,6 @@ fn recognize(settings: Settings) -> Command {
     Command::Recognize(settings.netns, mode, settings.output)
 }
 
-/// Which connection is to be explained.
 fn explain(direction: &str, settings: Settings) -> Result<Command, String> {
     let direction = if direction == Direction::Inbound.name() {
         Direction::Inbound
@@ -334,7 +327,6 @@ fn required(flag: &str, example: u16) -> String {
     format!("--{flag} must be a valid TCP port number: it is required, e.g. --{flag} {example}")
 }
 
-/// The folder of an iptables command's path.
 fn iptables_dir(path: &str) -> Option<PathBuf> {
     Path::new(path)
         .parent()

@@ -79,7 +79,6 @@ pub(super) fn parse(arguments: &[OsString], subcommand: Subcommand) -> Result<As
 struct Reader<'a> {
     subcommand: Subcommand,
     arguments: &'a [OsString],
-    /// The index of the next argument to read.
     next: usize,
     given: Given<'a>,
 }
@@ -223,7 +222,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The name of a subcommand that follows flags.
 fn late_subcommand(arguments: &[OsString]) -> Option<String> {
     let mut words = arguments.iter().filter_map(|argument| argument.to_str());
     words

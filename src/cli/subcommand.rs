@@ -4,7 +4,6 @@ use packets::rules::Direction;
 
 use super::exit::Exit;
 
-/// What the program can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subcommand {
     /// Without a subcommand: install the rules.
@@ -22,12 +21,10 @@ pub(super) enum Subcommand {
 
 /// The word that a subcommand takes beside flags.
 pub(super) struct Word {
-    /// The placeholder for it in help.
     pub(super) placeholder: &'static str,
     pub(super) words: Vec<&'static str>,
     /// What to say if it is missing; none if it need not be there.
     pub(super) missing: Option<&'static str>,
-    /// What help says of it.
     pub(super) help: &'static str,
 }
 
@@ -188,7 +185,6 @@ impl Subcommand {
         }
     }
 
-    /// Command lines with what they do.
     pub(super) fn examples(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Install => &[
@@ -260,7 +256,6 @@ impl Subcommand {
         }
     }
 
-    /// The variables of the environment that it heeds.
     pub(super) fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Install => &[

@@ -178,7 +178,6 @@ fn level(name: &str) -> Option<Level> {
     }
 }
 
-/// An IP address with a port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| format!("\"{text}\" is not an IP address with a port, such as 192.0.2.2:1404 or [fd00::1]:20001"))
@@ -201,7 +200,6 @@ fn without_scope(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// An IP address, with or without a port.
 pub(super) fn source(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     without_scope(text)?;
     let bare = text
@@ -236,10 +234,8 @@ pub(super) fn device(text: &str) -> Result<Name, String> {
     Ok(Name::from(text))
 }
 
-/// The answer that is expected of `explain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// The connection goes to the proxy.
     Proxy,
     Bypass,
 }
@@ -247,7 +243,6 @@ pub enum Expected {
 impl Expected {
     pub(super) const NAMED: [(&str, Self); 2] = [("proxy", Self::Proxy), ("bypass", Self::Bypass)];
 
-    /// Whether this is the answer.
     pub fn is(self, verdict: &Verdict) -> bool {
         match self {
             Self::Proxy => matches!(verdict, Verdict::Proxy(_)),

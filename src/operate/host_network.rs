@@ -22,7 +22,6 @@ pub enum HostNetwork {
 /// kernels give it the first number that is free when they start.
 const INITIAL: u64 = 0xEFFF_FFF9;
 
-/// The first kernel that numbers it so.
 const NUMBERED_SINCE: (u32, u32) = (6, 18);
 
 /// A setting that only the initial network namespace has (`net_core_table` in net/core/sysctl_net_core.c).

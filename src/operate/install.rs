@@ -115,7 +115,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How often rules are installed again that another run has replaced.
 const TRIES: u32 = 20;
 
-/// Takes each [`OperationNotice`] of a run.
 type Tell<'a> = &'a mut (dyn FnMut(OperationNotice<'_>) + Send);
 
 impl Install {
@@ -270,7 +269,6 @@ impl Install {
     }
 }
 
-/// An installation that is under way.
 struct Work<'a, 't> {
     install: &'a Install,
     rulesets: Vec<Ruleset>,

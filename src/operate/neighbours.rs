@@ -14,7 +14,6 @@ use crate::backend::proc_of_thread;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
-/// The devices of the thread's network namespace.
 pub(super) fn devices() -> Vec<Device> {
     route::devices().unwrap_or_default()
 }
@@ -42,7 +41,6 @@ pub(super) fn devices_that_ask(family: Family) -> Result<Vec<Device>, ReadError>
     Ok(devices)
 }
 
-/// What the kernel and the node show.
 pub(super) fn traces() -> Traces {
     let thread = proc_of_thread();
     let names = fs::read_dir("/etc/cni/net.d").into_iter().flatten().flatten();

@@ -51,13 +51,11 @@ impl Default for Validate {
 pub enum Progress {
     #[display("Listening for connections on {_0}")]
     Listening(SocketAddr),
-    /// It is about to connect to this address.
     #[display("Connecting to {_0}")]
     Connecting(SocketAddr),
     /// Its listener has taken a connection from this address, and sent the token.
     #[display("Accepted a connection from {_0}, and sent the token")]
     Accepted(SocketAddr),
-    /// Something has taken its own connection.
     #[display("Connected")]
     Connected,
 }
@@ -72,7 +70,6 @@ pub enum NotValidated {
         errno: Errno,
         advice: &'static str,
     },
-    /// The connection can't be made.
     #[error("the connection to {address} failed ({errno}): {why}")]
     Connect {
         address: SocketAddr,
@@ -91,7 +88,6 @@ pub enum NotValidated {
     },
     #[error("killed by {signal}")]
     Killed { signal: &'static str },
-    /// It can't wait for connections and signals.
     #[error(
         "cannot wait for connections and signals ({errno}): raise the limits of the process, or allow it in the seccomp profile"
     )]
@@ -240,7 +236,6 @@ impl Validate {
         }
     }
 
-    /// What the rules do with the connection.
     fn what_rules_do(&self) -> String {
         // An IPv4-mapped address stands for an IPv4 connection.
         let to = SocketAddr::new(self.connect.ip().to_canonical(), self.connect.port());
@@ -328,7 +323,6 @@ impl Signals {
         Ok(Self { file, before })
     }
 
-    /// The name of a signal that has come.
     fn take(&self) -> Option<&'static str> {
         let signal = self.file.read_signal().ok()??;
         let number = i32::try_from(signal.ssi_signo).ok()?;

@@ -180,7 +180,6 @@ fn tracked_in_words(tracked: Tracked) -> String {
     words.join(",")
 }
 
-/// Why it is not known whether a connection matches.
 pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
     match reason {
         Reason::Device(_) => "not known: whether it is for this device".to_owned(),

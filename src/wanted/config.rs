@@ -111,7 +111,6 @@ impl<T: Copy + Into<u128>> NumberRange<T> {
         self.last
     }
 
-    /// Both as numbers that rules compare with.
     pub(crate) fn numbers(self) -> (u128, u128) {
         (self.first.into(), self.last.into())
     }
@@ -279,7 +278,6 @@ impl Interface {
         String::from_utf8(device(number)?).ok()?.parse().ok()
     }
 
-    /// The name as a number that rules compare with.
     pub(crate) fn number(&self) -> u128 {
         interface(self.0.as_bytes())
     }

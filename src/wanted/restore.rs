@@ -17,7 +17,6 @@ impl Input {
         Self(b"*nat\n".to_vec())
     }
 
-    /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.0 == Self::new().0
     }
@@ -27,7 +26,6 @@ impl Input {
         self.line(format_args!(":{chain} - [0:0]"));
     }
 
-    /// Adds a rule after a chain's last one.
     pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) {
         self.line(format_args!("-A {chain} {}", IptablesRule(rule)));
     }

@@ -37,7 +37,6 @@ impl Ruleset {
         rules.map(|(_, rule)| rule)
     }
 
-    /// The rules of all chains.
     pub(crate) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().map(|(_, rule)| rule)
     }
@@ -143,7 +142,6 @@ impl ChainName {
     }
 }
 
-/// Whether a rule looks at users or groups.
 pub(crate) fn is_on_owner(rule: &Rule) -> bool {
     let mut fields = rule.conditions.iter().filter_map(Condition::field);
     fields.any(|field| matches!(field, Field::Uid | Field::Gid))
@@ -248,7 +246,6 @@ impl Purpose {
         })
     }
 
-    /// What it is written as.
     pub(crate) fn comment(&self) -> Name {
         // Room for nearly every comment, so that it isn't moved while it grows.
         let mut comment = String::with_capacity(64);
@@ -262,7 +259,6 @@ impl Purpose {
         matches!(self, Self::IgnoreUsers(_) | Self::IgnoreGroups(_))
     }
 
-    /// The purpose that a rule's comment states.
     pub fn of(rule: &Rule) -> Option<Self> {
         Self::from_comment(std::str::from_utf8(rule.comment.as_ref()?.as_bytes()).ok()?)
     }
@@ -276,7 +272,6 @@ impl Purpose {
         }
     }
 
-    /// The purpose that a comment states.
     pub fn from_comment(comment: &str) -> Option<Self> {
         let comment = Self::without_time(comment);
         let fixed = [
@@ -304,7 +299,6 @@ impl Purpose {
 pub struct Multiport(Vec<PortRange>);
 
 impl Multiport {
-    /// The most references that one match holds.
     pub const MAX_REFERENCES: usize = MULTIPORT_REFERENCES;
 
     /// A match on these ports, if they fit.
@@ -351,7 +345,6 @@ impl Multiport {
     }
 }
 
-/// As iptables writes it: `4190,4191,8000:8100`.
 impl fmt::Display for Multiport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, range) in self.0.iter().enumerate() {

@@ -227,7 +227,6 @@ struct GrowingSet {
     numbers: Vec<(u128, u128)>,
 }
 
-/// The sets that were made so far.
 struct Sets(Vec<GrowingSet>);
 
 impl Sets {

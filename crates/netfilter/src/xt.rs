@@ -71,7 +71,6 @@ impl Extension {
         self.facts().1
     }
 
-    /// Whether it is a target, and not a match.
     pub fn is_target(self) -> bool {
         self == Self::Redirect
     }

@@ -52,7 +52,6 @@ pub(super) struct Ended {
     pub(super) stderr: String,
 }
 
-/// How a command did not do what it should.
 pub(super) enum Failure {
     /// It could not be started or watched.
     Failed(io::Error),
@@ -146,7 +145,6 @@ pub(super) fn prepare<'a>(
     Ok(Prepared { started, deadline })
 }
 
-/// A restore command, and the feed of its input.
 fn fed(restore: &Restore, lock: &File) -> io::Result<(Command, Feed)> {
     let (stdin, feed) = Feed::new()?;
     let mut command = command(&restore.program);
@@ -181,7 +179,6 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Waits until every command has read its input.
 fn feed<'a>(started: &mut [Started<'a>], deadline: Instant) -> Result<(), (&'a Restore, Failure)> {
     loop {
         let mut waiting = None;

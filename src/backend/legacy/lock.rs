@@ -14,7 +14,6 @@ use crate::error::{self, Error};
 /// How long to try without `-w`.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long to sleep between two tries.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Lock(pub(super) File);

@@ -287,7 +287,6 @@ fn lack(rulesets: &[Ruleset]) -> Option<Error> {
     None
 }
 
-/// What is to be done in one family.
 struct Change {
     restore: Restore,
     /// What its table held; none: it was not there.
@@ -438,7 +437,6 @@ fn remove_input(table: Option<&Table>) -> Input {
     input
 }
 
-/// Which family's command failed, and what that means.
 fn of_family((restore, failure): (&Restore, Failure)) -> (Family, Error) {
     (restore.family, failed(&restore.program, failure))
 }

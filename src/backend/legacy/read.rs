@@ -83,7 +83,6 @@ impl Lists {
         }))
     }
 
-    /// Which nat tables there are now.
     pub(crate) fn presence(&self) -> Presence {
         let mut presence = Presence {
             families: Vec::new(),
@@ -187,10 +186,8 @@ pub(super) fn check_nat(families: impl IntoIterator<Item = Family>) -> Result<()
     Ok(())
 }
 
-/// What rolling a table back took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rollback {
-    /// Nothing: it had not changed.
     Unneeded,
     /// Everything is as it was, counters included.
     Done,

@@ -34,7 +34,6 @@ pub struct Detected {
     pub(crate) hints: Vec<String>,
     /// What the namespace, the kernel and the node show of other programs.
     pub(crate) neighbours: Vec<String>,
-    /// The iptables commands on PATH.
     pub(crate) binaries: Vec<Binary>,
     /// The modes that hold proxy-init's rules.
     pub installed: Vec<Mode>,
@@ -156,7 +155,6 @@ fn counted(table: &FoundTable) -> Table {
     }
 }
 
-/// What Kubernetes' chains say about who uses which backend.
 fn hints(found: &Found) -> Vec<String> {
     let mut hints = Vec::new();
     for table in &found.tables {

@@ -45,7 +45,6 @@ impl Detected {
         .to_string()
     }
 
-    /// Whether both nf_tables and the legacy tables hold rules.
     fn both_in_use(&self) -> bool {
         let [nft, legacy] = [&self.nft, &self.legacy].map(|tables| tables.iter().flatten());
         nft.clone().any(|table| table.rules > 0) && legacy.clone().any(|table| table.rules > 0)
@@ -73,7 +72,6 @@ impl Detected {
         }
     }
 
-    /// What is told, each line with its title.
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("kernel", self.kernel.clone())];
         for (index, line) in self.lacks().into_iter().enumerate() {

@@ -195,7 +195,6 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// An empty writer, with room for this many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self {
             bytes: vec![0; bytes],
@@ -260,7 +259,6 @@ impl Writer {
         self.room(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Adds an attribute that is a C string.
     pub(crate) fn string(&mut self, kind: u16, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         if value.contains(&0) {
@@ -302,7 +300,6 @@ impl Writer {
         }
     }
 
-    /// The bytes that were written.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Unwritable> {
         self.bytes.truncate(self.end);
         self.unwritable.map_or(Ok(self.bytes), Err)
@@ -359,7 +356,6 @@ pub(crate) struct Header {
     /// Flags of netlink(7); `NLM_F_REQUEST` is added.
     pub(crate) flags: i32,
     pub(crate) sequence: u32,
-    /// The family of the tables that it is about.
     pub(crate) family: ProtoFamily,
 }
 

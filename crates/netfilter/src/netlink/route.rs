@@ -223,7 +223,6 @@ pub fn addresses_like(of: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
 /// Another host on a device's link, whose hardware address is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The number of the device.
     pub device: u32,
     pub address: IpAddr,
     /// It was written down, and is never asked for (`NUD_PERMANENT`).

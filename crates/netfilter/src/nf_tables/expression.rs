@@ -30,7 +30,6 @@ macro_rules! expressions {
         }
 
         impl<'a> Expression<'a> {
-            /// Adds it to a rule's list of expressions.
             pub(crate) fn write(&self, list: &mut Writer) {
                 if self.is_only_read() {
                     return list.refuse(format!("{self:?}"));
@@ -290,17 +289,11 @@ impl<'a> Part<'a> for Data<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict<'a> {
-    /// `NF_ACCEPT`
     Accept,
-    /// `NF_DROP`
     Drop,
-    /// `NFT_CONTINUE`
     Continue,
-    /// `NFT_RETURN`
     Return,
-    /// `NFT_JUMP`
     Jump(&'a [u8]),
-    /// `NFT_GOTO`
     Goto(&'a [u8]),
     /// Another one (`NF_QUEUE`).
     Other(i32),

@@ -195,7 +195,6 @@ fn find_table<'a>(
     Ok(tables.iter_mut().find(is_it))
 }
 
-/// Reads the sets and their elements.
 fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {
     let mut flags = Vec::new();
     dump(socket, libc::NFT_MSG_GETSET, |family, attributes| {

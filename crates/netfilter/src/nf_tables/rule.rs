@@ -18,7 +18,6 @@ pub struct NewRule<'a> {
     pub table: TableId,
     pub chain: ChainId,
     pub rule: &'a Rule,
-    /// Those of the table.
     pub sets: &'a [Set],
     /// The handle of the rule before which it comes; without one, it comes last.
     pub before: Option<u64>,

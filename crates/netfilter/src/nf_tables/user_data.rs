@@ -25,7 +25,6 @@ pub(crate) fn write_comment(to: &mut Writer, attribute: u16, text: &[u8]) {
     }
 }
 
-/// The comment in user data, if there is one.
 pub(crate) fn read_comment(mut data: &[u8]) -> Option<Name> {
     while let &[kind, length, ref rest @ ..] = data {
         let (value, rest) = rest.split_at_checked(usize::from(length))?;

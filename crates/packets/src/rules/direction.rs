@@ -13,10 +13,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Inbound => "inbound",

@@ -64,7 +64,6 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    /// Everything that it may have.
     pub fn all() -> impl Iterator<Item = Self> {
         CtState::ALL.into_iter().flat_map(|state| {
             (0..8u8).map(move |bits| Self {

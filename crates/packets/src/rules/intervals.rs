@@ -84,7 +84,6 @@ impl Intervals {
         }
     }
 
-    /// Whether it holds no number.
     pub fn is_empty(&self) -> bool {
         self.as_slice().is_empty()
     }

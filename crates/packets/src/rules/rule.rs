@@ -102,7 +102,6 @@ pub fn beginning(name: &[u8]) -> (u128, u128) {
     (first, first | rest.unwrap_or(0))
 }
 
-/// An address as a number.
 pub fn address(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use crate::rules::family::Family;
 use crate::rules::field::Field;
 
-/// A subnet's addresses as numbers.
 pub fn addresses(net: IpNet) -> (u128, u128) {
     match net {
         IpNet::V4(net) => (u32::from(net.network()).into(), u32::from(net.broadcast()).into()),

@@ -38,7 +38,6 @@ pub enum TableFamily {
 }
 
 impl TableFamily {
-    /// Whether the table sees packets of this family.
     pub fn sees(self, family: Family) -> bool {
         match self {
             TableFamily::Ip(own) => own == family,
@@ -96,17 +95,14 @@ impl Table {
         (self.subsystem, self.family) == (other.subsystem, other.family) && self.name == other.name
     }
 
-    /// The chain of this name.
     pub fn chain(&self, name: &Name) -> Option<&Chain> {
         self.chains.iter().find(|chain| chain.name == *name)
     }
 
-    /// The rules of all of its chains.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.chains.iter().flat_map(|chain| &chain.rules)
     }
 
-    /// The set or map of this name.
     pub fn set(&self, name: &Name) -> Option<&Set> {
         self.sets.iter().find(|set| set.name == *name)
     }
@@ -153,7 +149,6 @@ impl fmt::Display for Table {
     }
 }
 
-/// A chain with its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     pub name: Name,
@@ -163,7 +158,6 @@ pub struct Chain {
     pub devices: Option<Intervals>,
     /// The comment in its user data; proxy-init marks the chains that it makes with one.
     pub comment: Option<Name>,
-    /// Its rules, first to last.
     pub rules: Vec<Rule>,
 }
 
