@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -306,7 +308,7 @@ impl ApiServer {
 
     /// Writes a kubeconfig as linkerd-cni's installer does (create_kubeconfig in install-cni.sh), and returns its path.
     pub fn kubeconfig(&self, folder: &Path, token: &str) -> PathBuf {
-        let data = base64(self.authority.as_bytes());
+        let data = STANDARD.encode(&self.authority);
         self.kubeconfig_with(
             folder,
             token,
@@ -364,26 +366,6 @@ fn object(pairs: &[(&str, &str)]) -> Value {
         .iter()
         .map(|&(key, value)| (key.to_owned(), json!(value)))
         .collect()
-}
-
-/// As base64(1) writes it, in one line.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word = (0..3).fold(0, |word, index| {
-            word << 8 | u32::from(chunk.get(index).copied().unwrap_or_default())
-        });
-        for digit in 0..4 {
-            let shown = digit <= chunk.len();
-            text.push(if shown {
-                DIGITS[(word >> (18 - 6 * digit) & 63) as usize].into()
-            } else {
-                '='
-            });
-        }
-    }
-    text
 }
 
 fn full(path: &str) -> String {
