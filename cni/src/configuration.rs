@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use proxy_init::log::{Format, Level};
 use proxy_init::{Config, IdRange, Install, Interface, InvalidValue, ModeChoice, Port, PortRange, Subnet};
 use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
@@ -140,19 +141,19 @@ impl Configuration {
     }
 
     /// The least important lines that the log takes: as upstream's, `debug` or `info`, and warnings for anything else.
-    pub fn log_level(&self) -> LogLevel {
+    pub fn log_level(&self) -> Level {
         match self.log_level.as_deref().map(str::to_ascii_lowercase).as_deref() {
-            Some("debug") => LogLevel::Debug,
-            Some("info") => LogLevel::Info,
-            _ => LogLevel::Warning,
+            Some("debug") => Level::Debug,
+            Some("info") => Level::Info,
+            _ => Level::Warning,
         }
     }
 
     /// How the log's lines are written: `json`, and plain for anything else.
-    pub fn log_format(&self) -> LogFormat {
+    pub fn log_format(&self) -> Format {
         match self.log_format.as_deref() {
-            Some(word) if word.eq_ignore_ascii_case("json") => LogFormat::Json,
-            _ => LogFormat::Plain,
+            Some(word) if word.eq_ignore_ascii_case("json") => Format::Json,
+            _ => Format::Plain,
         }
     }
 
@@ -282,28 +283,6 @@ pub fn api_server_ports_by_default() -> Vec<PortRange> {
         .into_iter()
         .filter_map(|port| PortRange::new(port, port))
         .collect()
-}
-
-/// How a line of the log is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// `KEY=VALUE` pairs.
-    Plain,
-    /// One object a line.
-    Json,
-}
-
-/// How important a line of the log is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// The command failed.
-    Error,
-    /// Something is probably not as meant.
-    Warning,
-    /// What was done.
-    Info,
-    /// Why.
-    Debug,
 }
 
 fn missing(key: &str, reason: &str) -> Error {

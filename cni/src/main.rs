@@ -4,10 +4,9 @@ use std::env;
 use std::io::{self, Read as _};
 use std::process::ExitCode;
 
-use linkerd_cni::configuration::LogLevel;
 use linkerd_cni::log::Log;
 use linkerd_cni::plugin::{self, Outcome};
-use proxy_init::log::print;
+use proxy_init::log::{Level, print};
 
 /// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
 const LONGEST: u64 = 16 << 20;
@@ -55,8 +54,8 @@ fn main() -> ExitCode {
         && let Err(error) = print(&(outcome.stdout + "\n"))
     {
         // The specification's code for a failure of input or output, which no object can carry here.
-        Log::new(LogLevel::Error).add(
-            LogLevel::Error,
+        Log::new(Level::Error).add(
+            Level::Error,
             format_args!("the answer cannot be written to stdout: {error} (code 5)"),
         );
         return ExitCode::FAILURE;

@@ -10,11 +10,12 @@ use std::thread;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
 use proxy_init::error::Errno;
+use proxy_init::log::Level;
 use proxy_init::{Install, Installed, ModeChoice, Namespace, OperationNotice, Simulate, user_namespaces};
 
 use crate::api::Client;
 use crate::command::{Container, Environment, verb};
-use crate::configuration::{Configuration, LogLevel, PodInfo, log_socket};
+use crate::configuration::{Configuration, PodInfo, log_socket};
 use crate::error::Error;
 use crate::kubeconfig::Kubeconfig;
 use crate::log::Log;
@@ -37,18 +38,18 @@ pub struct Outcome {
 /// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
 pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Outcome {
     let mut command = Command {
-        log: Log::new(LogLevel::Warning),
+        log: Log::new(Level::Warning),
         version: Version::LATEST,
     };
     match command.run(environment, stdin) {
         Ok(stdout) => {
-            command.log.end(LogLevel::Debug, 0, "done");
+            command.log.end(Level::Debug, 0, "done");
             Outcome { stdout, code: 0 }
         }
         Err(error) => {
             let details = error.details().map_or(String::new(), |details| format!(": {details}"));
             let message = format_args!("{}{details}", error.message());
-            command.log.end(LogLevel::Error, error.code(), message);
+            command.log.end(Level::Error, error.code(), message);
             Outcome {
                 stdout: error.json(command.version),
                 code: 1,
@@ -100,7 +101,7 @@ impl Command {
                 let installed = status(&configuration).map_err(unavailable)?;
                 let (rules, mode) = (installed.rules(), installed.mode);
                 self.log.add(
-                    LogLevel::Info,
+                    Level::Info,
                     format_args!("ADD can install {rules} rules in {mode} mode; {}", user_namespaces()),
                 );
                 Ok(String::new())
@@ -143,14 +144,13 @@ impl Command {
     ) -> Result<Option<(Install, PodNamespace<'a>)>, Error> {
         self.log.about.push(("containerID", container.id.to_string()));
         let Some(pod) = &container.pod else {
-            self.log.add(LogLevel::Debug, "CNI_ARGS name no pod: nothing to do");
+            self.log.add(Level::Debug, "CNI_ARGS name no pod: nothing to do");
             return Ok(None);
         };
         self.log.about.push(("pod", pod.to_string()));
         let namespace = PodNamespace::open(&container.netns)?;
         if configuration.is_agent(pod) {
-            self.log
-                .add(LogLevel::Debug, "the pod is the node's agent: nothing to do");
+            self.log.add(Level::Debug, "the pod is the node's agent: nothing to do");
             return Ok(None);
         }
         let decision = match configuration.pod_info() {
@@ -164,7 +164,7 @@ impl Command {
         match decision {
             Decision::Redirect(config) => Ok(Some((configuration.install(*config), namespace))),
             Decision::Leave(reason) => {
-                self.log.add(LogLevel::Debug, format_args!("{reason}: nothing to do"));
+                self.log.add(Level::Debug, format_args!("{reason}: nothing to do"));
                 Ok(None)
             }
         }
@@ -186,7 +186,7 @@ impl Command {
             match client.ports_of_api_server() {
                 Ok(ports) => answers.api_server_ports = Some(ports),
                 Err(error) => self.log.add(
-                    LogLevel::Warning,
+                    Level::Warning,
                     format_args!("{error}; 443 and 6443 are skipped instead"),
                 ),
             }
@@ -200,20 +200,20 @@ impl Command {
         };
         if configuration.simulates() {
             for line in install.simulate(Simulate::AllFamilies).lines() {
-                self.log.add(LogLevel::Info, line);
+                self.log.add(Level::Info, line);
             }
             return Ok(());
         }
         let log = &self.log;
         let tell = |notice: OperationNotice<'_>| {
             if let OperationNotice::Warning(warning) = notice {
-                log.add(LogLevel::Warning, warning);
+                log.add(Level::Warning, warning);
             }
         };
         let installed = namespace.run(|| install.run_with(tell))?;
         let (rules, mode, reason) = (installed.rules(), installed.mode, &installed.reason);
         log.add(
-            LogLevel::Info,
+            Level::Info,
             format_args!("{rules} rules are in place in {mode} mode, because {reason}"),
         );
         Ok(())

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
 
-use linkerd_cni::configuration::{LogFormat, LogLevel};
 use linkerd_cni::log::Log;
+use proxy_init::log::{Format, Level};
 
 use crate::node::{CALICO, Node, until};
 
@@ -32,9 +32,9 @@ fn is_heard(node: &Node) -> bool {
 }
 
 /// Logs as the plugin does.
-fn log(node: &Node, level: LogLevel, message: &str) {
-    let mut log = Log::new(LogLevel::Debug);
-    log.format = LogFormat::Plain;
+fn log(node: &Node, level: Level, message: &str) {
+    let mut log = Log::new(Level::Debug);
+    log.format = Format::Plain;
     log.about = vec![("command", "ADD".to_owned()), ("pod", "shop/web-0".to_owned())];
     log.agent = Some(socket(node));
     log.add(level, message);
@@ -50,11 +50,11 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
     until("it listens", || is_heard(&node));
     let file = fs::metadata(socket(&node)).unwrap();
     assert!(file.file_type().is_socket() && file.permissions().mode() & 0o777 == 0o600);
-    log(&node, LogLevel::Info, "16 rules are in place");
+    log(&node, Level::Info, "16 rules are in place");
     until("it says so", || agent.says("16 rules are in place"));
-    log(&node, LogLevel::Debug, "nothing to do");
+    log(&node, Level::Debug, "nothing to do");
     // What others chose stays in its line.
-    log(&node, LogLevel::Error, "\u{1b}[1m\n\u{202e}2026-01-01 ERROR 'forged'");
+    log(&node, Level::Error, "\u{1b}[1m\n\u{202e}2026-01-01 ERROR 'forged'");
     until("the error is there", || agent.says("'forged'"));
     // By a name of its own again, without writing through a link.
     let outside = node.path().join("outside");
@@ -68,7 +68,7 @@ fn the_agent_says_what_the_plugin_logs_whoever_takes_the_socket_away() {
     for datagram in [&b""[..], b"no JSON", b"[1]", &[0xff; 60_000], br#"{"level": 1}"#] {
         sender.send_to(datagram, socket(&node)).unwrap();
     }
-    log(&node, LogLevel::Warning, "still here");
+    log(&node, Level::Warning, "still here");
     until("it goes on", || agent.says("still here"));
     let said = agent.terminate();
     let line = |words: &str| said.lines().find(|line| line.contains(words)).unwrap().to_owned();
@@ -86,17 +86,17 @@ fn of_two_agents_the_one_that_owns_the_files_hears_the_plugin() {
     let node = node();
     let older = node.agent(&FLAG);
     until("the older one listens", || is_heard(&node));
-    log(&node, LogLevel::Info, "for the older one");
+    log(&node, Level::Info, "for the older one");
     until("it says so", || older.says("for the older one"));
     let newer = node.agent(&[&FLAG[..], &["--on-exit", "remove"]].concat());
     until("the newer one is ready", || newer.says("ready: "));
-    log(&node, LogLevel::Info, "for the newer one");
+    log(&node, Level::Info, "for the newer one");
     until("it says so", || newer.says("for the newer one"));
     assert!(!older.says("for the newer one"));
     drop(newer);
     until("the older one takes over", || older.says("takes over"));
     until("it listens again", || {
-        log(&node, LogLevel::Info, "again for the older one");
+        log(&node, Level::Info, "again for the older one");
         older.says("again for the older one")
     });
     older.terminate();
@@ -149,19 +149,19 @@ fn it_counts_how_the_plugins_commands_end() {
     // Prometheus sees that it grows only from a value that it has seen.
     until("there is a value", || counted() == [r#"{command="ADD",code="0"} 0"#]);
     let end = |command: &str, level, code| {
-        let mut log = Log::new(LogLevel::Warning);
+        let mut log = Log::new(Level::Warning);
         log.about = vec![("command", command.to_owned())];
         log.agent = Some(socket(&node));
         log.end(level, code, "what became of it");
     };
     for number in ["1", "2"] {
-        end("ADD", LogLevel::Debug, 0);
-        end("ADD", LogLevel::Error, 104);
-        end("CHECK", LogLevel::Error, 101);
+        end("ADD", Level::Debug, 0);
+        end("ADD", Level::Error, 104);
+        end("CHECK", Level::Error, 101);
         // What isn't the plugin's makes no series.
-        end("add", LogLevel::Error, 104);
-        end("ADD", LogLevel::Error, 1_000_000);
-        log(&node, LogLevel::Info, "no end");
+        end("add", Level::Error, 104);
+        end("ADD", Level::Error, 1_000_000);
+        log(&node, Level::Info, "no end");
         let ends = [("ADD", "0"), ("ADD", "104"), ("CHECK", "101")];
         let ends = ends.map(|(command, code)| format!(r#"{{command="{command}",code="{code}"}} {number}"#));
         until("they are counted", || counted() == ends);
