@@ -37,14 +37,6 @@ impl Rules {
         }
     }
 
-    /// The same with one more inbound port that is ignored.
-    pub(crate) fn other() -> Self {
-        let mut rules = Self::chart();
-        rules.label = "other".to_owned();
-        rules.inbound.push(9000);
-        rules
-    }
-
     /// The same with so many more, no two of which make a range.
     pub(crate) fn with_ports(more: u16) -> Self {
         let mut rules = Self::chart();
@@ -112,22 +104,6 @@ impl Rules {
         restore_each(tools, mode, &self.label, inputs)
     }
 
-    /// Makes of `self`, which is installed, `other`, which differs in one rule a family: again iptables' best
-    /// invocation.
-    ///
-    /// # Errors
-    /// The host lacks it, or the rules differ otherwise.
-    pub(crate) fn change(&self, other: &Self, tools: &Tools, mode: &str) -> Result<Vec<Step>> {
-        let (old, new) = (self.rulesets()?, other.rulesets()?);
-        let text = |ruleset: &Ruleset| restore::simulation(std::slice::from_ref(ruleset));
-        let inputs = old
-            .iter()
-            .zip(&new)
-            .map(|(old, new)| replacement(&text(old), &text(new)));
-        let inputs: Result<Vec<String>> = inputs.collect();
-        restore_each(tools, mode, "change", inputs?)
-    }
-
     /// nft with native mode's script, without its first lines, which delete an earlier table: in a fresh namespace
     /// nothing needs that, and deleting makes nft wait for the kernel.
     ///
@@ -165,25 +141,6 @@ fn restore_each(tools: &Tools, mode: &str, label: &str, inputs: impl IntoIterato
         Ok(Step::new(program, ["--noflush"]).stdin(file))
     });
     steps.collect()
-}
-
-/// Input for iptables-restore that replaces the one rule in which two rulesets of a family differ.
-fn replacement(old: &str, new: &str) -> Result<String> {
-    let mut differing = old
-        .lines()
-        .zip(new.lines())
-        .enumerate()
-        .filter(|(_, (old, new))| old != new);
-    let (Some((line, (_, rule))), None) = (differing.next(), differing.next()) else {
-        return Err("the rules differ in more than one, or in none".into());
-    };
-    let (chain, rule) = rule
-        .strip_prefix("-A ")
-        .and_then(|rule| rule.split_once(' '))
-        .ok_or("something other than a rule differs")?;
-    let before = old.lines().take(line);
-    let number = 1 + before.filter(|line| line.starts_with(&format!("-A {chain} "))).count();
-    Ok(format!("*nat\n-R {chain} {number} {rule}\nCOMMIT\n"))
 }
 
 /// The restore commands, as tables call them.
@@ -229,20 +186,4 @@ pub(crate) fn linkerd_init(rules: &Rules, tools: &Tools, mode: &str) -> Result<C
         .map(|mut words| Ok(Step::new(tools.host(&words.remove(0))?, words)))
         .collect();
     Ok(Contender::new(linkerds(rules, mode), steps?).check(rules.verify(tools, mode)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rule_that_differs_is_replaced_by_its_number() {
-        let old = "*nat\n:A - [0:0]\n-A A -p tcp\n-A B -p tcp\n-A A -p udp\nCOMMIT\n";
-        let new = "*nat\n:A - [0:0]\n-A A -p tcp\n-A B -p tcp\n-A A -p sctp -j RETURN\nCOMMIT\n";
-        assert_eq!(
-            replacement(old, new).unwrap(),
-            "*nat\n-R A 2 -p sctp -j RETURN\nCOMMIT\n"
-        );
-        assert!(replacement(old, old).is_err());
-    }
 }

@@ -30,8 +30,6 @@ pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
         both_families(tools),
         limited(tools),
         again(tools),
-        change(tools),
-        read(tools)?,
         read_beside(tools)?,
     ])
 }
@@ -122,70 +120,12 @@ fn again(tools: &Tools) -> Group {
     group
 }
 
-fn change(tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 15, full: 75 };
-    let says = "One more port to ignore, compared with restore commands that replace just the rule that differs.";
-    let mut group = Group::new("Other flags", says, rounds);
-    let (old, new) = (Rules::chart(), Rules::other());
-    for mode in MODES {
-        let name = restores(&old, mode);
-        let contender = || {
-            let contender = Contender::new(&name, old.change(&new, tools, mode)?);
-            let contender = contender.before(old.restore(tools, mode)?).against(&name);
-            Ok(contender.check(new.verify(tools, mode)))
-        };
-        group.add(&name, contender());
-    }
-    for mode in MODES {
-        let contender = || {
-            let contender = Contender::new(ours(mode), [new.install(tools, mode)?])
-                .before([old.install(tools, mode)?])
-                .against(restores(&old, mode));
-            Ok(contender.check(new.verify(tools, mode)))
-        };
-        group.add(&ours(mode), contender());
-    }
-    group
-}
-
-/// Adds the subcommands that only read, in a namespace with the rules of nft mode, to a group.
-fn add_reading(group: &mut Group, tools: &Tools, namespace: &Arc<Namespace>) {
-    let explain = || {
-        // Nothing comes in to an address that the namespace doesn't have.
-        let words = ["address", "add", "10.0.0.1/32", "dev", "lo"];
-        let address = Step::new(tools.host("ip")?, words);
-        namespace.run(|| tools.launch(None, 0, &[address]))?;
-        Ok(tools.proxy_init(["explain", "inbound", "--to", "10.0.0.1:80"]))
-    };
-    for (name, step) in [
-        ("proxy-init show", Ok(tools.proxy_init(["show"]))),
-        ("proxy-init verify", Ok(Rules::chart().verify(tools, "nft"))),
-        ("proxy-init explain", explain()),
-    ] {
-        let contender = step.map(|step| Contender::new(name, [step]).shared(namespace).against(ours("nft")));
-        group.add(name, contender);
-    }
-}
-
-fn read(tools: &Tools) -> Result<Group> {
-    let rounds = Rounds { quick: 20, full: 100 };
-    let says = "Looking at the rules of nft mode, compared with installing them.";
-    let mut group = Group::new("Show, verify, explain", says, rounds);
-    group.add(&ours("nft"), proxy_init(&Rules::chart(), tools, "nft"));
-    let namespace = Arc::new(Namespace::untouched()?);
-    let install = Rules::chart().install(tools, "nft")?;
-    match namespace.run(|| tools.launch(None, 0, &[install])) {
-        Ok(_) => add_reading(&mut group, tools, &namespace),
-        Err(reason) => group.add("all of it", Err(reason)),
-    }
-    Ok(group)
-}
-
+/// The subcommands that only read, in a namespace with the rules of nft mode and many others.
 fn read_beside(tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 5, full: 30 };
     let says = format!(
-        "The same beside another program's table with {CROWD} rules that inbound connections pass first, \
-         compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
+        "Looking at the rules of nft mode beside another program's table with {CROWD} rules that inbound connections pass \
+         first, compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
     );
     let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
     group.add(&ours("nft"), proxy_init(&Rules::chart(), tools, "nft"));
@@ -201,14 +141,23 @@ fn read_beside(tools: &Tools) -> Result<Group> {
     }
     let floor = "floor: static C, reads the list of rules";
     let list = "nft list ruleset";
+    let explain = || {
+        // Nothing comes in to an address that the namespace doesn't have.
+        let words = ["address", "add", "10.0.0.1/32", "dev", "lo"];
+        let address = Step::new(tools.host("ip")?, words);
+        namespace.run(|| tools.launch(None, 0, &[address]))?;
+        Ok(tools.proxy_init(["explain", "inbound", "--to", "10.0.0.1:80"]))
+    };
     for (name, step) in [
         (floor, tools.replay("list", &list_of_rules())),
         (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
+        ("proxy-init show", Ok(tools.proxy_init(["show"]))),
+        ("proxy-init verify", Ok(Rules::chart().verify(tools, "nft"))),
+        ("proxy-init explain", explain()),
     ] {
         let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));
         group.add(name, contender);
     }
-    add_reading(&mut group, tools, &namespace);
     Ok(group)
 }
 
