@@ -37,12 +37,10 @@ const NODES_PAGES: [NodesPage; 2] = [
 ];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
-const NOT_RUN: [&str; 18] = [
+const NOT_RUN: [&str; 17] = [
     // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
-    // docs/detect.md has what it prints.
-    "sudo proxy-init detect",
     // These take Linkerd's own program, or a registry.
     "linkerd upgrade --set proxyInit.image.name=REGISTRY/proxy-init --set proxyInit.image.version=VERSION \\",
     "linkerd upgrade --set proxy.image.name=REGISTRY/proxy --set proxy.image.version=LINKERD_VERSION-VERSION | kubectl apply -f -",
