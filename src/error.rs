@@ -290,7 +290,15 @@ impl ModeError {
 /// Writes an error and everything that caused it on one line, a colon before each cause. Only the error itself says
 /// whether anything was changed.
 pub fn chain<'a>(error: &'a (dyn std::error::Error + 'a)) -> impl fmt::Display + use<'a> {
-    Causes(error)
+    fmt::from_fn(move |f| {
+        write!(f, "{error}")?;
+        let mut source = error.source();
+        while let Some(error) = source {
+            write!(f, ": {}", error.to_string().replace(UNCHANGED, ""))?;
+            source = error.source();
+        }
+        Ok(())
+    })
 }
 
 /// An error as the reason for another one, which says itself what was changed.
@@ -301,20 +309,6 @@ pub(crate) fn reason(error: &Error) -> String {
 fn list(items: &[impl fmt::Display]) -> String {
     let names: Vec<String> = items.iter().map(ToString::to_string).collect();
     names.join(" and ")
-}
-
-struct Causes<'a>(&'a (dyn std::error::Error + 'a));
-
-impl fmt::Display for Causes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {}", error.to_string().replace(UNCHANGED, ""))?;
-            source = error.source();
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) fn remove(mode: Mode, iptables_dir: Option<PathBuf>, wait: bool) -> R
     let remove_edits = match mode {
         Mode::Nft => nft::remove_edits,
         Mode::Native => native::remove_edits,
-        Mode::Legacy => return Legacy::new(Commands::legacy(iptables_dir), wait).remove(),
+        Mode::Legacy => return Legacy::new(Commands::new(false, iptables_dir), wait).remove(),
     };
     let mut held = Vec::new();
     let any = transact(None, |tables| {

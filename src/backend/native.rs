@@ -7,7 +7,7 @@
 use netfilter::nf_tables::TableId;
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::set::elements;
-use packets::rules::{Chain, Condition, Rule, Set, Table, TableFamily, Values, nftables};
+use packets::rules::{Condition, Rule, Set, Table, TableFamily, Values, nftables};
 
 use super::change::{Wanted, append_rule, change_chain};
 use crate::backend::commit::fresh_batch;
@@ -63,12 +63,17 @@ pub(super) fn install_edits<'a>(tables: &[Table], wanted: &'a Table) -> Result<V
 /// Whether changing rules and sets is enough: the chains are the wanted ones, hooked where they should be, and there is
 /// nothing else in the table, such as another program's sets.
 fn can_change(held: &Table, wanted: &Table) -> bool {
-    let is_same = |chain: &Chain| held.chain(&chain.name).is_some_and(|held| held.base == chain.base);
-    let has_same_chains = held.chains.len() == wanted.chains.len() && wanted.chains.iter().all(is_same);
-    let is_plain = |set: &Set| set.elements.is_some() && set.verdicts.is_empty();
+    for chain in &wanted.chains {
+        if held.chain(&chain.name).is_none_or(|held| held.base != chain.base) {
+            return false;
+        }
+    }
     !held.dormant
-        && has_same_chains
-        && held.sets.iter().all(is_plain)
+        && held.chains.len() == wanted.chains.len()
+        && held
+            .sets
+            .iter()
+            .all(|set| set.elements.is_some() && set.verdicts.is_empty())
         && held.objects as usize == held.chains.len() + held.sets.len()
 }
 

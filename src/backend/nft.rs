@@ -13,7 +13,7 @@ use packets::rules::{Base, Family, NAT, Name, Policy, Table, TableFamily};
 use super::change::{Wanted, append_rule, change_chain, missing_and_surplus};
 use crate::backend::commit::fresh_batch;
 use crate::error::{Error, ModeError};
-use crate::ours::leads_to;
+use crate::ours::{chain_of, leads_to};
 use crate::wanted::{ChainName, Mode, Ruleset};
 
 /// The batch that installs the rulesets in a fresh namespace, ready to send.
@@ -64,8 +64,8 @@ pub(super) fn remove_edits(tables: &[Table]) -> Vec<Edit<'static>> {
 }
 
 fn nat_table(tables: &[Table], family: Family) -> Option<&Table> {
-    let is_it = |table: &&Table| Mode::of(table) == Some(Mode::Nft) && table.family == TableFamily::Ip(family);
-    tables.iter().find(is_it)
+    let mut tables = tables.iter().filter(|table| Mode::of(table) == Some(Mode::Nft));
+    tables.find(|table| table.family == TableFamily::Ip(family))
 }
 
 /// Adds the edits after which each of proxy-init's chains holds its rules, and one correct jump leads to each.
@@ -113,8 +113,8 @@ fn remove_family(table: Option<&Table>, family: Family, edits: &mut Vec<Edit<'_>
         return;
     };
     let id = nat(family);
-    let is_there = |name: &ChainName| name.is_ours() && table.chains.iter().any(|chain| chain.name == *name.as_str());
-    let ours: Vec<ChainName> = ChainName::ALL.into_iter().filter(is_there).collect();
+    let mut ours = ChainName::ALL.to_vec();
+    ours.retain(|&name| name.is_ours() && chain_of(table, name).is_some());
     if ours.is_empty() {
         return;
     }

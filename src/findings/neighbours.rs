@@ -186,8 +186,7 @@ pub fn shown_by_node(found: &Found, devices: &[Device], traces: &Traces, is_refu
     }
     signs.extend(kube_proxy(found, devices));
     // Cilium renames what it finds there (cni.exclusive in its chart).
-    let set_aside = |name: &&String| name.ends_with(".cilium_bak");
-    if let Some(name) = traces.networks.iter().find(set_aside) {
+    if let Some(name) = traces.networks.iter().find(|name| name.ends_with(".cilium_bak")) {
         signs.push(format!(
             "Cilium has set other CNI configurations aside (/etc/cni/net.d/{name}): its chart's cni.exclusive=false leaves \
              them"

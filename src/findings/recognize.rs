@@ -194,8 +194,8 @@ impl Recognized {
             Action::Return => rule.conditions.iter().collect(),
             // Without a subnet it is the rule that redirects all.
             Action::Redirect(_) if direction == Direction::Outbound && is_for_subnets(rule) => {
-                let is_tcp = |condition: &&Condition| **condition == Condition::is(Field::Protocol, TCP);
-                rule.conditions.iter().filter(|condition| !is_tcp(condition)).collect()
+                let tcp = Condition::is(Field::Protocol, TCP);
+                rule.conditions.iter().filter(|&condition| *condition != tcp).collect()
             }
             _ => return,
         };
@@ -237,12 +237,11 @@ fn compared(table: &Table, rule: &Rule) -> Option<(Field, Intervals)> {
 
 /// What a mode's nat tables say.
 fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
-    let has_chain = |table: &&Table| {
+    let [v4, v6] = Family::ALL.map(|family| {
         let mut directions = Direction::ALL.into_iter();
-        directions.any(|direction| chain_of(table, ChainName::of(direction)).is_some())
-    };
-    let table_of = |family| table_of(found, mode, family).filter(has_chain);
-    let [v4, v6] = Family::ALL.map(table_of);
+        table_of(found, mode, family)
+            .filter(|table| directions.any(|direction| chain_of(table, ChainName::of(direction)).is_some()))
+    });
     let mut recognized = Recognized::default();
     recognized.rules.config.ipv6 = v6.is_some();
     for (index, table) in v4.into_iter().chain(v6).enumerate() {
@@ -253,30 +252,20 @@ fn xtables(mode: Mode, found: &Found) -> Option<Recognized> {
 
 /// What native mode's table says.
 fn native(table: &Table) -> Recognized {
-    let only_v4 = is_of(Family::V4);
-    let is_for_both = |direction: Direction| {
-        let chain = chain_of(table, ChainName::of(direction).counterpart());
-        let jumps = chain.map(|chain| chain.rules.as_slice()).unwrap_or_default();
-        !jumps.iter().any(|jump| jump.conditions.contains(&only_v4))
-    };
     let mut recognized = Recognized::default();
-    recognized.rules.config.ipv6 = Direction::ALL.into_iter().all(is_for_both);
+    for direction in Direction::ALL {
+        let chain = chain_of(table, ChainName::of(direction).counterpart());
+        let mut jumps = chain.into_iter().flat_map(|chain| &chain.rules);
+        recognized.rules.config.ipv6 &= !jumps.any(|jump| jump.conditions.contains(&is_of(Family::V4)));
+    }
     recognized.add(table, true);
     recognized
 }
 
 /// Whether the comment of a rule that redirects says that it is for some subnets, or its conditions do.
 fn is_for_subnets(rule: &Rule) -> bool {
-    let is_address = |condition: &Condition| {
-        matches!(
-            condition,
-            Condition::In {
-                field: Field::Destination(_),
-                ..
-            }
-        )
-    };
-    rule.conditions.iter().any(is_address) || !named::<Subnet>(rule).is_empty()
+    let mut fields = rule.conditions.iter().filter_map(Condition::field);
+    fields.any(|field| matches!(field, Field::Destination(_))) || !named::<Subnet>(rule).is_empty()
 }
 
 /// A rule's numbers as its comment lists them or, if that lists others, in as few items as there can be.

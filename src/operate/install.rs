@@ -228,10 +228,7 @@ impl Install {
 
     /// The commands that legacy mode uses.
     fn commands(&self) -> Commands {
-        match self.mode {
-            ModeChoice::Plain => Commands::plain(self.iptables_dir.clone()),
-            _ => Commands::legacy(self.iptables_dir.clone()),
-        }
+        Commands::new(self.mode == ModeChoice::Plain, self.iptables_dir.clone())
     }
 
     /// The commands that legacy mode uses, all of which are installed.

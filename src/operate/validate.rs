@@ -1,7 +1,6 @@
 //! Validating: makes a real connection and sees whether the rules bring it to the proxy's port. It is what
 //! linkerd-network-validator does before a pod's containers start; this also says why a connection went astray.
 
-use std::fmt;
 use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -80,7 +79,7 @@ pub enum NotValidated {
     #[error("another program answered the connection to {address}: {why}")]
     OtherProgram { address: SocketAddr, why: String },
     /// Nothing has answered in time.
-    #[error("no answer from {address} within {}: {why}", Spelled(*timeout))]
+    #[error("no answer from {address} within {}: {why}", spelled(*timeout))]
     NoAnswer {
         address: SocketAddr,
         timeout: Duration,
@@ -337,18 +336,10 @@ impl Drop for Signals {
 }
 
 /// A duration in seconds, if it has no fraction of one, or else in milliseconds. Rust's own way costs two kilobytes.
-struct Spelled(Duration);
-
-impl fmt::Display for Spelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.as_secs(), self.0.subsec_millis()) {
-            (seconds, 0) => write!(f, "{seconds}s"),
-            (seconds, milliseconds) => write!(
-                f,
-                "{}ms",
-                seconds.saturating_mul(1000).saturating_add(milliseconds.into())
-            ),
-        }
+fn spelled(duration: Duration) -> String {
+    match (duration.as_secs(), duration.subsec_millis()) {
+        (seconds, 0) => format!("{seconds}s"),
+        _ => format!("{}ms", duration.as_millis()),
     }
 }
 
@@ -434,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_spelled_as_it_may_be_given() {
-        let spelled = |milliseconds| Spelled(Duration::from_millis(milliseconds)).to_string();
+        let spelled = |milliseconds| spelled(Duration::from_millis(milliseconds));
         assert_eq!(
             (spelled(10_000), spelled(1_500), spelled(0)),
             ("10s".into(), "1500ms".into(), "0s".into())

@@ -1,7 +1,7 @@
 //! The numbers of a set as a list of ports or subnets, as flags take them.
 
-use ipnet::IpNet;
-use packets::rules::{Family, Field, Intervals, subnet};
+use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
+use packets::rules::{Family, Field, Intervals};
 
 use crate::wanted::config::{Port, PortRange};
 
@@ -27,20 +27,12 @@ pub fn ports(numbers: &Intervals) -> Vec<Port> {
 /// The addresses as the fewest subnets that have exactly these. None of them has all addresses of the family: a rule
 /// for such a subnet has no condition, and so no set.
 pub fn subnets(family: Family, numbers: &Intervals) -> Vec<IpNet> {
-    let field = Field::Destination(family);
     let mut subnets = Vec::new();
-    for &(first, last) in numbers.and(&field.any()).as_slice() {
-        let mut next = Some(first);
-        while let Some(start) = next.filter(|&start| start <= last) {
-            // The largest subnet that begins here and isn't too long.
-            let mut host_bits = start.trailing_zeros().min(field.bits() - 1);
-            while last - start < (1 << host_bits) - 1 {
-                host_bits -= 1;
-            }
-            let end = start + ((1 << host_bits) - 1);
-            subnets.extend(subnet(family, (start, end)));
-            next = end.checked_add(1);
-        }
+    for &(first, last) in numbers.and(&Field::Destination(family).any()).as_slice() {
+        subnets.extend(match family {
+            Family::V4 => IpSubnets::V4(Ipv4Subnets::new((first as u32).into(), (last as u32).into(), 1)),
+            Family::V6 => IpSubnets::V6(Ipv6Subnets::new(first.into(), last.into(), 1)),
+        });
     }
     subnets
 }

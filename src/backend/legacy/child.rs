@@ -10,8 +10,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use caps::{CapSet, Capability};
-use netfilter::netlink::privilege::keep;
+use caps::{CapSet, Capability, CapsHashSet};
 use netfilter::netlink::signals::keep_ended_children;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -395,15 +394,20 @@ fn start(commands: Vec<Command>, meanwhile: impl FnOnce()) -> Vec<io::Result<Run
 
 /// Leaves this thread, and what it starts, with no more than the needed capabilities, and no way to get others. What
 /// this process lacks, a command may still have as a file capability.
-fn confine() -> Result<(), Errno> {
-    let mut bits = 0;
-    for capability in NEEDED.into_iter().filter(is_permitted) {
-        bits |= capability.bitmask() as u32;
+fn confine() -> io::Result<()> {
+    let kept: CapsHashSet = NEEDED.into_iter().filter(is_permitted).collect();
+    // No set may have what the next one lacks.
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        caps::set(None, set, &kept).map_err(io::Error::other)?;
     }
-    keep(bits)?;
+    for capability in kept {
+        // What anybody but root executes gets only what is ambient, or what its file capabilities say. Where this is
+        // refused, the program says what it lacks.
+        let _ = caps::raise(None, CapSet::Ambient, capability);
+    }
     // Without it, what root executes would get all of the bounding set; with it, no more than is permitted now
     // (`cap_bprm_creds_from_file` in security/commoncap.c).
-    set_no_new_privs()
+    Ok(set_no_new_privs()?)
 }
 
 /// The first of the needed capabilities that this process cannot hand on.

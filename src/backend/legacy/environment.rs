@@ -17,8 +17,9 @@ const LOCK_FILE: &str = "/run/xtables.lock";
 /// The folders in which commands are looked for, in this order; `first` is what a flag names.
 pub(super) fn folders(first: Option<PathBuf>) -> Vec<PathBuf> {
     let mut folders: Vec<_> = env::split_paths(&path()).collect();
-    let is_trusted = |folder: &PathBuf| !privilege::is_borrowed() || folders.contains(folder);
-    if let Some(first) = first.filter(is_trusted) {
+    if let Some(first) = first
+        && (!privilege::is_borrowed() || folders.contains(&first))
+    {
         folders.insert(0, first);
     }
     folders

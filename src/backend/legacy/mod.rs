@@ -50,22 +50,12 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// `iptables-legacy-restore` and so on.
-    pub fn legacy(folder: Option<PathBuf>) -> Self {
-        Self::new("-legacy", folder)
-    }
-
-    /// `iptables-restore` and so on, whatever they are.
-    pub fn plain(folder: Option<PathBuf>) -> Self {
-        Self::new("", folder)
-    }
-
-    fn new(variant: &'static str, folder: Option<PathBuf>) -> Self {
-        let restores = [OnceCell::new(), OnceCell::new()];
+    /// `iptables-legacy-restore` and so on or, if they are plain, `iptables-restore` and so on, whatever these are.
+    pub fn new(is_plain: bool, folder: Option<PathBuf>) -> Self {
         Self {
-            variant,
+            variant: if is_plain { "" } else { "-legacy" },
             folder,
-            restores,
+            restores: Default::default(),
         }
     }
 
@@ -266,8 +256,7 @@ fn lack(rulesets: &[Ruleset]) -> Option<Error> {
     for ruleset in rulesets {
         for (chain, rule) in &ruleset.rules {
             let mut used = Extension::of(rule).chain([Extension::Comment]);
-            let is_missing = |extension: &Extension| load_extension(ruleset.family, *extension) == Err(Errno::ENOENT);
-            let Some(extension) = used.find(is_missing) else {
+            let Some(extension) = used.find(|&used| load_extension(ruleset.family, used) == Err(Errno::ENOENT)) else {
                 continue;
             };
             let (name, module, option) = extension.described();
@@ -295,8 +284,8 @@ struct Change {
 
 impl Change {
     fn rules_afterwards<'a>(&'a self, rulesets: &'a [Ruleset]) -> impl Iterator<Item = &'a Rule> {
-        let is_of_family = |ruleset: &&Ruleset| ruleset.family == self.restore.family;
-        let wanted = rulesets.iter().filter(is_of_family).flat_map(Ruleset::all_rules);
+        let ruleset = rulesets.iter().find(|ruleset| ruleset.family == self.restore.family);
+        let wanted = ruleset.into_iter().flat_map(Ruleset::all_rules);
         let table = self.before.as_ref().map(|held| &held.table);
         wanted.chain(table.into_iter().flat_map(rules_of_others))
     }

@@ -39,8 +39,8 @@ pub(crate) fn read() -> Result<Found, Error> {
 
 /// Where only root may read the lists: which of the wanted tables each family has, if that can be inferred.
 fn inferred<T>(lists: &[io::Result<T>; 2], wanted: &[&'static str]) -> [Option<Vec<String>>; 2] {
-    let is_denied = |list: &io::Result<T>| matches!(list, Err(error) if error.kind() == ErrorKind::PermissionDenied);
-    if !lists.iter().any(is_denied) {
+    let mut errors = lists.iter().filter_map(|list| list.as_ref().err());
+    if !errors.any(|error| error.kind() == ErrorKind::PermissionDenied) {
         return [None, None];
     }
     unlisted::tables(wanted).map(|names| Some(names?.into_iter().map(ToOwned::to_owned).collect()))

@@ -180,8 +180,10 @@ fn follows(before: &[Rule], rule: &Rule, position: Option<u64>) -> bool {
 
 /// The name of the device with this number; none if there is no such device, or if that can't be asked.
 fn name_of_device(index: u32) -> Option<Vec<u8>> {
-    let ask = || Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec());
-    meaning::only_loopback(index).or_else(ask)
+    if let Some(name) = meaning::only_loopback(index) {
+        return Some(name);
+    }
+    Some(route::device_numbered(index).ok()?.name.as_bytes().to_vec())
 }
 
 /// The table with this name; none if it was made since the tables were listed, so that the generation has changed.
@@ -191,8 +193,8 @@ fn find_table<'a>(
     name: &[u8],
 ) -> Result<Option<&'a mut Table>, Malformed> {
     let name = string(name)?;
-    let is_it = |table: &&mut Table| table.family == family && table.name.as_bytes() == name;
-    Ok(tables.iter_mut().find(is_it))
+    let mut tables = tables.iter_mut();
+    Ok(tables.find(|table| table.family == family && table.name.as_bytes() == name))
 }
 
 fn read_sets(socket: &impl Ask, tables: &mut [Table]) -> Result<(), ReadError> {

@@ -91,11 +91,10 @@ impl Intervals {
     /// Whether it holds a number of one of these intervals, which may come in any order.
     #[inline(always)]
     pub fn meets(&self, intervals: &[(u128, u128)]) -> bool {
-        let holds = |&(first, last): &(u128, u128)| {
+        intervals.iter().any(|&(first, last)| {
             let next = self.ending_from(first);
             first <= last && next.is_some_and(|(start, _)| *start <= last)
-        };
-        intervals.iter().any(holds)
+        })
     }
 
     /// Whether it holds every number of the other set.

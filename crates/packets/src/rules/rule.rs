@@ -52,8 +52,7 @@ impl Rule {
 
     /// Whether it may do something that later rules see, whatever it decides.
     pub fn has_lasting_effect(&self) -> bool {
-        let only_other = |effect: &Effect| matches!(effect, Effect::Other(_));
-        !self.effects.iter().all(only_other)
+        self.effects.iter().any(|effect| !matches!(effect, Effect::Other(_)))
     }
 
     /// Whether the other rule has the same conditions in any order, which says nothing of them, and the same effects,

@@ -98,8 +98,11 @@ impl Shape {
 /// How many numbers a set of native mode's has.
 pub fn set_size(set: &Set) -> u128 {
     let intervals = set.elements.as_ref().map(Intervals::as_slice).unwrap_or_default();
-    let count = |sum: u128, &(first, last): &(u128, u128)| sum.saturating_add(last - first).saturating_add(1);
-    intervals.iter().fold(0, count)
+    let mut count: u128 = 0;
+    for (first, last) in intervals {
+        count = count.saturating_add(last - first).saturating_add(1);
+    }
+    count
 }
 
 /// The elements that a set of native mode's has in its [`Shape`], each with both of its ends.

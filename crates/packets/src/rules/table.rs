@@ -117,8 +117,10 @@ impl Table {
 
     /// The intervals that a condition of a rule of this table compares with; none if they aren't known.
     pub fn numbers<'a>(&'a self, values: &'a Values) -> Option<&'a [(u128, u128)]> {
-        let elements = || self.set_of(values)?.elements.as_ref().map(Intervals::as_slice);
-        values.listed().or_else(elements)
+        match values.listed() {
+            None => self.set_of(values)?.elements.as_ref().map(Intervals::as_slice),
+            listed => listed,
+        }
     }
 
     /// What a rule of this table with this action may do: what it says, or what its verdict map does.

@@ -19,12 +19,9 @@ impl fmt::Display for IptablesRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // In iptables-save's order: the header's fields first, in whichever order they are compared.
         for place in 0..=OTHERS {
-            let here = |condition: &&Condition| order(condition) == place;
-            self.0
-                .conditions
-                .iter()
-                .filter(here)
-                .try_for_each(|condition| write_condition(f, condition))?;
+            for condition in self.0.conditions.iter().filter(|condition| order(condition) == place) {
+                write_condition(f, condition)?;
+            }
         }
         if let Some(comment) = &self.0.comment {
             let quote = if f.alternate() { "" } else { "\"" };
