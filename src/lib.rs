@@ -55,7 +55,7 @@
 //! let verdict = explain(pod, &connection, |explained| explained.verdict.clone())?;
 //! assert_eq!(verdict, Verdict::Proxy(4140));
 //!
-//! println!("{}", show(pod, ToString::to_string)?);
+//! println!("{}", show(pod, |shown| shown.to_string())?);
 //! println!("{}", detect(pod)?);
 //! # Ok(())
 //! # }
