@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use std::fmt;
 
 use derive_more::Display;
-use packets::found::{Device, Found, Line, Listener};
+use packets::found::{Device, Found, Line, Network};
 use packets::rules::nftables::{is_of, set_element};
 use packets::rules::{
     Action, Chain, Direction, Effect, Family, Field, Intervals, NAT, Rule, Set, Subsystem, Table, TableFamily,
     interface, set_field,
 };
 use packets::walk::{
-    Connections, Fate, Neighbours, Outcome, Packet, Place, Surroundings, Watched, discovery, there_and_back,
+    Connections, Fate, Neighbours, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
 };
 
 use crate::findings::explain::proxy;
@@ -407,9 +407,9 @@ fn admitting(at: Place<'_>, family: Family, packet: Packet) -> Option<String> {
     ))
 }
 
-/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found, where
-/// this listens.
-pub fn differences(mode: Mode, expected: &[Table], found: &Found, listeners: &[Listener]) -> Vec<Finding> {
+/// What differs, in the tables that a mode keeps its rules in, between what it would install and what was found in this
+/// network.
+pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Network) -> Vec<Finding> {
     let mut findings = match mode {
         Mode::Native => native(expected, found),
         Mode::Nft | Mode::Legacy => Family::ALL
@@ -421,7 +421,7 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, listeners: &[L
         for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
             for direction in Direction::ALL {
                 let around = Surroundings {
-                    listeners,
+                    network,
                     ..proxy(std::slice::from_ref(table))
                 };
                 findings.extend(shadows(table, family, direction, found, &around, &findings));
@@ -678,7 +678,9 @@ fn shadows(
             && base.is_some_and(|base| finding.chain == base.name.to_string() || finding.chain.starts_with("table "))
     });
     let report = |outcome: &Outcome<'_>| -> Option<Finding> {
-        let at = outcome.at?;
+        let at = outcome
+            .at
+            .filter(|_| around.could_live(&outcome.connections, family, direction))?;
         let (table, name) = (at.table(), &at.chain().name);
         let is_ours = table.is(expected);
         // proxy-init's rules in another mode are reported separately.
@@ -689,10 +691,15 @@ fn shadows(
         let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
             // What its device and its sender are, a reply doesn't tell of a connection.
             let of_sender = [Field::InInterface, Field::OutInterface, Field::Uid, Field::Gid];
-            let connections = match outcome.packet {
+            let mut connections = match outcome.packet {
                 Packet::Reply => outcome.connections.lacking(&of_sender),
                 _ => outcome.connections.clone(),
             };
+            // What is redirected on its way in gets one of these anyway.
+            let to = Field::Destination(family);
+            if connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
+                connections = connections.lacking(&[to]);
+            }
             Problem::Dropped {
                 by: named(at),
                 connections: connections.to_string(),

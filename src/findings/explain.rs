@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use packets::found::{Found, Listener};
+use packets::found::{Found, Network};
 use packets::rules::{
     Action, Condition, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address,
     interface,
@@ -104,7 +104,7 @@ pub struct Answer<'a> {
 /// Follows a connection through everything that was found.
 #[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
-    as_far_as_seen(found, of_seen(found, connection, &[], &[]))
+    as_far_as_seen(found, of_seen(found, connection, &Network::default(), &[]))
 }
 
 /// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
@@ -134,18 +134,18 @@ impl Verdict {
     }
 }
 
-/// Follows a connection through everything that was found, as if there were nothing else, where this listens and
+/// Follows a connection through everything that was found, as if there were nothing else, in this network and where
 /// packets are routed so.
 pub fn of_seen<'a>(
     found: &'a Found,
     connection: &Connection,
-    listeners: &[Listener],
+    network: &Network,
     routes: &[(IpAddr, Option<Name>)],
 ) -> Answer<'a> {
     let (family, direction) = (Family::of(connection.to.ip()), connection.direction);
-    let connections = connections(found, family, connection);
+    let connections = connections(found, network, family, connection);
     let around = Surroundings {
-        listeners,
+        network,
         routes,
         ..proxy(&found.tables)
     };
@@ -203,13 +203,15 @@ pub fn after_discovery<'a>(found: &'a Found, neighbours: &Neighbours, answer: An
 }
 
 /// The connection as a set of those that it may be.
-fn connections(found: &Found, family: Family, connection: &Connection) -> Connections {
+fn connections(found: &Found, network: &Network, family: Family, connection: &Connection) -> Connections {
     let one = |number: u128| Intervals::one(number);
     let mut set = Connections::living(family, connection.direction)
         .replaced(Field::Destination(family), one(address(connection.to.ip())))
         .with(Field::DestinationPort, &one(connection.to.port().into()));
-    if let Some(from) = connection.from {
-        set = set.replaced(Field::Source(family), one(address(from)));
+    match (connection.from, connection.direction) {
+        (Some(from), _) => set = set.replaced(Field::Source(family), one(address(from))),
+        (None, Direction::Inbound) => set = set.but_for(Field::Source(family), &network.own(family)),
+        (None, Direction::Outbound) => {}
     }
     if let Some(port) = connection.from_port {
         set = set.with(Field::SourcePort, &one(port.into()));
@@ -225,9 +227,11 @@ fn connections(found: &Found, family: Family, connection: &Connection) -> Connec
         Direction::Inbound => (Field::InInterface, Intervals::one(interface(LOOPBACK))),
         Direction::Outbound => (Field::OutInterface, Intervals::default()),
     };
+    let there = network.device_names().without(&lo);
     let devices = match &connection.device {
         Some(name) => one(interface(name.as_bytes())),
-        None => field.any().without(&lo).without(&exempted(found, connection, field)),
+        None if there.is_empty() => field.any().without(&lo),
+        None => there.without(&exempted(found, connection, field)),
     };
     set.with(field, &devices)
 }
@@ -249,7 +253,7 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
         ports: Intervals::each(proxy_ports(tables)),
         uids: proxy_ids(tables, Field::Uid),
         gids: proxy_ids(tables, Field::Gid),
-        listeners: &[],
+        network: <&Network>::default(),
         routes: &[],
     }
 }

@@ -5,17 +5,24 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
+use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
-use packets::found::Device;
+use packets::found::{Device, Network};
 use packets::rules::Family;
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
-pub(super) fn devices() -> Vec<Device> {
-    route::devices().unwrap_or_default()
+/// The devices of the thread's network namespace, their addresses, and what listens there, as far as the kernel tells.
+/// `fails` is told of each error of routing's.
+pub(super) fn network(fails: &dyn Fn(&ReadError)) -> Network {
+    Network {
+        devices: route::devices().inspect_err(fails).ok(),
+        addresses: route::addresses().inspect_err(fails).ok(),
+        listeners: listeners().unwrap_or_default(),
+    }
 }
 
 /// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the
@@ -23,16 +30,19 @@ pub(super) fn devices() -> Vec<Device> {
 ///
 /// # Errors
 /// The kernel can't be asked.
-pub(super) fn devices_that_ask(family: Family) -> Result<Vec<Device>, ReadError> {
-    let any = family.localhost();
-    let addresses = route::addresses_like(any)?;
-    let known = route::neighbours_like(any)?;
-    let mut devices = route::devices()?;
+pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<Device>, ReadError> {
+    let known = route::neighbours_like(family.localhost())?;
+    // What the kernel didn't tell before, it is asked once more for the reason.
+    let mut devices = network.devices.clone().map_or_else(route::devices, Ok)?;
+    let addresses = network.addresses.clone().map_or_else(route::addresses, Ok)?;
     devices.retain(|device| {
-        let is_wide = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let is_wide = |address: IpAddr| match address {
+            IpAddr::V4(_) => family == Family::V4,
+            IpAddr::V6(v6) => family == Family::V6 && !v6.is_unicast_link_local(),
+        };
         let has_address = addresses
             .iter()
-            .any(|(index, address)| *index == device.index && is_wide(address));
+            .any(|known| known.device == device.index && is_wide(known.address));
         let is_pinned = known.iter().any(|neighbour| {
             neighbour.device == device.index && neighbour.is_permanent && !neighbour.address.is_multicast()
         });

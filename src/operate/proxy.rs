@@ -2,7 +2,7 @@
 
 use netfilter::netlink::ReadError;
 use netfilter::netlink::listeners::listeners;
-use packets::found::{Found, Listener};
+use packets::found::Found;
 
 use crate::error;
 use crate::findings::proxy::{ProxyWarning, warnings};
@@ -17,11 +17,6 @@ pub(super) fn of(config: &Config) -> Vec<ProxyWarning> {
         other => format!("sock_diag: {other}"),
     });
     warnings(config, listeners)
-}
-
-/// What listens in the thread's network namespace, as far as it can be seen.
-pub(super) fn listening() -> Vec<Listener> {
-    listeners().unwrap_or_default()
 }
 
 /// The same for the rules that were found; none where there are no rules, or too few to tell their flags.

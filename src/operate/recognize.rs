@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use packets::found::Found;
+use packets::found::{Found, Network};
 use packets::rules::Subsystem;
 use serde_json::Value;
 
@@ -13,6 +13,7 @@ use crate::findings::difference::differences;
 use crate::findings::recognize::{NoConfig, config};
 use crate::namespace;
 use crate::operate::json::{object, strings};
+use crate::operate::neighbours::network;
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
@@ -108,8 +109,10 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
         Ok(config) => {
-            let verdict = verdict(looked_at, &plan(&config), found)?;
-            Ok((verdict.with_surroundings(&config, found), spelled(&config, looked_at)))
+            let network = network(&|_| ());
+            let verdict = verdict(looked_at, &plan(&config), found, &network)?;
+            let verdict = verdict.with_surroundings(&config, found, &network);
+            Ok((verdict, spelled(&config, looked_at)))
         }
         Err(reason) => Err(reason),
     };
@@ -125,7 +128,7 @@ fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
 /// Whether rules of other programs take connections away doesn't count here.
 pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
     let config = config(mode, found).ok()?;
-    differences(mode, &expected(mode, &plan(&config)), found, &[])
+    differences(mode, &expected(mode, &plan(&config)), found, &Network::default())
         .iter()
         .all(|finding| finding.problem.is_about_others())
         .then(|| spelled(&config, mode))

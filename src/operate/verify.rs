@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use packets::found::Found;
+use packets::found::{Found, Network};
 use packets::rules::{Family, NAT, Subsystem, TableFamily};
 use serde_json::Value;
 
@@ -16,8 +16,7 @@ use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices, devices_that_ask};
-use crate::operate::proxy::listening;
+use crate::operate::neighbours::{devices_that_ask, network};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
@@ -203,23 +202,24 @@ impl Install {
             found.tables.extend(legacy::read::read_nat(&unread)?.tables);
         }
         legacy::leave_out_ipv6(mode, &mut rulesets);
-        let mut verdict = verdict(mode, &rulesets, &found)?;
+        let network = network(&|_| ());
+        let mut verdict = verdict(mode, &rulesets, &found, &network)?;
         if !verdict.is_in_place() {
-            verdict.other_config = complete_config(mode, &found);
+            verdict.other_config = complete_config(mode, &found, &network);
         }
         if others_unseen {
             verdict.not_known.push(Subsystem::Legacy);
         }
-        Ok(verdict.with_surroundings(&self.config, &found))
+        Ok(verdict.with_surroundings(&self.config, &found, &network))
     }
 }
 
 impl Verification {
     /// With what the rules alone don't show: what is wrong with the proxy that these flags name, and the neighbours.
-    pub(super) fn with_surroundings(mut self, config: &Config, found: &Found) -> Self {
-        self.neighbours = shown_by_namespace(found, &devices());
+    pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
+        self.neighbours = shown_by_namespace(found, network.devices.as_deref().unwrap_or_default());
         for &family in config.families() {
-            match devices_that_ask(family) {
+            match devices_that_ask(network, family) {
                 Ok(devices) => self.findings.extend(undiscovered(found, family, &devices)),
                 Err(error) => self.neighbours.push(format!(
                     "not known: whether neighbours find each other over {family} (rtnetlink: {error})"
@@ -233,13 +233,18 @@ impl Verification {
     }
 }
 
-/// Compares what was found with what a mode would install.
+/// Compares what was found in a network with what a mode would install.
 ///
 /// # Errors
 /// What the mode's rules are kept in could not be seen.
-pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result<Verification, Error> {
+pub(crate) fn verdict(
+    mode: Mode,
+    rulesets: &[Ruleset],
+    found: &Found,
+    network: &Network,
+) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    let all = differences(mode, &expected(mode, rulesets), found, &listening()).into_iter();
+    let all = differences(mode, &expected(mode, rulesets), found, network).into_iter();
     let (doubts, findings): (Vec<_>, Vec<_>) = all.partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,
@@ -255,9 +260,9 @@ pub(crate) fn verdict(mode: Mode, rulesets: &[Ruleset], found: &Found) -> Result
 }
 
 /// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
-fn complete_config(mode: Mode, found: &Found) -> Option<Config> {
+fn complete_config(mode: Mode, found: &Found, network: &Network) -> Option<Config> {
     let config = recognize::config(mode, found).ok()?;
-    let verdict = verdict(mode, &plan(&config), found).ok()?;
+    let verdict = verdict(mode, &plan(&config), found, network).ok()?;
     verdict.is_in_place().then_some(config)
 }
 
@@ -296,8 +301,12 @@ mod tests {
                 },
             ] {
                 let held = found(expected(mode, &plan(&older)));
-                assert!(!verdict(mode, &plan(&wanted), &held).unwrap().is_in_place());
-                assert_eq!(complete_config(mode, &held), Some(older), "{mode}");
+                assert!(
+                    !verdict(mode, &plan(&wanted), &held, &Network::default())
+                        .unwrap()
+                        .is_in_place()
+                );
+                assert_eq!(complete_config(mode, &held, &Network::default()), Some(older), "{mode}");
             }
             let mut tables = expected(mode, &plan(&earlier));
             let chain = tables[0]
@@ -306,14 +315,21 @@ mod tests {
                 .find(|chain| chain.name == *"PROXY_INIT_OUTPUT")
                 .unwrap();
             chain.rules.pop();
-            assert_eq!(complete_config(mode, &found(tables)), None, "{mode}");
-            assert_eq!(complete_config(mode, &Found::default()), None);
+            assert_eq!(
+                complete_config(mode, &found(tables), &Network::default()),
+                None,
+                "{mode}"
+            );
+            assert_eq!(complete_config(mode, &Found::default(), &Network::default()), None);
         }
     }
 
     #[test]
     fn rules_of_another_config_beside_a_second_mode_are_of_none() {
         let both = [Mode::Nft, Mode::Legacy].map(|mode| expected(mode, &plan(&chart())));
-        assert_eq!(complete_config(Mode::Nft, &found(both.concat())), None);
+        assert_eq!(
+            complete_config(Mode::Nft, &found(both.concat()), &Network::default()),
+            None
+        );
     }
 }

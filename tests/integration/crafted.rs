@@ -94,7 +94,8 @@ pub(crate) fn apply(lab: &Lab, line: &str) {
     }
 }
 
-/// Asks in a pod in which this was done, whose neighbour is known already. The answer begins so, and is true.
+/// Asks in a pod in which this was done, whose neighbour is known already. The answer begins so, and is true. If it is
+/// that the proxy gets the connection, verify has nothing to find.
 fn is_so(set_up: &[&str], question: Question, family: usize, beginning: &str) {
     if family >= families() {
         return;
@@ -110,6 +111,10 @@ fn is_so(set_up: &[&str], question: Question, family: usize, beginning: &str) {
     let line = question.line(family);
     let said = Run::new(&format!("{line} --output short")).output(&lab.pod).success();
     assert!(said.starts_with(beginning), "{set_up:?}: {line}: {said}");
+    let verified = Run::new("verify").output(&lab.pod);
+    if beginning == PROXY {
+        assert_eq!(verified.code(), Some(0), "{set_up:?}: {}", verified.said());
+    }
     let outcome = question.ask(&lab, &handshakes, family);
     let is_true = question.is_true(said.trim_end(), outcome);
     assert_ne!(is_true, Some(false), "{set_up:?}: {line}: {said}{outcome:?}");
@@ -175,5 +180,45 @@ fn fragments_are_of_no_connection() {
         );
         let others = format!("{command} -A INPUT ! -f -j DROP");
         is_so(&[&others], Question::Inbound, 0, "dropped");
+    }
+}
+
+/// No connection lives that comes from an address of this namespace or from no host, or by a device that is gone.
+#[test]
+fn what_drops_no_connection_that_could_live_is_no_finding() {
+    for rule in [
+        "-A INPUT ! -i lo -d 10.77.0.255 -j DROP",
+        "-A INPUT ! -i lo -d 255.255.255.255 -j DROP",
+        "-A INPUT ! -i lo -s 10.77.0.2 -j DROP",
+        "-A INPUT ! -i lo -s 10.77.0.255 -j DROP",
+        "-t raw -A PREROUTING -i eth0 -s 10.77.0.2 -j DROP",
+        "-t raw -A PREROUTING -i eth0 -d 10.77.0.255 -j DROP",
+        "-A INPUT -i gone0 -j DROP",
+    ] {
+        for command in ["iptables-nft", "iptables-legacy"] {
+            is_so(&[&format!("{command} {rule}")], Question::Inbound, 0, PROXY);
+        }
+    }
+    is_so(
+        &["ip6tables-nft -t raw -A PREROUTING -i eth0 -s fd77::2 -j DROP"],
+        Question::Inbound,
+        1,
+        PROXY,
+    );
+    let gone = [
+        "ip link add gone0 type veth peer name gone1",
+        "table netdev t { chain c { type filter hook ingress device gone0 priority 0; policy drop; }; }",
+        "ip link delete gone0",
+    ];
+    is_so(&gone, Question::Inbound, 0, PROXY);
+    // The first address of the device is what connections are redirected to.
+    for (rule, answer) in [("-d 10.77.0.2", "dropped"), ("-d 10.77.0.9", PROXY)] {
+        let rule = format!("iptables-nft -A INPUT -p tcp --dport 4143 {rule} -j DROP");
+        is_so(
+            &["ip address add 10.77.0.9/24 dev eth0", &rule],
+            Question::Inbound,
+            0,
+            answer,
+        );
     }
 }

@@ -330,6 +330,10 @@ fn a_connection_that_cannot_be_made_is_an_error() {
             "inbound --to 10.77.0.2:80 --from 10.77.0.2",
             "by another device than lo",
         ),
+        (
+            "inbound --to 10.77.0.2:80 --from 10.77.0.255",
+            "by another device than lo",
+        ),
         ("inbound --to [fd77::2]:80 --from ::1", "by another device than lo"),
         (
             "inbound --to 10.77.0.2:80 --in eth1",

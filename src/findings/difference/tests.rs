@@ -1,3 +1,4 @@
+use packets::found::Listener;
 use packets::rules::flags::{CtState, ct_state};
 use packets::rules::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
 use packets::rules::{
@@ -36,7 +37,7 @@ fn said(tables: Vec<Table>) -> Vec<String> {
         tables,
         not_known: vec![],
     };
-    let findings = differences(Mode::Nft, &installed(), &found, &[]);
+    let findings = differences(Mode::Nft, &installed(), &found, &Network::default());
     findings.iter().map(ToString::to_string).collect()
 }
 
@@ -78,7 +79,7 @@ fn what_is_as_expected_is_not_mentioned() {
             tables: tables.clone(),
             not_known: vec![],
         };
-        assert_eq!(differences(mode, &tables, &found, &[]), []);
+        assert_eq!(differences(mode, &tables, &found, &Network::default()), []);
     }
     // Rules of others after the jumps, counters, and another mode's rules are none of its business.
     let mut tables = installed();
@@ -261,7 +262,7 @@ fn what_is_missing_in_one_family_breaks_no_way_of_the_other() {
         tables,
         not_known: vec![],
     };
-    let findings = differences(Mode::Nft, &expected, &found, &[]);
+    let findings = differences(Mode::Nft, &expected, &found, &Network::default());
     let said: Vec<_> = findings
         .iter()
         .map(Finding::kind)
@@ -441,7 +442,7 @@ fn natively(only: Option<Family>, change: impl FnOnce(&mut Vec<Table>)) -> Vec<S
         not_known: vec![],
     };
     change(&mut found.tables);
-    let findings = differences(Mode::Native, &expected, &found, &[]);
+    let findings = differences(Mode::Native, &expected, &found, &Network::default());
     findings.iter().map(ToString::to_string).collect()
 }
 
@@ -680,11 +681,15 @@ fn replies_are_of_whoever_listens() {
         uid: 7,
     };
     let loses_replies = |uid, listeners: &[Listener]| {
+        let network = Network {
+            listeners: listeners.to_vec(),
+            ..Network::default()
+        };
         let found = Found {
             tables: [installed(), vec![dropping(uid)]].concat(),
             not_known: vec![],
         };
-        let findings = differences(Mode::Nft, &installed(), &found, listeners);
+        let findings = differences(Mode::Nft, &installed(), &found, &network);
         findings.iter().any(|finding| {
             matches!(
                 finding.problem,

@@ -15,7 +15,7 @@ use crate::findings::neighbours::{shown_by_namespace, shown_by_node};
 use crate::findings::user_namespaces::UserNamespaces;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::neighbours::{devices, traces, user_namespaces};
+use crate::operate::neighbours::{network, traces, user_namespaces};
 use crate::ours::holders;
 use crate::wanted::{Config, Mode, OwnerId, Port, PortRange, Purpose, Ruleset, plan, tables};
 
@@ -141,7 +141,7 @@ fn neighbours(found: &Found, features: &[Feature]) -> Vec<String> {
         Err(Error::InMode(_, ModeError::Netlink { errno, .. })) => [libc::EPERM, libc::EACCES].contains(&errno.raw()),
         _ => false,
     });
-    let devices = devices();
+    let devices = network(&|_| ()).devices.unwrap_or_default();
     let mut signs = shown_by_namespace(found, &devices);
     signs.extend(shown_by_node(found, &devices, &traces(), is_refused));
     signs

@@ -100,7 +100,7 @@ pub fn explain<T: Send>(
 ) -> Result<T, Error> {
     namespace::run_in(netns, || {
         let mut connection = connection.clone();
-        let routing = Routing::default();
+        let routing = Routing::ask();
         let destination = routing::complete(&routing, &mut connection)?;
         let found = all::read()?;
         must_see(&found, Mode::Nft)?;
@@ -108,7 +108,7 @@ pub fn explain<T: Send>(
             connection.device = routing::only_device(&routing);
         }
         let routes = routing::of_others(&routing, &found, &connection, destination);
-        let mut answer = explain::of_seen(&found, &connection, &proxy::listening(), &routes);
+        let mut answer = explain::of_seen(&found, &connection, &routing.network, &routes);
         routing::deliver(&routing, &connection, destination, &mut answer);
         if let Some(neighbours) = routing::neighbours(&routing, &connection, destination, &answer) {
             answer = explain::after_discovery(&found, &neighbours, answer);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use netfilter::netlink::ReadError;
 use netfilter::netlink::route::{self, Kind, Neighbour, Packet, Route};
 use nix::errno::Errno;
-use packets::found::{Device, Found};
+use packets::found::{Device, Found, Network};
 use packets::rules::{
     Action, Direction, Family, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface,
 };
@@ -15,15 +15,23 @@ use packets::walk::{self, Matched, Neighbours, Step};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict};
+use crate::operate::neighbours::network;
 
 /// The kernel's routing in the thread's network namespace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Routing {
     /// Why it did not answer, if it once didn't.
     silent: Cell<Option<Errno>>,
+    pub(super) network: Network,
 }
 
 impl Routing {
+    pub(super) fn ask() -> Self {
+        let silent = Cell::default();
+        let network = network(&|error| silent.set(Some(errno(error))));
+        Self { silent, network }
+    }
+
     fn route(&self, packet: Packet) -> Result<Route, ReadError> {
         self.answer(route::route(packet))
     }
@@ -32,12 +40,11 @@ impl Routing {
         self.answer(route::device(name))
     }
 
-    fn devices(&self) -> Result<Vec<Device>, ReadError> {
-        self.answer(route::devices())
-    }
-
-    fn addresses_like(&self, address: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
-        self.answer(route::addresses_like(address))
+    /// The numbers of the devices that have an address of this one's family.
+    fn having_address_like(&self, to: IpAddr) -> Option<Vec<u32>> {
+        let addresses = self.network.addresses.as_ref()?.iter();
+        let of_family = addresses.filter(|known| known.address.is_ipv4() == to.is_ipv4());
+        Some(of_family.map(|known| known.device).collect())
     }
 
     fn neighbours_like(&self, address: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
@@ -139,7 +146,7 @@ fn is_refused(routing: &Routing, from: IpAddr, connection: &Connection) -> bool 
     from.is_loopback()
         || from.is_multicast()
         || is_nobodys
-        || (from.is_ipv4() && own().is_ok_and(|route| route.kind == Kind::Local))
+        || (from.is_ipv4() && own().is_ok_and(|route| route.kind != Kind::Unicast))
 }
 
 const NOT_FROM_OTHERS: &str = "the kernel drops what comes in from the address that --from names by another device than \
@@ -214,7 +221,7 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
 
 /// The only device beside lo by which anything comes in, if there is one.
 pub(super) fn only_device(routing: &Routing) -> Option<Name> {
-    let mut devices = routing.devices().ok()?;
+    let mut devices = routing.network.devices.clone()?;
     devices.retain(|device| device.is_up && device.index != LOOPBACK_INDEX);
     match devices.as_slice() {
         [only] => Some(only.name.clone()),
@@ -445,8 +452,7 @@ fn lost_on_lo(routing: &Routing, connection: &Connection, verdict: &Verdict) -> 
 fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> {
     let to = connection.to.ip();
     let family = Family::of(to);
-    let addresses = routing.addresses_like(to).ok()?;
-    let having: Vec<u32> = addresses.into_iter().map(|(index, _)| index).collect();
+    let having = routing.having_address_like(to)?;
     let why = match &connection.device {
         Some(name) if having.contains(&routing.device(name.as_bytes()).ok()?.index) => return None,
         None if having.iter().any(|&index| index != LOOPBACK_INDEX) => return None,
@@ -474,15 +480,12 @@ pub(super) fn neighbours(
 /// Who comes in asks for the address to which the connection goes.
 fn asked_from_outside(routing: &Routing, connection: &Connection) -> Option<Neighbours> {
     let to = connection.to.ip();
-    let addresses = routing.addresses_like(to).ok()?;
+    let having = routing.having_address_like(to)?;
     let mut devices = match &connection.device {
         Some(name) => vec![routing.device(name.as_bytes()).ok()?],
-        None => routing.devices().ok()?,
+        None => routing.network.devices.clone()?,
     };
-    devices.retain(|device| {
-        let has_address = addresses.iter().any(|(index, _)| *index == device.index);
-        device.index != LOOPBACK_INDEX && has_address
-    });
+    devices.retain(|device| device.index != LOOPBACK_INDEX && having.contains(&device.index));
     if devices.is_empty() || devices.iter().any(|device| !device.has_neighbours) {
         return None;
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use mnl::Bus;
 use nix::errno::Errno;
-use packets::found::Device;
+use packets::found::{Address, Device};
 use packets::rules::{LOOPBACK, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
@@ -204,20 +204,35 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     })
 }
 
-/// Each address of this one's family in the thread's network namespace, and the number of its device.
-pub fn addresses_like(of: IpAddr) -> Result<Vec<(u32, IpAddr)>, ReadError> {
-    let mut subheader = [0; IFADDRMSG];
-    subheader[0] = family(of);
+/// The addresses of the thread's network namespace.
+pub fn addresses() -> Result<Vec<Address>, ReadError> {
     let mut found = Vec::new();
-    dump(libc::RTM_GETADDR, &subheader, |message| {
-        let attributes = Attributes(message.payload.get(IFADDRMSG..).ok_or(Malformed)?);
-        if let Some(bytes) = attributes.find(libc::IFA_ADDRESS)? {
-            // `ifa_index`
-            found.push((u32_at(message.payload, 4)?, address(bytes)?));
-        }
+    dump(libc::RTM_GETADDR, &[0; IFADDRMSG], |message| {
+        found.extend(read_address(message)?);
         Ok(())
     })?;
     Ok(found)
+}
+
+/// An address; none if the message has none.
+fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
+    let attributes = Attributes(message.payload.get(IFADDRMSG..).ok_or(Malformed)?);
+    // Where the other end of the link has an address of its own, that is IFA_ADDRESS.
+    let local = attributes.find(libc::IFA_LOCAL)?;
+    let Some(bytes) = local.map_or_else(|| attributes.find(libc::IFA_ADDRESS), |local| Ok(Some(local)))? else {
+        return Ok(None);
+    };
+    let broadcast = attributes.find(libc::IFA_BROADCAST)?.map(address).transpose()?;
+    Ok(Some(Address {
+        // `ifa_index` and `ifa_prefixlen`
+        device: u32_at(message.payload, 4)?,
+        address: address(bytes)?,
+        prefix: *message.payload.get(1).ok_or(Malformed)?,
+        broadcast: match broadcast {
+            Some(IpAddr::V4(broadcast)) => Some(broadcast),
+            _ => None,
+        },
+    }))
 }
 
 /// Another host on a device's link, whose hardware address is known.
@@ -354,7 +369,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(payload: Vec<u8>) {
             let message = Message { kind: 0, flags: 0, sequence: 0, payload: &payload };
-            let _ = (read_route(&message), read_device(&message));
+            let _ = (read_route(&message), read_device(&message), read_address(&message));
         }
     }
 }

@@ -5,10 +5,12 @@
 mod device;
 mod line;
 mod listener;
+mod network;
 
 pub use self::device::Device;
 pub use self::line::Line;
 pub use self::listener::Listener;
+pub use self::network::{Address, Network};
 use crate::rules::{NAT, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.

@@ -202,7 +202,7 @@ impl Connections {
 
     /// Those whose field has none of these numbers. Of too many pieces, they are over-approximated.
     #[must_use]
-    pub(super) fn but_for(&self, field: Field, numbers: &Intervals) -> Self {
+    pub fn but_for(&self, field: Field, numbers: &Intervals) -> Self {
         let mut others = self.clone();
         if let Some(left) = self.get(field).map(|known| known.without(numbers)).filter(is_few) {
             others.set(field, left);

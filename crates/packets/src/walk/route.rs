@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::found::{Found, Listener};
+use crate::found::{Found, Listener, Network};
 use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State, merged};
@@ -26,8 +26,8 @@ pub struct Surroundings<'p> {
     /// The users whose connections bypass it: whose processes answer those that don't.
     pub uids: Intervals,
     pub gids: Intervals,
-    /// What listens in the namespace, as far as that is known.
-    pub listeners: &'p [Listener],
+    /// The namespace's devices, addresses and listeners.
+    pub network: &'p Network,
     /// By which devices packets to some addresses leave: by lo, if they stay here; by none, if routing refuses them.
     pub routes: &'p [(IpAddr, Option<Name>)],
 }
@@ -51,10 +51,26 @@ impl Surroundings<'_> {
         })
     }
 
+    /// Whether any of these connections could live: between addresses that hosts have, by devices that are there.
+    pub fn could_live(&self, connections: &Connections, family: Family, direction: Direction) -> bool {
+        let network = self.network;
+        let names = network.device_names();
+        for field in [Field::InInterface, Field::OutInterface] {
+            let numbers = connections.get(field).filter(|numbers| **numbers != Intervals::one(0));
+            if numbers.is_some_and(|numbers| !numbers.meets(names.as_slice())) {
+                return false;
+            }
+        }
+        let is_all_in =
+            |field, nobodys: &Intervals| connections.get(field).is_some_and(|known| nobodys.includes(known));
+        let is_forged = direction == Direction::Inbound && is_all_in(Field::Source(family), &network.own(family));
+        !is_forged && !is_all_in(Field::Destination(family), &network.broadcasts(family))
+    }
+
     /// Who answers connections that arrive at these ports.
     fn owner(&self, ports: Option<&Intervals>) -> Owner {
         let port = ports.map(Intervals::as_slice).unwrap_or_default();
-        let listening = self.listeners.iter().filter(|listener| {
+        let listening = self.network.listeners.iter().filter(|listener| {
             let number = u128::from(listener.port);
             port == [(number, number)]
         });
@@ -132,7 +148,7 @@ pub fn there_and_back<'a>(
     around: &Surroundings<'_>,
     watched: Option<Watched<'_>>,
 ) -> Walk<'a> {
-    let mut walker = Walker::new(found, Some(family), watched);
+    let mut walker = Walker::new(found, Some(family), watched, around.network);
     let mut first = State::new(connections, found.tracks(family));
     // What lo brings back is known to connection tracking.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
@@ -208,7 +224,7 @@ pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
         asked,
     } = neighbours;
     let is_ipv6 = *family == Family::V6;
-    let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None);
+    let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None, <&Network>::default());
     let is_tracked = is_ipv6 && found.tracks(Family::V6);
     let (way, field) = match direction {
         Direction::Inbound => (Way::In, Field::InInterface),

@@ -1,6 +1,6 @@
 //! Takes sets of connections through base chains.
 
-use crate::found::{Found, Line};
+use crate::found::{Found, Line, Network};
 use crate::rules::flags::CtState;
 use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
 use crate::walk::connections::{Connections, Meeting, others};
@@ -67,6 +67,7 @@ pub(super) struct Walker<'a, 'g> {
     /// That of the packets; none for ARP's.
     family: Option<Family>,
     watched: Option<Watched<'g>>,
+    network: &'g Network,
     decisions: Vec<Outcome<'a>>,
     questions: Vec<Open<'a>>,
     /// What the connections were compared with, if somebody wants to know.
@@ -81,7 +82,12 @@ pub(super) struct Walker<'a, 'g> {
 
 impl<'a, 'g> Walker<'a, 'g> {
     /// A walker that watches whether connections get to a chain, or else one that records each step.
-    pub(super) fn new(found: &'a Found, family: Option<Family>, watched: Option<Watched<'g>>) -> Self {
+    pub(super) fn new(
+        found: &'a Found,
+        family: Option<Family>,
+        watched: Option<Watched<'g>>,
+        network: &'g Network,
+    ) -> Self {
         // Room for steps of two packets, so that they aren't copied as there are more of them. Memory that isn't touched
         // takes no time.
         let steps = || Vec::with_capacity(2 * found.tables.iter().flat_map(Table::rules).count());
@@ -89,6 +95,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             found,
             family,
             watched,
+            network,
             decisions: Vec::new(),
             questions: vec![Open::WhichOfMany],
             steps: watched.is_none().then(steps),
@@ -523,7 +530,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             Action::Redirect(_) | Action::Nat(_) => {
                 self.decide(&state, at, Fate::Translated);
                 state.is_settled = true;
-                translate(&mut state, self.hook, at, action);
+                translate(&mut state, self.hook, at, action, self.network);
                 match self.watched {
                     None => visit.left_chain.push(state),
                     // What later rules say of source ports is about clients.
@@ -628,7 +635,7 @@ fn by_map<'a>(line: Line<'a>, connections: &Connections) -> Matched<'a> {
 ///
 /// A redirected connection goes to this host: on its way out to the loopback address, on its way in to an address of
 /// the device (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in net/netfilter/nf_nat_redirect.c).
-fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action) {
+fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a Action, network: &Network) {
     let is_source = matches!(hook, Hook::Input | Hook::Postrouting);
     let (port, field): (Field, fn(Family) -> Field) = if is_source {
         (Field::SourcePort, Field::Source)
@@ -641,12 +648,18 @@ fn translate<'a>(state: &mut State<'a>, hook: Hook, at: Place<'a>, action: &'a A
         _ => (None, None),
     };
     let is_redirection = matches!(action, Action::Redirect(_));
+    let devices = state.connections.get(Field::InInterface).cloned().unwrap_or_default();
+    let own = |family| {
+        network
+            .redirected_to(family, &devices)
+            .unwrap_or_else(|| others(family))
+    };
     let mut fields = Vec::from(Family::ALL.map(|family| {
         let field = field(family);
         let to = match to {
             Some(known) => Intervals::one(address(known)),
             None if is_redirection && hook == Hook::Output => Intervals::one(address(family.localhost())),
-            None if is_redirection => others(family),
+            None if is_redirection => own(family),
             None => field.any(),
         };
         (field, to)

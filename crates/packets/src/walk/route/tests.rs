@@ -18,6 +18,13 @@ fn to_80(direction: Direction) -> Connections {
 }
 
 /// What was decided about those connections, and what becomes of them in the end, a line each.
+fn listening(listeners: &[Listener]) -> Network {
+    Network {
+        listeners: listeners.to_vec(),
+        ..Network::default()
+    }
+}
+
 fn ends_around(direction: Direction, tables: Vec<Table>, around: &Surroundings<'_>) -> Vec<String> {
     let found = Found {
         tables,
@@ -444,7 +451,7 @@ fn the_server_is_whoever_listens_or_the_proxy() {
     assert_eq!(drop_of(7, 1, &proxy), perhaps);
     let listeners = [listener(4143, 7), listener(1, 8)];
     let known = Surroundings {
-        listeners: &listeners,
+        network: &listening(&listeners),
         ..proxy.clone()
     };
     assert_eq!(drop_of(7, 4143, &known), lost);
@@ -455,7 +462,7 @@ fn the_server_is_whoever_listens_or_the_proxy() {
     let unmapped = [listener(1, Listener::UNMAPPED)];
     for listeners in [&two[..], &unmapped[..]] {
         let around = Surroundings {
-            listeners,
+            network: &listening(listeners),
             ..proxy.clone()
         };
         assert_eq!(drop_of(8, 1, &around), perhaps);

@@ -1,0 +1,170 @@
+//! The devices of a network namespace, their addresses, and what listens there.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::found::device::Device;
+use crate::found::listener::Listener;
+use crate::rules::{Family, Field, Intervals, LOOPBACK_INDEX, address, interface};
+
+/// What is known of a network namespace beside its rules and its routes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Its devices; none: they could not be asked for.
+    pub devices: Option<Vec<Device>>,
+    /// Its addresses, those of a device in their order; none: they could not be asked for.
+    pub addresses: Option<Vec<Address>>,
+    /// What listens, as far as that is known.
+    pub listeners: Vec<Listener>,
+}
+
+/// An address of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The device's number.
+    pub device: u32,
+    pub address: IpAddr,
+    /// How many bits its network has.
+    pub prefix: u8,
+    /// Its network's broadcast address, if it has one of its own choice (`IFA_BROADCAST`).
+    pub broadcast: Option<Ipv4Addr>,
+}
+
+/// One of which nothing is known.
+impl Default for &Network {
+    fn default() -> Self {
+        static UNKNOWN: Network = Network {
+            devices: None,
+            addresses: None,
+            listeners: Vec::new(),
+        };
+        &UNKNOWN
+    }
+}
+
+impl Network {
+    /// The device of this number.
+    pub fn device(&self, index: u32) -> Option<&Device> {
+        self.devices.iter().flatten().find(|device| device.index == index)
+    }
+
+    /// The names of the devices that are there, as numbers; every name, where they could not be asked for, or where there
+    /// are none yet but lo.
+    pub fn device_names(&self) -> Intervals {
+        match &self.devices {
+            Some(devices) if devices.iter().any(|device| device.index != LOOPBACK_INDEX) => {
+                Intervals::each(devices.iter().map(|device| interface(device.name.as_bytes())))
+            }
+            _ => Field::InInterface.any(),
+        }
+    }
+
+    /// The addresses of a family that another host neither has nor connects to: those of this namespace, and the
+    /// broadcast addresses of its networks (`fib_add_ifaddr` in net/ipv4/fib_frontend.c).
+    pub fn own(&self, family: Family) -> Intervals {
+        let own = Intervals::each(self.of_family(family).map(|known| address(known.address)));
+        Intervals::new(own.as_slice().iter().chain(self.broadcasts(family).as_slice()).copied())
+    }
+
+    /// The broadcast addresses of its networks.
+    pub fn broadcasts(&self, family: Family) -> Intervals {
+        Intervals::each(self.of_family(family).flat_map(|known| {
+            let IpAddr::V4(own) = known.address else {
+                return [None, None].into_iter().flatten();
+            };
+            let hosts = u32::MAX.checked_shr(known.prefix.into()).filter(|hosts| *hosts > 1);
+            let last = hosts.map(|hosts| u128::from(u32::from(own) | hosts));
+            let chosen = known.broadcast.map(|chosen| u128::from(u32::from(chosen)));
+            [last, chosen].into_iter().flatten()
+        }))
+    }
+
+    /// The addresses that a connection may get which arrives on one of these devices and is redirected: over IPv4 the
+    /// first one of the device, over IPv6 one of its addresses (`nf_nat_redirect_ipv4` and `nf_nat_redirect_ipv6` in
+    /// net/netfilter/nf_nat_redirect.c). None: that isn't known.
+    pub fn redirected_to(&self, family: Family, devices: &Intervals) -> Option<Intervals> {
+        let mut found: Vec<&Address> = Vec::new();
+        for device in self.devices.as_ref()? {
+            let name = interface(device.name.as_bytes());
+            if device.index == LOOPBACK_INDEX || !devices.meets(&[(name, name)]) {
+                continue;
+            }
+            let mut own = self.of_family(family).filter(|known| known.device == device.index);
+            match family {
+                Family::V4 => found.extend(own.next()),
+                Family::V6 => found.extend(own),
+            }
+        }
+        let found = Intervals::each(found.into_iter().map(|known| address(known.address)));
+        (!found.is_empty()).then_some(found)
+    }
+
+    fn of_family(&self, family: Family) -> impl Iterator<Item = &Address> {
+        let addresses = self.addresses.iter().flatten();
+        addresses.filter(move |known| Family::of(known.address) == family)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Name;
+
+    fn network() -> Network {
+        let device = |index, name: &str| Device {
+            index,
+            name: Name::from(name),
+            kind: Vec::new(),
+            is_up: true,
+            has_neighbours: true,
+        };
+        let of = |device, address: &str, prefix| Address {
+            device,
+            address: address.parse().unwrap(),
+            prefix,
+            broadcast: None,
+        };
+        Network {
+            devices: Some(vec![device(1, "lo"), device(2, "eth0"), device(3, "eth1")]),
+            addresses: Some(vec![
+                of(1, "127.0.0.1", 8),
+                of(2, "10.77.0.2", 24),
+                of(2, "10.77.0.9", 32),
+                Address {
+                    broadcast: Some(Ipv4Addr::new(10, 78, 0, 77)),
+                    ..of(3, "10.78.0.2", 31)
+                },
+                of(2, "fd77::2", 64),
+                of(2, "fe80::2", 64),
+            ]),
+            listeners: Vec::new(),
+        }
+    }
+
+    fn numbers(addresses: &[&str]) -> Intervals {
+        Intervals::each(addresses.iter().map(|text| address(text.parse().unwrap())))
+    }
+
+    #[test]
+    fn no_other_host_has_what_is_this_namespaces() {
+        let broadcasts = ["127.255.255.255", "10.77.0.255", "10.78.0.77"];
+        assert_eq!(network().broadcasts(Family::V4), numbers(&broadcasts));
+        assert_eq!(network().broadcasts(Family::V6), Intervals::default());
+        let own = network().own(Family::V4);
+        let hosts = ["127.0.0.1", "10.77.0.2", "10.77.0.9", "10.78.0.2"];
+        assert_eq!(own, numbers(&[&hosts[..], &broadcasts].concat()));
+        assert_eq!(network().own(Family::V6), numbers(&["fd77::2", "fe80::2"]));
+    }
+
+    #[test]
+    fn what_is_redirected_gets_an_address_of_its_device() {
+        let name = |name: &str| Intervals::one(interface(name.as_bytes()));
+        let to = |family, devices: &Intervals| network().redirected_to(family, devices);
+        assert_eq!(to(Family::V4, &name("eth0")), Some(numbers(&["10.77.0.2"])));
+        assert_eq!(to(Family::V6, &name("eth0")), Some(numbers(&["fd77::2", "fe80::2"])));
+        let any = Field::InInterface.any();
+        assert_eq!(to(Family::V4, &any), Some(numbers(&["10.77.0.2", "10.78.0.2"])));
+        assert_eq!(to(Family::V6, &name("eth1")), None);
+        assert_eq!(Network::default().redirected_to(Family::V4, &any), None);
+        assert_eq!(Network::default().device_names(), any);
+    }
+}
