@@ -95,7 +95,7 @@
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
-// In a room, `pub` is what other rooms may use. What other programs may use is what this file names, and
+// In a module, `pub` is what other modules may use. What other programs may use is what this file names, and
 // docs/library-api.txt lists it.
 #![warn(missing_docs)]
 #![allow(unreachable_pub)]

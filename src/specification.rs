@@ -1,10 +1,10 @@
-//! Start here: what all of this is for, in one function, and a test that every mode does that.
+//! Start here: what all of this is for, in one function, and a test that nft and native mode do that.
 //!
 //! [`redirects`] says which connections of a pod go to its proxy. It is written from what linkerd says of its flags,
 //! and from nothing of this program's: linkerd-init's help (`proxy-init/cmd/root.go` of linkerd/linkerd2-proxy-init)
 //! and linkerd's page "IPTables Reference"; for a flag that linkerd-init lacks, from what help says of it. The test
-//! below makes random configs and connections, plans the rules, writes them as each backend does, reads the bytes back,
-//! has the connection go through what was read, and compares.
+//! below makes random configs and connections, plans the rules, writes them as nft and native mode do, reads the bytes
+//! back, has the connection go through what was read, and compares.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -207,7 +207,7 @@ mod tests {
         #![proptest_config(random(1000))]
 
         #[test]
-        fn every_mode_redirects_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
+        fn nft_and_native_mode_redirect_what_linkerd_says(config in config(), connections in prop::collection::vec(connection(), 8)) {
             let rulesets = plan(&config);
             let table = tables::native(&rulesets);
             let modes = [

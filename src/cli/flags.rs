@@ -290,9 +290,9 @@ pub(super) const FLAGS: &[Flag] = &[
         placeholder: "BOOL",
         value: Value::Switch(|to, text| set(&mut to.no_fallback, values::boolean(text).map(Some))),
         heading: PLACE,
-        help: "Fail where the mode can't be used, instead of going on with a warning:\n\
-               legacy mode goes on in nft mode where iptables or its tables are\n\
-               missing, nft mode in native mode where the kernel lacks xtables\n\
+        help: "Fail where the mode can't be used, instead of falling back: legacy\n\
+               mode to nft mode where iptables or its tables are missing, nft mode to\n\
+               native mode where the kernel lacks xtables\n\
                [default: false, or PROXY_INIT_NO_FALLBACK from the environment]",
         ..FLAG
     },
@@ -377,7 +377,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "output",
         placeholder: "FORMAT",
-        value: Value::Word(|to, text| set(&mut to.output, named(text, &Output::NAMED, "a format"))),
+        value: Value::Word(|to, text| set(&mut to.output, named(text, &Output::NAMED))),
         words: |subcommand| {
             let mut words = Output::NAMED.map(|(name, _)| name).to_vec();
             words.retain(|&word| word != "short" || subcommand == Subcommand::Explain);
@@ -457,7 +457,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "expect",
         placeholder: "ANSWER",
-        value: Value::Word(|to, text| set(&mut to.expect, named(text, &Expected::NAMED, "an answer").map(Some))),
+        value: Value::Word(|to, text| set(&mut to.expect, named(text, &Expected::NAMED).map(Some))),
         words: |_| Expected::NAMED.map(|(name, _)| name).to_vec(),
         taken_by: &[Subcommand::Explain],
         heading: OUTPUT,

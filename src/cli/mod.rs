@@ -620,10 +620,10 @@ mod tests {
         let error = validation("proxy-init validate", &wrong).unwrap_err();
         assert_eq!(
             error,
-            "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT in the environment \"yaml\" is not a format: use plain or json"
+            "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT in the environment must be one of plain, json, not \"yaml\""
         );
         let error = validation("proxy-init validate --log-format yaml", &[]).unwrap_err();
-        assert_eq!(error, "--log-format \"yaml\" is not a format: use plain or json");
+        assert_eq!(error, "--log-format must be one of plain, json, not \"yaml\"");
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Output {
 pub(super) const LOG_FORMATS: [(&str, Format); 2] = [("plain", Format::Plain), ("json", Format::Json)];
 
 pub(super) fn log_format(text: &str) -> Result<Format, String> {
-    named(text, &LOG_FORMATS, "a format")
+    named(text, &LOG_FORMATS)
 }
 
 /// A port of the proxy; the words are linkerd-init's.
@@ -114,7 +114,10 @@ pub(super) fn simulate(text: &str) -> Result<Option<Simulate>, String> {
         ("ipv4", _) => Ok(Some(Simulate::Only(Family::V4))),
         ("ipv6", _) => Ok(Some(Simulate::Only(Family::V6))),
         (_, Ok(is_asked)) => Ok(is_asked.then_some(Simulate::AllFamilies)),
-        (_, Err(_)) => Err(format!("\"{text}\" is not ipv4, ipv6, true or false")),
+        (_, Err(_)) => Err(not_one_of(
+            text,
+            &["ipv4", "ipv6", "true", "false"].map(|name| (name, ())),
+        )),
     }
 }
 
@@ -123,19 +126,22 @@ pub(super) fn mode(text: &str) -> Result<Option<ModeChoice>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    ModeChoice::from_name(text).map(Some).ok_or_else(|| {
-        let names: Vec<&str> = ModeChoice::NAMED.iter().map(|(name, _)| *name).collect();
-        format!("must be one of {}, not \"{text}\"", names.join(", "))
-    })
+    ModeChoice::from_name(text)
+        .map(Some)
+        .ok_or_else(|| not_one_of(text, ModeChoice::NAMED))
 }
 
-/// The value of this name. `what` says what kind of thing none of them is.
-pub(super) fn named<T: Copy>(text: &str, named: &[(&str, T)], what: &str) -> Result<T, String> {
+/// The value of this name.
+pub(super) fn named<T: Copy>(text: &str, named: &[(&str, T)]) -> Result<T, String> {
     if let Some(&(_, value)) = named.iter().find(|(name, _)| *name == text) {
         return Ok(value);
     }
+    Err(not_one_of(text, named))
+}
+
+fn not_one_of<T>(text: &str, named: &[(&str, T)]) -> String {
     let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
-    Err(format!("\"{text}\" is not {what}: use {}", names.join(" or ")))
+    format!("must be one of {}, not \"{text}\"", names.join(", "))
 }
 
 /// A level of linkerd-init's; the words are logrus'.

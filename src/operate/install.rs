@@ -46,7 +46,7 @@ pub struct Install {
     pub close_wait_timeout: Option<u32>,
     /// What to do if the namespace is the machine's own.
     pub host_network: HostNetwork,
-    /// Fail where a mode can't be used here, instead of going on in the next that may: nft mode needs no iptables,
+    /// Fail where a mode can't be used here, instead of falling back to the next that may: nft mode needs no iptables,
     /// native mode no xtables.
     pub no_fallback: bool,
 }

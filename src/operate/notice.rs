@@ -34,7 +34,7 @@ pub enum Warning {
     #[display("{_0}")]
     Config(warnings::Warning),
     /// This mode was used instead of another, which needs what is missing here.
-    #[display("{}; going on in {mode} mode", reason(missing))]
+    #[display("{}; falling back to {mode} mode", reason(missing))]
     FellBack { missing: Error, mode: Mode },
     /// Legacy tables could not be seen, so whether they hold proxy-init's rules is not known; they are left unchanged.
     #[display("not known: whether legacy tables hold proxy-init's rules too ({}); they are left unchanged",

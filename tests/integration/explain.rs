@@ -720,7 +720,7 @@ fn an_invalid_command_line_is_explained() {
         ("outbound --to 10.0.0.1:80 --uid -1", "--uid"),
         (
             "outbound --to 10.0.0.1:80 --expect nothing",
-            "is not an answer: use proxy or bypass",
+            "must be one of proxy, bypass, not",
         ),
     ] {
         let finished = Run::new(&format!("explain {line}")).output(&namespace);

@@ -138,7 +138,7 @@ fn a_mistake_is_named_with_what_to_write_instead() {
         ),
         (
             &["--simulate=ipv5"],
-            "--simulate \"ipv5\" is not ipv4, ipv6, true or false",
+            "--simulate must be one of ipv4, ipv6, true, false, not \"ipv5\"",
         ),
         (
             &["--simulate=ipv4", "--iptables-mode", "native"],

@@ -90,7 +90,10 @@ fn what_is_not_installed_is_done_in_nft_mode_with_a_warning() {
     ] {
         let (holder, log) = mode_of(&run(&format!("--iptables-mode {mode}")).only_commands_of(folder));
         assert_eq!(holder, "nft");
-        let warning = log.lines().find(|line| line.contains("going on in nft mode")).unwrap();
+        let warning = log
+            .lines()
+            .find(|line| line.contains("falling back to nft mode"))
+            .unwrap();
         assert!(warning.contains(&format!("{missing} is not on PATH")), "{warning}");
         assert!(warning.contains("level=warning"), "{warning}");
     }
@@ -165,7 +168,7 @@ fn legacy_mode_goes_on_in_nft_mode_without_legacy_tables() {
     let log = run("").output(&namespace).success();
     let warning = log.lines().find(|line| line.contains("level=warning")).unwrap();
     assert!(warning.contains("this kernel has no legacy nat table"), "{warning}");
-    assert!(warning.ends_with("going on in nft mode\""), "{warning}");
+    assert!(warning.ends_with("falling back to nft mode\""), "{warning}");
     assert_settled(&namespace, run, "nft");
 
     let namespace = Namespace::new();
@@ -210,7 +213,7 @@ fn nft_mode_goes_on_in_native_mode_without_xtables() {
         warning.contains("nft mode: this kernel lacks the xt owner match"),
         "{warning}"
     );
-    assert!(warning.ends_with("going on in native mode\""), "{warning}");
+    assert!(warning.ends_with("falling back to native mode\""), "{warning}");
     assert!(log.lines().last().unwrap().contains(" rules in native mode"), "{log}");
     Run::new("verify").output(&namespace).success();
     Run::new("uninstall").output(&namespace).success();
