@@ -16,8 +16,6 @@ use crate::tools::{Sample, Step, Tools};
 pub(crate) struct Contender {
     /// What it is called.
     pub(crate) name: String,
-    /// Run in the same namespace before the timed steps.
-    before: Vec<Step>,
     timed: Vec<Step>,
     /// Run once afterwards, and must succeed: that it did what the others do.
     check: Option<Step>,
@@ -32,24 +30,11 @@ impl Contender {
     pub(crate) fn new(name: impl Into<String>, timed: impl Into<Vec<Step>>) -> Self {
         Self {
             name: name.into(),
-            before: vec![],
             timed: timed.into(),
             check: None,
             against: None,
             shared: None,
         }
-    }
-
-    /// Under another name.
-    pub(crate) fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// After these, untimed.
-    pub(crate) fn before(mut self, steps: impl Into<Vec<Step>>) -> Self {
-        self.before = steps.into();
-        self
     }
 
     /// What must succeed afterwards.
@@ -82,8 +67,7 @@ impl Contender {
     pub(crate) fn try_out(&self, tools: &Tools) -> Result<()> {
         let namespace = self.namespace()?;
         namespace.run(|| {
-            let steps = [&self.before[..], &self.timed].concat();
-            tools.launch(None, 0, &steps)?;
+            tools.launch(None, 0, &self.timed)?;
             if let Some(check) = &self.check {
                 let checked = tools.launch(None, 0, std::slice::from_ref(check));
                 checked.map_err(|error| format!("it ran, but left other rules than expected: {error}"))?;
@@ -104,12 +88,7 @@ impl Contender {
         let namespace = self.namespace()?;
         let cgroup = limit.map(Controller::limited).transpose()?;
         let processes = cgroup.as_ref().map(|cgroup| cgroup.processes());
-        namespace.run(|| {
-            if !self.before.is_empty() {
-                tools.launch(None, 0, &self.before)?;
-            }
-            tools.launch(processes.as_deref(), 0, &self.timed)
-        })
+        namespace.run(|| tools.launch(processes.as_deref(), 0, &self.timed))
     }
 }
 

@@ -29,7 +29,6 @@ pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
         install(tools),
         both_families(tools),
         limited(tools),
-        again(tools),
         read_beside(tools)?,
     ])
 }
@@ -101,23 +100,6 @@ fn limited(tools: &Tools) -> Group {
         group.add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
     }
     group.limit(controller)
-}
-
-fn again(tools: &Tools) -> Group {
-    let rounds = Rounds { quick: 20, full: 100 };
-    let says = "As when a container restarts, compared with the same mode's first installation.";
-    let mut group = Group::new("The same flags again", says, rounds);
-    for mode in MODES {
-        let (first, again) = (format!("{mode}: first"), format!("{mode}: again"));
-        let contender = |name: &str| Ok(proxy_init(&Rules::chart(), tools, mode)?.named(name).against(&first));
-        let install = || Rules::chart().install(tools, mode);
-        group.add(&first, contender(&first));
-        group.add(
-            &again,
-            contender(&again).and_then(|contender| Ok(contender.before([install()?]))),
-        );
-    }
-    group
 }
 
 /// The subcommands that only read, in a namespace with the rules of nft mode and many others.
