@@ -37,7 +37,7 @@ const NODES_PAGES: [NodesPage; 2] = [
 ];
 
 /// The pages' other blocks, by their first lines: none of their commands is run as it stands there.
-const NOT_RUN: [&str; 17] = [
+const NOT_RUN: [&str; 16] = [
     // The scenario of the plugin runs these commands, and tests/integration proxy-init with --netns.
     "install -m 755 deploy/kubectl/kubectl-proxy_init /usr/local/bin/",
     "proxy-init show --netns /proc/PID/ns/net",
@@ -49,8 +49,6 @@ const NOT_RUN: [&str; 17] = [
     "FROM REGISTRY/proxy-init:VERSION",
     "FROM cr.l5d.io/linkerd/proxy:LINKERD_VERSION",
     "ARG CNI_VERSION=v1.6.2",
-    // As a runtime does it for each pod.
-    "CNI_COMMAND=ADD CNI_CONTAINERID=sandbox-1 CNI_NETNS=/var/run/netns/pod CNI_IFNAME=eth0 \\",
     // A scenario of the agent's runs it on the node that there is.
     "kubectl debug node/NAME --profile=sysadmin --image=REGISTRY/proxy-init-cni:VERSION -- \\",
     // That is for many nodes.
