@@ -1,0 +1,396 @@
+use proptest::prelude::*;
+
+use packets::rules::examples::random;
+
+use super::flags::RULES;
+use super::*;
+use crate::wanted::flags::arguments;
+use crate::wanted::{Config, Port};
+
+fn read_back(arguments: Vec<String>) -> (Config, ModeChoice) {
+    let all = std::iter::once("proxy-init".to_owned()).chain(arguments);
+    match parse(all.map(OsString::from), |_| None) {
+        Ok(Command::Install(install, _)) => (install.config, install.mode),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Items of a list, as users write them.
+fn list(name: &'static str, item: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<String>> {
+    let lists = prop::collection::vec(prop::collection::vec(item, 1..20), 0..3);
+    lists.prop_map(move |lists| {
+        let argument = |items: Vec<String>| format!("--{name}={}", items.join(" , "));
+        lists.into_iter().map(argument).collect()
+    })
+}
+
+fn port() -> impl Strategy<Value = String> {
+    (1..=u16::MAX).prop_map(|port| port.to_string())
+}
+
+fn range() -> impl Strategy<Value = String> {
+    (any::<u16>(), prop::option::of(any::<u16>())).prop_map(|(first, more)| match more {
+        Some(more) => format!("{first}-{}", first.saturating_add(more)),
+        None => first.to_string(),
+    })
+}
+
+fn ids() -> impl Strategy<Value = String> {
+    (0..u32::MAX, prop::option::of(any::<u32>())).prop_map(|(first, more)| match more {
+        Some(more) => format!("{first}-{}", first.saturating_add(more).min(u32::MAX - 1)),
+        None => first.to_string(),
+    })
+}
+
+fn v4_subnet() -> impl Strategy<Value = String> {
+    (any::<[u8; 4]>(), 0..=32).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv4Addr::from(ip)))
+}
+
+fn subnet() -> impl Strategy<Value = String> {
+    prop_oneof![
+        v4_subnet(),
+        (any::<[u16; 8]>(), 0..=128).prop_map(|(ip, length)| format!("{}/{length}", std::net::Ipv6Addr::from(ip))),
+    ]
+}
+
+fn device() -> impl Strategy<Value = String> {
+    "[a-zA-Z0-9_@][a-zA-Z0-9._@-]{0,14}"
+}
+
+/// Flags of an installation, in any order.
+fn any_flags() -> impl Strategy<Value = Vec<String>> {
+    let given = |name: &'static str, value: BoxedStrategy<String>| {
+        value.prop_map(move |value| vec![format!("--{name}={value}")]).boxed()
+    };
+    let maybe = move |name, value| prop_oneof![Just(vec![]), given(name, value)].boxed();
+    let id = || (-1..i64::from(u32::MAX)).prop_map(|id| id.to_string()).boxed();
+    let modes: Vec<String> = ModeChoice::NAMED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let about_rules = FLAGS.iter().filter(|flag| flag.heading == RULES);
+    let flags = about_rules.map(|flag| match flag.name {
+        name @ ("incoming-proxy-port" | "outgoing-proxy-port") => given(name, port().boxed()),
+        name @ ("proxy-uid" | "proxy-gid") => maybe(name, id()),
+        name @ "ports-to-redirect" => list(name, port()).boxed(),
+        name @ ("inbound-ports-to-ignore" | "outbound-ports-to-ignore" | "outbound-ports-to-redirect") => {
+            list(name, range()).boxed()
+        }
+        name @ ("inbound-subnets-to-ignore" | "outbound-subnets-to-ignore") => list(name, subnet()).boxed(),
+        // With IPv6 subnets alone, and without rules for IPv6, the flags are refused.
+        name @ "outbound-subnets-to-redirect" => list(name, v4_subnet()).boxed(),
+        name @ ("skip-uid" | "skip-gid") => list(name, ids()).boxed(),
+        name @ ("inbound-interfaces-to-ignore" | "outbound-interfaces-to-ignore") => list(name, device()).boxed(),
+        name @ "ipv6" => maybe(name, prop::bool::ANY.prop_map(|ipv6| ipv6.to_string()).boxed()),
+        name => panic!("--{name}: say here what its values are"),
+    });
+    let mode = maybe("iptables-mode", prop::sample::select(modes).boxed());
+    let flags: Vec<BoxedStrategy<Vec<String>>> = flags.chain([mode]).collect();
+    flags.prop_map(|flags| flags.concat()).prop_shuffle()
+}
+
+proptest! {
+    #![proptest_config(random(256))]
+
+    #[test]
+    fn a_configs_flags_install_just_that_config(flags in any_flags()) {
+        let (config, choice) = read_back(flags);
+        let spelled = arguments(&config, choice);
+        prop_assert_eq!(read_back(spelled), (config, choice));
+    }
+}
+
+fn try_parse(line: &str, iptables_mode: Option<&str>) -> Result<Command, String> {
+    let arguments = line.split_whitespace().map(OsString::from);
+    let environment = |name: &str| iptables_mode.filter(|_| name == "IPTABLES_MODE").map(OsString::from);
+    parse(arguments, environment).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_flag_beats_the_environment_beats_the_binarys_name() {
+    for (flags, environment, want) in [
+        ("", None, ModeChoice::Default),
+        ("", Some(""), ModeChoice::Default),
+        (
+            "--firewall-bin-path /usr/sbin/iptables-nft",
+            None,
+            ModeChoice::Mode(Mode::Nft),
+        ),
+        (
+            "--firewall-bin-path iptables-legacy",
+            None,
+            ModeChoice::Mode(Mode::Legacy),
+        ),
+        ("--firewall-bin-path iptables", None, ModeChoice::Plain),
+        ("--firewall-bin-path iptables-nft", Some("auto"), ModeChoice::Auto),
+        ("--iptables-mode native", Some("auto"), ModeChoice::Mode(Mode::Native)),
+        (
+            "--iptables-mode=native --iptables-mode=",
+            Some("auto"),
+            ModeChoice::Auto,
+        ),
+        (
+            "--iptables-mode nft --firewall-bin-path x",
+            Some("bogus"),
+            ModeChoice::Mode(Mode::Nft),
+        ),
+    ] {
+        match try_parse(&format!("proxy-init -p 1 -o 2 {flags}"), environment) {
+            Ok(Command::Install(install, _)) => assert_eq!(install.mode, want, "{flags} {environment:?}"),
+            other => panic!("{flags}: {other:?}"),
+        }
+    }
+    let error = try_parse("proxy-init -p 1 -o 2", Some("bogus")).unwrap_err();
+    assert!(
+        error.starts_with("IPTABLES_MODE in the environment must be one of legacy, "),
+        "{error}"
+    );
+    assert!(try_parse("proxy-init uninstall", Some("bogus")).is_ok());
+}
+
+#[test]
+fn each_flag_about_rules_arrives() {
+    let line = "proxy-init -p 1 -o 2 -u 3 -g 4 -r 5,6 --inbound-ports-to-ignore 7-8 --outbound-ports-to-ignore 9 \
+                --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8 --skip-uid 0,1000-1999 \
+                --skip-gid=7 --outbound-ports-to-redirect 80,90-99 --outbound-subnets-to-redirect 11.0.0.0/8 \
+                --inbound-interfaces-to-ignore net1,net2 --outbound-interfaces-to-ignore=tun0 --ipv6=false";
+    let Ok(Command::Install(install, _)) = try_parse(line, None) else {
+        panic!("{line}");
+    };
+    let port = |number| Port::new(number).unwrap();
+    let want = Config {
+        inbound_port: port(1),
+        outbound_port: port(2),
+        proxy_uid: crate::OwnerId::new(3),
+        proxy_gid: crate::OwnerId::new(4),
+        redirected_ports: vec![port(5), port(6)],
+        ignored_inbound_ports: vec!["7-8".parse().unwrap()],
+        ignored_outbound_ports: vec!["9".parse().unwrap()],
+        ignored_inbound_subnets: vec!["10.0.0.0/8".parse().unwrap()],
+        ignored_outbound_subnets: vec!["fd00::/8".parse().unwrap()],
+        redirected_outbound_ports: vec!["80".parse().unwrap(), "90-99".parse().unwrap()],
+        redirected_outbound_subnets: vec!["11.0.0.0/8".parse().unwrap()],
+        ignored_uids: vec!["0".parse().unwrap(), "1000-1999".parse().unwrap()],
+        ignored_gids: vec!["7".parse().unwrap()],
+        ignored_inbound_interfaces: vec!["net1".parse().unwrap(), "net2".parse().unwrap()],
+        ignored_outbound_interfaces: vec!["tun0".parse().unwrap()],
+        ipv6: false,
+    };
+    assert_eq!(install.config, want);
+    // The last one counts, and a list's items add up.
+    let again = format!("{line} --proxy-uid -1 --ipv6 -r 5");
+    let Ok(Command::Install(install, _)) = try_parse(&again, None) else {
+        panic!("{again}");
+    };
+    assert_eq!((install.config.proxy_uid, install.config.ipv6), (None, true));
+    assert_eq!(install.config.redirected_ports, [port(5), port(6), port(5)]);
+}
+
+#[test]
+fn each_other_flag_arrives() {
+    let line = "proxy-init -p 1 -o 2 --firewall-bin-path=/opt/bin/iptables-nft -w --replace-other-backend \
+                --simulate=ipv6 --netns /run/pod --timeout-close-wait-secs 9";
+    let Ok(Command::Simulate(install, Simulate::Only(Family::V6))) = try_parse(line, None) else {
+        panic!("{line}");
+    };
+    assert_eq!(install.iptables_dir.as_deref(), Some(Path::new("/opt/bin")));
+    assert!(install.wait_for_lock && install.replace_other_backend);
+    assert_eq!(install.netns.as_deref(), Some(Path::new("/run/pod")));
+    assert_eq!(install.close_wait_timeout, Some(9));
+    let Ok(Command::Uninstall(uninstall, _)) = try_parse("proxy-init uninstall -w --netns /run/pod", None) else {
+        panic!("uninstall");
+    };
+    assert!(uninstall.wait_for_lock && uninstall.iptables_dir.is_none());
+    assert_eq!(uninstall.netns.as_deref(), Some(Path::new("/run/pod")));
+    let detect = try_parse("proxy-init detect --output json", None);
+    assert!(matches!(detect, Ok(Command::Detect(None, Output::Json))), "{detect:?}");
+    let show = try_parse("proxy-init show --netns /run/pod --output=json", None);
+    assert!(
+        matches!(&show, Ok(Command::Show(Some(path), Output::Json)) if path == Path::new("/run/pod")),
+        "{show:?}"
+    );
+    let verify = try_parse("proxy-init verify -p 1 -o 2", None);
+    assert!(matches!(verify, Ok(Command::Verify(_, Output::Text))), "{verify:?}");
+}
+
+fn validation(line: &str, environment: &[(&str, &str)]) -> Result<(Validate, Log), String> {
+    let look = |name: &str| {
+        let found = environment.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| OsString::from(value))
+    };
+    match parse(line.split(' ').map(OsString::from), look) {
+        Ok(Command::Validate(validate, log)) => Ok((validate, log)),
+        Ok(other) => panic!("{line}: {other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn the_validators_flags_arrive_by_either_name() {
+    let flags = "--log-format json --log-level linkerd=debug,warn --connect-addr [fd00::1]:20001 --listen-addr [::]:4141 \
+                 --timeout 2m";
+    for program in ["proxy-init validate", "/usr/lib/linkerd/linkerd2-network-validator"] {
+        let (validate, log) = validation(&format!("{program} {flags}"), &[]).unwrap();
+        assert_eq!(validate.connect, "[fd00::1]:20001".parse().unwrap());
+        assert_eq!(validate.listen, "[::]:4141".parse().unwrap());
+        assert_eq!(validate.timeout.as_secs(), 120);
+        let want = Log::new(crate::log::Format::Json, Level::Debug);
+        assert_eq!(format!("{log:?}"), format!("{want:?}"));
+        let (validate, _) = validation(program, &[]).unwrap();
+        assert_eq!(validate, Validate::default());
+        let error = validation(&format!("{program} --netns x"), &[]).unwrap_err();
+        assert!(error.starts_with("validate does not take --netns"), "{error}");
+    }
+}
+
+#[test]
+fn the_validators_environment_counts_where_there_is_no_flag() {
+    let environment = [
+        ("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "json"),
+        ("LINKERD_NETWORK_VALIDATOR_LOG_LEVEL", "linkerd=debug"),
+    ];
+    let (_, log) = validation("proxy-init validate", &environment).unwrap();
+    let want = Log::new(crate::log::Format::Json, Level::Debug);
+    assert_eq!(format!("{log:?}"), format!("{want:?}"));
+    let (_, log) = validation("proxy-init validate --log-level warn", &environment).unwrap();
+    let want = Log::new(crate::log::Format::Json, Level::Warning);
+    assert_eq!(format!("{log:?}"), format!("{want:?}"));
+    let wrong = [("LINKERD_NETWORK_VALIDATOR_LOG_FORMAT", "yaml")];
+    let error = validation("proxy-init validate", &wrong).unwrap_err();
+    assert_eq!(
+        error,
+        "LINKERD_NETWORK_VALIDATOR_LOG_FORMAT in the environment must be one of plain, json, not \"yaml\""
+    );
+    let error = validation("proxy-init validate --log-format yaml", &[]).unwrap_err();
+    assert_eq!(error, "--log-format must be one of plain, json, not \"yaml\"");
+}
+
+#[test]
+fn a_mistake_is_explained_and_says_where_help_is() {
+    for (line, want) in [
+        (
+            "uninstall --simulate=true",
+            "uninstall does not take --simulate: leave it out",
+        ),
+        ("verify -w", "verify does not take -w: leave it out"),
+        ("verify --netnss x", "unknown flag --netnss, did you mean --netns?"),
+        ("uninstall -x", "unknown flag -x"),
+        ("uninstall --use-wait-flag false", "write --use-wait-flag=false"),
+        ("verify -r 80, 81", "write 80,81"),
+        ("verify -r 80 ,81", "write 80,81"),
+        ("verify -r 80 81", "unexpected argument \"81\""),
+        ("uninstall -- -w", "unexpected argument \"-w\""),
+        ("detect verify", "verify: a subcommand comes first, before all flags"),
+        ("detect --output", "--output <FORMAT>: a value is missing"),
+        ("show -p 4143", "show does not take -p: leave it out"),
+        (
+            "man detcet",
+            "\"detcet\" is invalid: use show, explain, verify, uninstall, detect",
+        ),
+        ("completions", "completions needs the name of a shell"),
+    ] {
+        let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
+        let subcommand = line.split(' ').next().unwrap();
+        assert!(error.contains(want), "{line}: {error}");
+        assert!(
+            error.ends_with(&format!(" (see proxy-init {subcommand} --help)")),
+            "{error}"
+        );
+    }
+    for (line, want) in [
+        (
+            "detcet",
+            "unknown subcommand \"detcet\", did you mean detect? (see proxy-init --help)",
+        ),
+        (
+            "80",
+            "unknown subcommand \"80\": there are show, explain, verify, uninstall, detect, validate, help, man, completions",
+        ),
+        (
+            "-p 1 -o 2 --output json",
+            "proxy-init does not take --output: leave it out (see proxy-init --help)",
+        ),
+        (
+            "--output json show",
+            "show: a subcommand comes first, before all flags: proxy-init show ... (see proxy-init --help)",
+        ),
+        (
+            "-p 1 -o 2 verify",
+            "verify: a subcommand comes first, before all flags: proxy-init verify ... (see proxy-init --help)",
+        ),
+        (
+            "-o 2",
+            "--incoming-proxy-port must be a valid TCP port number: it is required",
+        ),
+        (
+            "-p 1",
+            "--outgoing-proxy-port must be a valid TCP port number: it is required, e.g. --outgoing-proxy-port 4140",
+        ),
+        ("-p 1 -o 2 --simulate=ipv6 --ipv6=false", "there are no rules for IPv6"),
+        (
+            "-p 1 -o 2 --simulate=ipv4 --iptables-mode native",
+            "write --simulate alone",
+        ),
+        (
+            "-p 1 -o 2 --firewall-bin-path /bin/x",
+            "--firewall-bin-path \"/bin/x\" stands for no mode",
+        ),
+    ] {
+        let error = try_parse(&format!("proxy-init {line}"), None).unwrap_err();
+        assert!(error.contains(want), "{line}: {error}");
+    }
+}
+
+#[test]
+fn verify_needs_no_flags_about_rules_or_the_ports() {
+    for (flags, netns, mode) in [
+        ("", None, None),
+        ("--netns /run/pod --output text", Some("/run/pod"), None),
+        ("--iptables-mode native", None, Some(Mode::Native)),
+        ("--iptables-mode auto --firewall-bin-path iptables", None, None),
+    ] {
+        // What the environment says is about installing.
+        match try_parse(&format!("proxy-init verify {flags}"), Some("legacy")) {
+            Ok(Command::Recognize(path, named, Output::Text)) => {
+                assert_eq!((path.as_deref(), named), (netns.map(Path::new), mode), "{flags}");
+            }
+            other => panic!("{flags}: {other:?}"),
+        }
+    }
+    for flags in ["-u 2102", "--ipv6=false", "-p 1", "--inbound-ports-to-ignore 80"] {
+        let error = try_parse(&format!("proxy-init verify {flags}"), None).unwrap_err();
+        assert!(error.contains("it is required"), "{flags}: {error}");
+    }
+}
+
+#[test]
+fn errors_are_for_programs_where_output_is() {
+    for (line, want) in [
+        ("verify -u 1 --output=json", Output::Json),
+        ("verify -u 1 --output json", Output::Json),
+        ("show --output json -p 1", Output::Json),
+        ("detect --output=json x", Output::Json),
+        ("detect --output text x", Output::Text),
+        ("uninstall --output json", Output::Text),
+        ("--output=json", Output::Text),
+    ] {
+        let arguments = format!("proxy-init {line}");
+        let error = parse(arguments.split(' ').map(OsString::from), |_| None).unwrap_err();
+        assert_eq!(error.output, want, "{line}");
+    }
+}
+
+#[test]
+fn exit_codes_are_those_of_the_documents() {
+    let codes = Subcommand::Install.exits().into_iter().map(|(exit, _)| exit.code());
+    assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 2, 3, 95]);
+    let codes = Subcommand::Validate.exits().into_iter().map(|(exit, _)| exit.code());
+    assert_eq!(codes.collect::<Vec<_>>(), [0, 2, 95]);
+}
+
+#[test]
+fn a_list_that_is_too_long_for_an_argument_is_cut() {
+    let mut config = Config::new(Port::new(1).unwrap(), Port::new(2).unwrap());
+    config.ignored_inbound_subnets = vec!["1111:2222:3333:4444:5555:6666:7777:8888/128".parse().unwrap(); 3001];
+    let spelled = arguments(&config, ModeChoice::Default);
+    // MAX_ARG_STRLEN (linux/binfmts.h)
+    assert!(spelled.iter().all(|argument| argument.len() < 128 * 1024));
+    assert_eq!(read_back(spelled), (config, ModeChoice::Default));
+}
