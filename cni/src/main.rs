@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::process::ExitCode;
 
 use linkerd_cni::log::Log;
-use linkerd_cni::plugin::{self, Outcome};
+use linkerd_cni::plugin::{self, CommandResult};
 use proxy_init::log::{Level, print};
 
 /// The longest network configuration that is read. Runtimes send some kilobytes; annotations may have 256 KiB.
@@ -44,7 +44,7 @@ errors.";
 fn main() -> ExitCode {
     // For people: a runtime gives no arguments.
     let argument = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
-    let said = |stdout| Outcome { stdout, code: 0 };
+    let said = |stdout| CommandResult { stdout, code: 0 };
     let outcome = match argument.as_deref() {
         Some("--version" | "-V") => said(format!("linkerd-cni {}", proxy_init::BUILD)),
         Some("--help" | "-h" | "help") => said(HELP.to_owned()),

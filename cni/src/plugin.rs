@@ -26,7 +26,7 @@ use crate::version::{self, Version};
 
 /// What a command comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CommandResult {
     /// What goes to standard output: a result, an error object, or nothing.
     pub stdout: String,
     /// The exit code.
@@ -36,7 +36,7 @@ pub struct Outcome {
 /// Runs one command of the runtime, and logs to standard error. Errors are in the outcome, as the specification wants them.
 ///
 /// The calling thread may be in the pod's network namespace afterwards: it is for a process that then ends.
-pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Outcome {
+pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandResult {
     let mut command = Command {
         log: Log::new(Level::Warning),
         version: Version::LATEST,
@@ -44,13 +44,13 @@ pub fn run(environment: Environment<'_>, stdin: impl FnOnce() -> io::Result<Vec<
     match command.run(environment, stdin) {
         Ok(stdout) => {
             command.log.end(Level::Debug, 0, "done");
-            Outcome { stdout, code: 0 }
+            CommandResult { stdout, code: 0 }
         }
         Err(error) => {
             let details = error.details().map_or(String::new(), |details| format!(": {details}"));
             let message = format_args!("{}{details}", error.message());
             command.log.end(Level::Error, error.code(), message);
-            Outcome {
+            CommandResult {
                 stdout: error.json(command.version),
                 code: 1,
             }

@@ -13,7 +13,7 @@ use super::Removed;
 use super::legacy::{self, Commands, Legacy};
 use super::native;
 use super::nft;
-use crate::backend::commit::{self, Outcome, can_be_read, commit_fresh, not_known, transact};
+use crate::backend::commit::{self, CommitOutcome, can_be_read, commit_fresh, not_known, transact};
 use crate::backend::refusal;
 use crate::error::{self, Error, ModeError, PRIVILEGE};
 use crate::ours::holds;
@@ -175,11 +175,11 @@ impl<'a> Plan<'a> {
         let in_mode = |error: ModeError| error.in_mode(self.mode());
         let outcome = self.fresh().and_then(|edits| commit_fresh(&edits));
         match outcome.map_err(in_mode)? {
-            Outcome::Committed => Ok(true),
-            Outcome::OtherGeneration => Ok(false),
+            CommitOutcome::Committed => Ok(true),
+            CommitOutcome::OtherGeneration => Ok(false),
             // The caller then reads what the namespace holds, which shows what became of the batch.
-            Outcome::Unanswered(_) if can_be_read() => Ok(false),
-            Outcome::Unanswered(errno) => Err(in_mode(not_known(errno))),
+            CommitOutcome::Unanswered(_) if can_be_read() => Ok(false),
+            CommitOutcome::Unanswered(errno) => Err(in_mode(not_known(errno))),
         }
     }
 
@@ -210,7 +210,7 @@ pub(crate) fn commits(plans: &[Plan<'_>]) -> bool {
     let edits: Result<Vec<_>, ModeError> = plans.iter().map(Plan::fresh).collect();
     edits.is_ok_and(|edits| {
         let edits: Vec<Edit<'_>> = edits.into_iter().flatten().collect();
-        matches!(commit_fresh(&edits), Ok(Outcome::Committed))
+        matches!(commit_fresh(&edits), Ok(CommitOutcome::Committed))
     })
 }
 

@@ -17,7 +17,7 @@ use crate::wanted::Mode;
 const TRIES: u32 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommitOutcome {
     Committed,
     /// None of it has taken effect: the ruleset is at another generation.
     OtherGeneration,
@@ -42,20 +42,20 @@ pub(crate) fn fresh_batch(edits: &[Edit<'_>], mode: Mode) -> Result<Vec<u8>, Err
 }
 
 /// Commits the edits if the ruleset is at this generation.
-pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<Outcome, ModeError> {
+pub(crate) fn commit(socket: &Socket, edits: &[Edit<'_>], generation: Generation) -> Result<CommitOutcome, ModeError> {
     refusal::refuse_outside(edits)?;
     let batch = edit::batch(edits, Some(generation)).map_err(|error| refusal::unwritten(&error))?;
     match socket.send_batch(&batch) {
-        Ok(()) => Ok(Outcome::Committed),
-        Err(CommitError::OtherGeneration) => Ok(Outcome::OtherGeneration),
-        Err(CommitError::Unanswered(errno)) => Ok(Outcome::Unanswered(errno)),
+        Ok(()) => Ok(CommitOutcome::Committed),
+        Err(CommitError::OtherGeneration) => Ok(CommitOutcome::OtherGeneration),
+        Err(CommitError::Unanswered(errno)) => Ok(CommitOutcome::Unanswered(errno)),
         Err(error) => Err(refusal::explain(socket, edits, &batch, error)),
     }
 }
 
 /// Commits the edits if nothing has ever been committed in this namespace; otherwise the outcome is
-/// [`Outcome::OtherGeneration`].
-pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<Outcome, ModeError> {
+/// [`CommitOutcome::OtherGeneration`].
+pub(crate) fn commit_fresh(edits: &[Edit<'_>]) -> Result<CommitOutcome, ModeError> {
     commit(&open()?, edits, Generation::FRESH)
 }
 
@@ -112,9 +112,9 @@ pub(crate) fn transact<'a>(
     let mut unanswered = None;
     if let Some(edits) = fresh {
         match commit_fresh(edits)? {
-            Outcome::Committed => return Ok(true),
-            Outcome::OtherGeneration => {}
-            Outcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
+            CommitOutcome::Committed => return Ok(true),
+            CommitOutcome::OtherGeneration => {}
+            CommitOutcome::Unanswered(errno) => unanswered = Some((Generation::FRESH, errno)),
         }
     }
     for attempt in 0..TRIES {
@@ -137,9 +137,9 @@ pub(crate) fn transact<'a>(
             None => {}
         }
         match commit(&socket, &edits, snapshot.generation)? {
-            Outcome::Committed => return Ok(true),
-            Outcome::OtherGeneration => {}
-            Outcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
+            CommitOutcome::Committed => return Ok(true),
+            CommitOutcome::OtherGeneration => {}
+            CommitOutcome::Unanswered(errno) => unanswered = Some((snapshot.generation, errno)),
         }
     }
     Err(ModeError::Contended(TRIES))

@@ -8,7 +8,7 @@ use crate::ours::without_time;
 use crate::wanted::{Interface, Purpose};
 
 /// A program, and the names that its chains, tables and devices have.
-struct Owner {
+struct Program {
     name: &'static str,
     /// What its chains' names begin with.
     chains: &'static str,
@@ -25,29 +25,29 @@ const CILIUM: &str = "where its socket load balancing is on, a connection has an
 /// Whose names are known, from each one's sources: tools/istio-iptables/pkg/constants and
 /// tools/istio-nftables/pkg/constants of Istio, pkg/transparentproxy of Kuma, sdk/iptables of Consul,
 /// pkg/datapath/iptables, pkg/defaults and pkg/wireguard of Cilium.
-const OWNERS: [Owner; 4] = [
-    Owner {
+const OWNERS: [Program; 4] = [
+    Program {
         name: "Istio",
         chains: "ISTIO_",
         tables: &["istio-proxy-", "istio-ambient-"],
         devices: &[],
         means: None,
     },
-    Owner {
+    Program {
         name: "Kuma",
         chains: "KUMA_MESH_",
         tables: &[],
         devices: &[],
         means: None,
     },
-    Owner {
+    Program {
         name: "Consul",
         chains: "CONSUL_PROXY_",
         tables: &[],
         devices: &[],
         means: None,
     },
-    Owner {
+    Program {
         name: "Cilium",
         chains: "CILIUM_",
         tables: &[],
@@ -65,7 +65,7 @@ const OWNERS: [Owner; 4] = [
     },
 ];
 
-impl Owner {
+impl Program {
     fn has(&self, table: &Table, chain: &Name) -> bool {
         let table = table.name.to_string();
         chain.as_bytes().starts_with(self.chains.as_bytes())

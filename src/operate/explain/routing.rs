@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netfilter::netlink::ReadError;
-use netfilter::netlink::route::{self, Kind, Neighbour, Packet, Route};
+use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
 use packets::found::{Device, Found, Network};
 use packets::rules::{
@@ -119,9 +119,9 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
             IpAddr::V4(v4) if v4.is_loopback() => Ok(Destination::Loopback),
             _ => match routing.route(packet(connection.to, connection)) {
                 Ok(found) => match found.kind {
-                    Kind::Local => Ok(Destination::Usual),
-                    Kind::Unicast => Ok(Destination::NotHere),
-                    Kind::NotUnicast => no_connection(to, NOT_UNICAST),
+                    RouteKind::Local => Ok(Destination::Usual),
+                    RouteKind::Unicast => Ok(Destination::NotHere),
+                    RouteKind::NotUnicast => no_connection(to, NOT_UNICAST),
                 },
                 Err(error) if is_refusal(&error) => Ok(Destination::NotHere),
                 // Where routing can't be asked, the answer says so.
@@ -146,7 +146,7 @@ fn is_refused(routing: &Routing, from: IpAddr, connection: &Connection) -> bool 
     from.is_loopback()
         || from.is_multicast()
         || is_nobodys
-        || (from.is_ipv4() && own().is_ok_and(|route| route.kind != Kind::Unicast))
+        || (from.is_ipv4() && own().is_ok_and(|route| route.kind != RouteKind::Unicast))
 }
 
 const NOT_FROM_OTHERS: &str = "the kernel drops what comes in from the address that --from names by another device than \
@@ -190,7 +190,7 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
         let device = routing.device(named.as_bytes());
         return match device.and_then(|device| route_by(routing, &device, connection.to, connection)) {
             // An address of this namespace's own is reached by lo, whatever device its socket is bound to.
-            Ok(found) if is_link_local && found.kind == Kind::Local => {
+            Ok(found) if is_link_local && found.kind == RouteKind::Local => {
                 connection.device = Some(Name::from(LOOPBACK));
                 Ok(Destination::Usual)
             }
@@ -211,7 +211,7 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
         // Where routing can't be asked, the answer says so.
         Err(_) => return Ok(Destination::Usual),
     };
-    if found.kind == Kind::NotUnicast {
+    if found.kind == RouteKind::NotUnicast {
         return no_connection(to, NOT_UNICAST);
     }
     connection.device = Some(found.device.name);
@@ -436,7 +436,7 @@ fn lost_on_lo(routing: &Routing, connection: &Connection, verdict: &Verdict) -> 
         _ => connection.to.port(),
     };
     let is_delivered = match routing.route(packet(SocketAddr::new(localhost, port), connection)) {
-        Ok(found) => found.kind == Kind::Local && found.device.is_up,
+        Ok(found) => found.kind == RouteKind::Local && found.device.is_up,
         Err(error) => !is_refusal(&error),
     };
     if is_delivered {

@@ -157,7 +157,7 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
             }
         }
         for direction in Direction::ALL {
-            let mut way = Way {
+            let mut way = ChainWalk {
                 ours,
                 proxy: proxy_ports(std::slice::from_ref(ours)),
                 direction,
@@ -255,7 +255,7 @@ fn title(table: &Table, chain: &Chain) -> String {
 }
 
 /// The way of a direction's connections through the chains.
-struct Way<'a> {
+struct ChainWalk<'a> {
     /// The table of proxy-init's rules.
     ours: &'a Table,
     proxy: Vec<u16>,
@@ -263,7 +263,7 @@ struct Way<'a> {
     chains: Vec<ShownChain<'a>>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> ChainWalk<'a> {
     /// Adds the chains that run before proxy-init's, and those.
     fn follow(&mut self, found: &'a Found, family: Family) {
         let own = ChainName::of(self.direction);

@@ -21,7 +21,7 @@ const NDMSG: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    pub kind: Kind,
+    pub kind: RouteKind,
     /// The device by which it leaves; the loopback device for what stays in this namespace.
     pub device: Device,
     /// The address that it comes from, if the route says so.
@@ -32,7 +32,7 @@ pub struct Route {
 
 /// To whom a route leads (`rtm_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RouteKind {
     /// To this namespace: the destination is one of its own addresses.
     Local,
     Unicast,
@@ -92,8 +92,8 @@ pub fn route(packet: Packet) -> Result<Route, ReadError> {
     let ((kind, index, source), gateway) = answer.ok_or(Malformed)?;
     let device = match kind {
         // Of an IPv6 address the answer has the device that it belongs to.
-        Kind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
-        Kind::Unicast | Kind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
+        RouteKind::Local => ask_device(&socket, Which::Named(LOOPBACK)),
+        RouteKind::Unicast | RouteKind::NotUnicast => ask_device(&socket, Which::Numbered(index)),
     };
     Ok(Route {
         kind,
@@ -123,12 +123,12 @@ fn family(address: IpAddr) -> u8 {
 }
 
 /// What a message about a route says: to whom it leads, the number of the device, and the source address.
-pub(crate) fn read_route(message: &Message<'_>) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+pub(crate) fn read_route(message: &Message<'_>) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
     // `rtm_type`, the eighth byte.
     let kind = match *message.payload.get(7).ok_or(Malformed)? {
-        libc::RTN_LOCAL => Kind::Local,
-        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => Kind::NotUnicast,
-        _ => Kind::Unicast,
+        libc::RTN_LOCAL => RouteKind::Local,
+        libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => RouteKind::NotUnicast,
+        _ => RouteKind::Unicast,
     };
     let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
     let source = attributes.find(libc::RTA_PREFSRC)?.map(address).transpose()?;
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     /// An answer with this type of route and these attributes.
-    fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(Kind, u32, Option<IpAddr>), Malformed> {
+    fn answer(kind: u8, attributes: &[(u16, &[u8])]) -> Result<(RouteKind, u32, Option<IpAddr>), Malformed> {
         let mut subheader = [0; RTMSG];
         subheader[7] = kind;
         let mut writer = Writer::with_capacity(64);
@@ -309,19 +309,19 @@ mod tests {
     #[test]
     fn a_route_has_a_device_and_perhaps_a_source() {
         let device: (u16, &[u8]) = (libc::RTA_OIF, &7u32.to_ne_bytes());
-        assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((Kind::Unicast, 7, None)));
+        assert_eq!(answer(libc::RTN_UNICAST, &[device]), Ok((RouteKind::Unicast, 7, None)));
         let v4 = (libc::RTA_PREFSRC, &[10, 77, 0, 2][..]);
         assert_eq!(
             answer(libc::RTN_LOCAL, &[v4, device]),
-            Ok((Kind::Local, 7, Some([10, 77, 0, 2].into())))
+            Ok((RouteKind::Local, 7, Some([10, 77, 0, 2].into())))
         );
         for kind in [libc::RTN_BROADCAST, libc::RTN_MULTICAST, libc::RTN_ANYCAST] {
-            assert_eq!(answer(kind, &[device]), Ok((Kind::NotUnicast, 7, None)));
+            assert_eq!(answer(kind, &[device]), Ok((RouteKind::NotUnicast, 7, None)));
         }
         let v6 = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
         assert_eq!(
             answer(libc::RTN_UNICAST, &[device, (libc::RTA_PREFSRC, &v6)]),
-            Ok((Kind::Unicast, 7, Some(v6.into())))
+            Ok((RouteKind::Unicast, 7, Some(v6.into())))
         );
     }
 
