@@ -133,38 +133,40 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
         ("hang4", "iptables-legacy-restore", "REAL \"$@\"; sleep 12"),
     ];
     std::thread::scope(|scope| {
-        for (name, command, script) in failures {
+        let cases = failures
+            .into_iter()
+            .flat_map(|failure| [(failure, true), (failure, false)]);
+        // All at once: those that hang do so for ten seconds.
+        for ((name, command, script), fresh) in cases {
             scope.spawn(move || {
-                let folder = Folder::new(&format!("half-{name}"));
+                let folder = Folder::new(&format!("half-{name}-{fresh}"));
                 folder.wrap(command, script);
-                for fresh in [true, false] {
-                    let namespace = Namespace::new();
-                    if !fresh {
-                        install(&namespace, &format!("{} -w", chart()));
-                        namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j ACCEPT -c 7 77");
-                        namespace.sh("iptables-legacy -t nat -I OUTPUT -p udp -j PROXY_INIT_OUTPUT");
-                    }
-                    let counted = || {
-                        // Asking about a table makes it.
-                        let text = namespace.sh("iptables-legacy-save -c -t nat")
-                            + &namespace.sh("ip6tables-legacy-save -c -t nat");
-                        text.lines()
-                            .filter(|line| !line.starts_with('#'))
-                            .collect::<Vec<_>>()
-                            .join("\n")
-                    };
-                    let before = if fresh { String::new() } else { counted() };
-                    let run = |line: &str| Run::new(line).commands_of(&folder).output(&namespace).last_line();
-                    let line = run(&format!("{} -r 80", chart()));
-                    assert!(!line.contains("NOT"), "{line}");
-                    if fresh {
-                        assert!(!counted().contains("PROXY_INIT"), "{name}: {}", counted());
-                    } else {
-                        assert_eq!(counted(), before, "{name}");
-                        if name != "hang" && name != "hang4" {
-                            run("uninstall");
-                            assert_eq!(counted(), before, "{name}: uninstall");
-                        }
+                let namespace = Namespace::new();
+                if !fresh {
+                    install(&namespace, &format!("{} -w", chart()));
+                    namespace.sh("iptables-legacy -t nat -A OUTPUT -p tcp -j ACCEPT -c 7 77");
+                    namespace.sh("iptables-legacy -t nat -I OUTPUT -p udp -j PROXY_INIT_OUTPUT");
+                }
+                let counted = || {
+                    // Asking about a table makes it.
+                    let text = namespace.sh("iptables-legacy-save -c -t nat")
+                        + &namespace.sh("ip6tables-legacy-save -c -t nat");
+                    text.lines()
+                        .filter(|line| !line.starts_with('#'))
+                        .collect::<Vec<_>>()
+                        .join("\n")
+                };
+                let before = if fresh { String::new() } else { counted() };
+                let run = |line: &str| Run::new(line).commands_of(&folder).output(&namespace).last_line();
+                let line = run(&format!("{} -r 80", chart()));
+                assert!(!line.contains("NOT"), "{line}");
+                if fresh {
+                    assert!(!counted().contains("PROXY_INIT"), "{name}: {}", counted());
+                } else {
+                    assert_eq!(counted(), before, "{name}");
+                    if name != "hang" && name != "hang4" {
+                        run("uninstall");
+                        assert_eq!(counted(), before, "{name}: uninstall");
                     }
                 }
             });

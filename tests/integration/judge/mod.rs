@@ -476,15 +476,11 @@ fn connections_arrive_where_the_answer_says_in_legacy_mode() {
 
 #[test]
 fn connections_arrive_where_the_answer_says_beside_documented_programs() {
-    for mode in ["nft", "native", "legacy"] {
-        programs::judge(mode, false);
-    }
+    programs::judge_each_mode(false);
 }
 
 /// Needs Debian's packages, once.
 #[test]
 fn connections_arrive_where_the_answer_says_beside_debians_programs() {
-    for mode in ["nft", "native", "legacy"] {
-        programs::judge(mode, true);
-    }
+    programs::judge_each_mode(true);
 }

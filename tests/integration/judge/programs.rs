@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
 use lab::apt;
 use lab::linkerd::Flags;
@@ -64,7 +65,8 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . sh -e /tmp/rules.sh
 const EACH: usize = 24;
 
 /// Runs a program's script in a pod.
-fn run(pod: &Namespace, script: &Path, variant: &str) {
+fn run(pod: &Namespace, script: &Path, mode: &str) {
+    let variant = if mode == "legacy" { "legacy" } else { "nft" };
     let name = script.file_stem().unwrap().to_str().unwrap();
     let mut command;
     let folder;
@@ -75,7 +77,7 @@ fn run(pod: &Namespace, script: &Path, variant: &str) {
         command.args(["sh", "-ec", IN_ROOT, "sh"]);
         command.args([root.as_path(), variant.as_ref(), script]);
     } else {
-        folder = Folder::new("programs");
+        folder = Folder::new(&format!("programs-{mode}"));
         folder.link_plain(variant);
         command = Command::new("sh");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -100,8 +102,17 @@ fn scripts() -> Vec<PathBuf> {
     scripts
 }
 
-/// Judges beside those of Debian's packages, or beside the others.
-pub(super) fn judge(mode: &str, of_debian: bool) {
+/// Judges in each mode beside the programs of Debian's packages, or beside the others. Half of that time is waited for
+/// connections that are lost, so the modes do it together.
+pub(super) fn judge_each_mode(of_debian: bool) {
+    thread::scope(|scope| {
+        for mode in ["nft", "native", "legacy"] {
+            scope.spawn(move || judge(mode, of_debian));
+        }
+    });
+}
+
+fn judge(mode: &str, of_debian: bool) {
     if families() < 2 {
         return;
     }
@@ -109,7 +120,6 @@ pub(super) fn judge(mode: &str, of_debian: bool) {
         rng_seed: RngSeed::Fixed(seed()),
         ..Config::default()
     });
-    let variant = if mode == "legacy" { "legacy" } else { "nft" };
     let flags = Flags::default();
     let (mut wrong, mut tried, mut not_known) = (Vec::new(), 0, 0);
     for script in scripts() {
@@ -121,11 +131,11 @@ pub(super) fn judge(mode: &str, of_debian: bool) {
             let pod = Pod::new();
             let mut commands = Commands::new(&pod.inside);
             if is_first {
-                run(&pod.inside, &script, variant);
+                run(&pod.inside, &script, mode);
             }
             commands.run(&format!("-w {}", arguments(mode, &flags))).unwrap();
             if !is_first {
-                run(&pod.inside, &script, variant);
+                run(&pod.inside, &script, mode);
             }
             let when = if is_first { "before" } else { "after" };
             let done = format!("# {name}, {when} this\n{}", commands.done);
