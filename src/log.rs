@@ -52,7 +52,7 @@ pub struct Log {
     lines: String,
 }
 
-/// Room for the lines of a usual run (2 KB for Linkerd's defaults), so that they are not moved while they grow.
+/// Room for the lines of a usual run (3 KB for Linkerd's rules in both families), so that they are not moved as they grow.
 const USUAL: usize = 4096;
 
 impl Log {

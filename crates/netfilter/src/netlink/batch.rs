@@ -9,7 +9,7 @@ use nftnl::nftnl_sys as sys;
 use super::message::{Header, Unwritable, Writer, u32_at};
 use super::uapi::NFNL_BATCH_GENID;
 
-/// Room for the batch of a usual run (5 KB for Linkerd's defaults), so that it is never reallocated.
+/// Room for the batch of a usual run (5 KB for Linkerd's rules in both families), so that it is never reallocated.
 const USUAL: usize = 8 * 1024;
 
 /// The generation of a network namespace's ruleset: 1 in a fresh namespace, and a new number after each commit
