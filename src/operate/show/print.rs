@@ -255,7 +255,10 @@ impl Backend<'_> {
         if shown.backends.len() == 1
             && let Some(family) = self.family_without_rules()
         {
-            heading += &format!(" without rules for {family}, whose connections bypass the proxy");
+            heading += &format!(" without rules for {family}");
+            if shown.not_known.is_empty() {
+                heading += ", whose connections bypass the proxy";
+            }
         }
         let mut lines = vec![Line::text(Style::Bold, heading)];
         if self.flags.is_none() {
@@ -365,22 +368,19 @@ impl Backend<'_> {
                     .first()
                     .and_then(|row| row.first())
                     .is_some_and(|(_, rule)| rule.is_ours());
+                let room = if !is_ours {
+                    MOST.saturating_sub(foreign)
+                } else if alike.len() > MOST {
+                    // A list of a thousand ports is one of many rules.
+                    2
+                } else {
+                    MOST
+                };
+                lines.extend(alike.iter().take(room).filter_map(|row| line(used, row)));
                 if !is_ours {
-                    let before = foreign;
                     foreign += alike.len();
-                    lines.extend(
-                        alike
-                            .iter()
-                            .take(MOST.saturating_sub(before))
-                            .filter_map(|row| line(used, row)),
-                    );
-                    continue;
-                }
-                // A list of a thousand ports is one of many rules.
-                let shown = if alike.len() > MOST { 2 } else { MOST };
-                lines.extend(alike.iter().take(shown).filter_map(|row| line(used, row)));
-                if alike.len() > shown {
-                    let more = format!("{ROW}... {} more like these", alike.len() - shown);
+                } else if alike.len() > room {
+                    let more = format!("{ROW}... {} more like these", alike.len() - room);
                     lines.push(Line::text(Style::Plain, more));
                 }
             }
