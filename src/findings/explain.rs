@@ -463,7 +463,7 @@ fn looked_at(reason: &Reason<'_>) -> Option<Field> {
 /// A field of a packet as it is of the connection, which is told as it set out.
 fn as_told(field: Field, packet: Packet) -> Field {
     match packet {
-        Packet::Reply | Packet::Advertisement => field.facts().turned,
+        Packet::Reply | Packet::Advertisement => field.turned(),
         Packet::First | Packet::Ack | Packet::Solicitation => field,
     }
 }
@@ -510,7 +510,7 @@ fn depends_on(field: Field, packet: Packet, hook: Hook) -> (&'static str, String
         Field::Uid if is_of_server => "the user of the process that answers",
         Field::Gid if is_of_server => "the group of the process that answers",
         _ => {
-            let words = &field.facts().words;
+            let words = field.facts();
             return (
                 words.open,
                 words.flag.map_or(String::new(), |flag| format!(": give {flag}")),

@@ -2,7 +2,7 @@
 
 use packets::rules::flags::{SYN, SYN_ACK, Tracked};
 use packets::rules::nftables::{element, interface_name, is_implied};
-use packets::rules::{Action, Condition, Effect, Field, FieldWords, Intervals, Nat, Rule, Table, Values};
+use packets::rules::{Action, Condition, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
 use packets::walk::Reason;
 
 use crate::wanted::{Multiport, Purpose};
@@ -35,7 +35,7 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
     match condition {
         Condition::In { field, values, negated } => {
             let not = if *negated { "not " } else { "" };
-            format!("{not}{}{}", field.facts().words.of, list(table, *field, values))
+            format!("{not}{}{}", field.facts().of, list(table, *field, values))
         }
         Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => text.clone(),
     }
@@ -75,7 +75,7 @@ pub(super) fn numbers(field: Field, numbers: &Intervals) -> String {
         .iter()
         .map(|&interval| item(field, interval))
         .collect();
-    format!("{}{}", field.facts().words.of, items.join(","))
+    format!("{}{}", field.facts().of, items.join(","))
 }
 
 /// What a rule does with these effects and this action.
@@ -131,7 +131,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         field,
         Field::Uid | Field::Gid | Field::InInterface | Field::OutInterface
     );
-    let FieldWords { what, flag, .. } = field.facts().words;
+    let &FieldFacts { what, flag, .. } = field.facts();
     if let Some(flag) = flag.filter(|_| is_assumed && !is_known) {
         let not = if negated { "" } else { "not " };
         return format!("assumed {not}{what}{} (see {flag})", list(table, field, values));
@@ -199,7 +199,7 @@ fn is_number(list: &[(u128, u128)]) -> bool {
 
 /// What a condition looks at, in a connection whose field may have these numbers.
 fn subject(field: Field, numbers: Option<&Intervals>) -> String {
-    let FieldWords { what, any, .. } = field.facts().words;
+    let &FieldFacts { what, any, .. } = field.facts();
     match numbers.map(Intervals::as_slice) {
         Some(&[(0, 0)]) if matches!(field, Field::InInterface | Field::OutInterface) => "no device".to_owned(),
         Some(list @ &[interval]) if is_number(list) => format!("{what}{}", item(field, interval)),

@@ -45,11 +45,24 @@ pub struct FieldFacts {
     pub bits: u32,
     /// Whether nf_tables has its numbers in the machine's byte order, in registers and in sets.
     pub is_in_host_order: bool,
-    /// What it is in the answer to a packet.
-    pub turned: Field,
+    /// What it is in the answer to a packet, if not itself.
+    turned: Option<Field>,
     pub nft: &'static str,
     pub iptables: IptablesOption,
-    pub words: FieldWords,
+    // What is said of it to people.
+    /// Before the numbers that a rule compares it with.
+    pub of: &'static str,
+    /// Before its number in a packet.
+    pub what: &'static str,
+    /// Of a packet in which it may be anything.
+    pub any: &'static str,
+    /// Before the numbers that set connections apart, and before those that they don't have; none if such connections are
+    /// not told apart by it.
+    pub apart: Option<(&'static str, &'static str)>,
+    /// What an answer depends on that depends on it.
+    pub open: &'static str,
+    /// The flag that says what it is, with the name of its value, if there is one.
+    pub flag: Option<&'static str>,
 }
 
 /// How iptables-save writes a condition on a field.
@@ -68,23 +81,45 @@ pub enum IptablesOption {
     None,
 }
 
-/// What is said of a field to people.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldWords {
-    /// Before the numbers that a rule compares it with.
-    pub of: &'static str,
-    /// Before its number in a packet.
-    pub what: &'static str,
-    /// Of a packet in which it may be anything.
-    pub any: &'static str,
-    /// Before the numbers that set connections apart, and before those that they don't have; none if such connections are
-    /// not told apart by it.
-    pub apart: Option<(&'static str, &'static str)>,
-    /// What an answer depends on that depends on it.
-    pub open: &'static str,
-    /// The flag that says what it is, with the name of its value, if there is one.
-    pub flag: Option<&'static str>,
-}
+/// What most fields have in common. A row says where its field differs, and has words of its own.
+const PLAIN: FieldFacts = FieldFacts {
+    bits: 8,
+    is_in_host_order: false,
+    turned: None,
+    nft: "",
+    iptables: IptablesOption::None,
+    of: "",
+    what: "",
+    any: "",
+    apart: None,
+    open: "",
+    flag: None,
+};
+
+const SOURCE: FieldFacts = FieldFacts {
+    bits: 32,
+    turned: Some(Field::Destination(Family::V4)),
+    nft: "ip saddr",
+    iptables: IptablesOption::Header(0, "-s"),
+    of: "from ",
+    any: "any source",
+    apart: Some(("from", "from any address except")),
+    open: "the source address",
+    flag: Some("--from ADDRESS"),
+    ..PLAIN
+};
+
+const DESTINATION: FieldFacts = FieldFacts {
+    bits: 32,
+    turned: Some(Field::Source(Family::V4)),
+    nft: "ip daddr",
+    iptables: IptablesOption::Header(1, "-d"),
+    of: "to ",
+    any: "any destination",
+    apart: Some(("to", "to any address except")),
+    open: "the address to which it is translated",
+    ..PLAIN
+};
 
 impl Field {
     pub const ALL: [Self; 18] = [
@@ -112,292 +147,181 @@ impl Field {
     pub const fn facts(self) -> &'static FieldFacts {
         match self {
             Self::Family => &FieldFacts {
-                bits: 8,
-                is_in_host_order: false,
-                turned: Self::Family,
                 nft: "meta nfproto",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "",
-                    what: "",
-                    any: "any family",
-                    apart: None,
-                    open: "the protocol",
-                    flag: None,
-                },
+                any: "any family",
+                open: "the protocol",
+                ..PLAIN
             },
             Self::Protocol => &FieldFacts {
-                bits: 8,
-                is_in_host_order: false,
-                turned: Self::Protocol,
                 nft: "meta l4proto",
                 iptables: IptablesOption::Header(4, "-p"),
-                words: FieldWords {
-                    of: "",
-                    what: "",
-                    any: "any protocol",
-                    apart: None,
-                    open: "the protocol",
-                    flag: None,
-                },
+                any: "any protocol",
+                open: "the protocol",
+                ..PLAIN
             },
-            Self::Source(Family::V4) => &FieldFacts {
-                bits: 32,
-                is_in_host_order: false,
-                turned: Self::Destination(Family::V4),
-                nft: "ip saddr",
-                iptables: IptablesOption::Header(0, "-s"),
-                words: FieldWords {
-                    of: "from ",
-                    what: "",
-                    any: "any source",
-                    apart: Some(("from", "from any address except")),
-                    open: "the source address",
-                    flag: Some("--from ADDRESS"),
-                },
-            },
-            Self::Destination(Family::V4) => &FieldFacts {
-                bits: 32,
-                is_in_host_order: false,
-                turned: Self::Source(Family::V4),
-                nft: "ip daddr",
-                iptables: IptablesOption::Header(1, "-d"),
-                words: FieldWords {
-                    of: "to ",
-                    what: "",
-                    any: "any destination",
-                    apart: Some(("to", "to any address except")),
-                    open: "the address to which it is translated",
-                    flag: None,
-                },
-            },
+            Self::Source(Family::V4) => &SOURCE,
+            Self::Destination(Family::V4) => &DESTINATION,
             Self::Source(Family::V6) => &FieldFacts {
                 bits: 128,
-                is_in_host_order: false,
-                turned: Self::Destination(Family::V6),
+                turned: Some(Self::Destination(Family::V6)),
                 nft: "ip6 saddr",
-                iptables: IptablesOption::Header(0, "-s"),
-                words: FieldWords {
-                    of: "from ",
-                    what: "",
-                    any: "any source",
-                    apart: Some(("from", "from any address except")),
-                    open: "the source address",
-                    flag: Some("--from ADDRESS"),
-                },
+                ..SOURCE
             },
             Self::Destination(Family::V6) => &FieldFacts {
                 bits: 128,
-                is_in_host_order: false,
-                turned: Self::Source(Family::V6),
+                turned: Some(Self::Source(Family::V6)),
                 nft: "ip6 daddr",
-                iptables: IptablesOption::Header(1, "-d"),
-                words: FieldWords {
-                    of: "to ",
-                    what: "",
-                    any: "any destination",
-                    apart: Some(("to", "to any address except")),
-                    open: "the address to which it is translated",
-                    flag: None,
-                },
+                ..DESTINATION
             },
             Self::SourcePort => &FieldFacts {
                 bits: 16,
-                is_in_host_order: false,
-                turned: Self::DestinationPort,
+                turned: Some(Self::DestinationPort),
                 nft: "tcp sport",
                 iptables: IptablesOption::Match {
                     one: ("-m tcp ", "--sport "),
                     list: ("-m multiport ", "--sports "),
                     to: ':',
                 },
-                words: FieldWords {
-                    of: "from port ",
-                    what: "source port ",
-                    any: "any source port",
-                    apart: Some(("from port", "from any port except")),
-                    open: "the source port",
-                    flag: Some("--from ADDRESS:PORT"),
-                },
+                of: "from port ",
+                what: "source port ",
+                any: "any source port",
+                apart: Some(("from port", "from any port except")),
+                open: "the source port",
+                flag: Some("--from ADDRESS:PORT"),
+                ..PLAIN
             },
             Self::DestinationPort => &FieldFacts {
                 bits: 16,
-                is_in_host_order: false,
-                turned: Self::SourcePort,
+                turned: Some(Self::SourcePort),
                 nft: "tcp dport",
                 iptables: IptablesOption::Match {
                     one: ("-m tcp ", "--dport "),
                     list: ("-m multiport ", "--dports "),
                     to: ':',
                 },
-                words: FieldWords {
-                    of: "to port ",
-                    what: "port ",
-                    any: "any port",
-                    apart: Some(("to port", "to any port except")),
-                    open: "the port to which it is translated",
-                    flag: None,
-                },
+                of: "to port ",
+                what: "port ",
+                any: "any port",
+                apart: Some(("to port", "to any port except")),
+                open: "the port to which it is translated",
+                ..PLAIN
             },
             Self::Uid => &FieldFacts {
                 bits: 32,
                 is_in_host_order: true,
-                turned: Self::Uid,
                 nft: "meta skuid",
                 iptables: IptablesOption::Match {
                     one: ("-m owner ", "--uid-owner "),
                     list: ("-m owner ", "--uid-owner "),
                     to: '-',
                 },
-                words: FieldWords {
-                    of: "from user ",
-                    what: "user ",
-                    any: "any user except the proxy's",
-                    apart: Some(("from user", "from any user except")),
-                    open: "the user",
-                    flag: Some("--uid"),
-                },
+                of: "from user ",
+                what: "user ",
+                any: "any user except the proxy's",
+                apart: Some(("from user", "from any user except")),
+                open: "the user",
+                flag: Some("--uid"),
+                ..PLAIN
             },
             Self::Gid => &FieldFacts {
                 bits: 32,
                 is_in_host_order: true,
-                turned: Self::Gid,
                 nft: "meta skgid",
                 iptables: IptablesOption::Match {
                     one: ("-m owner ", "--gid-owner "),
                     list: ("-m owner ", "--gid-owner "),
                     to: '-',
                 },
-                words: FieldWords {
-                    of: "from group ",
-                    what: "group ",
-                    any: "any group except the proxy's",
-                    apart: Some(("from group", "from any group except")),
-                    open: "the group",
-                    flag: Some("--gid"),
-                },
+                of: "from group ",
+                what: "group ",
+                any: "any group except the proxy's",
+                apart: Some(("from group", "from any group except")),
+                open: "the group",
+                flag: Some("--gid"),
+                ..PLAIN
             },
             Self::InInterface => &FieldFacts {
                 bits: 128,
-                is_in_host_order: false,
-                turned: Self::OutInterface,
+                turned: Some(Self::OutInterface),
                 nft: "iifname",
                 iptables: IptablesOption::Header(2, "-i"),
-                words: FieldWords {
-                    of: "arriving on ",
-                    what: "",
-                    any: "any interface",
-                    apart: Some(("arriving on", "arriving on any interface except")),
-                    open: "the interface on which it arrives",
-                    flag: Some("--in"),
-                },
+                of: "arriving on ",
+                any: "any interface",
+                apart: Some(("arriving on", "arriving on any interface except")),
+                open: "the interface on which it arrives",
+                flag: Some("--in"),
+                ..PLAIN
             },
             Self::OutInterface => &FieldFacts {
                 bits: 128,
-                is_in_host_order: false,
-                turned: Self::InInterface,
+                turned: Some(Self::InInterface),
                 nft: "oifname",
                 iptables: IptablesOption::Header(3, "-o"),
-                words: FieldWords {
-                    of: "leaving by ",
-                    what: "",
-                    any: "any interface",
-                    apart: Some(("leaving by", "leaving by any interface except")),
-                    open: "the interface by which it leaves",
-                    flag: Some("--out"),
-                },
+                of: "leaving by ",
+                any: "any interface",
+                apart: Some(("leaving by", "leaving by any interface except")),
+                open: "the interface by which it leaves",
+                flag: Some("--out"),
+                ..PLAIN
             },
             Self::State => &FieldFacts {
                 bits: 32,
                 is_in_host_order: true,
-                turned: Self::State,
                 nft: "ct state",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "ct state ",
-                    what: "",
-                    any: "any state",
-                    apart: None,
-                    open: "what connection tracking says of it",
-                    flag: None,
-                },
+                of: "ct state ",
+                any: "any state",
+                open: "what connection tracking says of it",
+                ..PLAIN
             },
             Self::Mark => &FieldFacts {
                 bits: 32,
                 is_in_host_order: true,
-                turned: Self::Mark,
                 nft: "meta mark",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "mark ",
-                    what: "mark ",
-                    any: "any mark",
-                    apart: None,
-                    open: "the mark of the packet",
-                    flag: None,
-                },
+                of: "mark ",
+                what: "mark ",
+                any: "any mark",
+                open: "the mark of the packet",
+                ..PLAIN
             },
             Self::ConnectionMark => &FieldFacts {
                 bits: 32,
                 is_in_host_order: true,
-                turned: Self::ConnectionMark,
                 nft: "ct mark",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "ct mark ",
-                    what: "ct mark ",
-                    any: "any ct mark",
-                    apart: None,
-                    open: "the mark of the connection",
-                    flag: None,
-                },
+                of: "ct mark ",
+                what: "ct mark ",
+                any: "any ct mark",
+                open: "the mark of the connection",
+                ..PLAIN
             },
             Self::TcpFlags => &FieldFacts {
-                bits: 8,
-                is_in_host_order: false,
-                turned: Self::TcpFlags,
                 nft: "tcp flags",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "tcp flags ",
-                    what: "",
-                    any: "any flags",
-                    apart: None,
-                    open: "whether it uses ECN",
-                    flag: None,
-                },
+                of: "tcp flags ",
+                any: "any flags",
+                open: "whether it uses ECN",
+                ..PLAIN
             },
             Self::IcmpType => &FieldFacts {
-                bits: 8,
-                is_in_host_order: false,
-                turned: Self::IcmpType,
                 nft: "icmpv6 type",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "icmpv6 type ",
-                    what: "icmpv6 type ",
-                    any: "any icmpv6 type",
-                    apart: None,
-                    open: "the type of the ICMPv6 message",
-                    flag: None,
-                },
+                of: "icmpv6 type ",
+                what: "icmpv6 type ",
+                any: "any icmpv6 type",
+                open: "the type of the ICMPv6 message",
+                ..PLAIN
             },
             Self::HopLimit => &FieldFacts {
-                bits: 8,
-                is_in_host_order: false,
-                turned: Self::HopLimit,
                 nft: "ip6 hoplimit",
-                iptables: IptablesOption::None,
-                words: FieldWords {
-                    of: "hop limit ",
-                    what: "hop limit ",
-                    any: "any hop limit",
-                    apart: None,
-                    open: "the hop limit",
-                    flag: None,
-                },
+                of: "hop limit ",
+                what: "hop limit ",
+                any: "any hop limit",
+                open: "the hop limit",
+                ..PLAIN
             },
         }
+    }
+
+    /// What it is in the answer to a packet.
+    pub fn turned(self) -> Self {
+        self.facts().turned.unwrap_or(self)
     }
 
     /// How many bits its numbers have.
@@ -418,5 +342,18 @@ impl Field {
     /// Every number that it can have.
     pub fn any(self) -> Intervals {
         Intervals::up_to(self.largest())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_words_of_its_own() {
+        for field in Field::ALL {
+            let FieldFacts { nft, any, open, .. } = field.facts();
+            assert!([nft, any, open].iter().all(|words| !words.is_empty()), "{field:?}");
+        }
     }
 }

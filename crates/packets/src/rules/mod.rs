@@ -20,7 +20,7 @@ pub mod xtables;
 
 pub use self::direction::Direction;
 pub use self::family::Family;
-pub use self::field::{Field, FieldFacts, FieldWords, IptablesOption};
+pub use self::field::{Field, FieldFacts, IptablesOption};
 pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::name::{Name, is_hidden};

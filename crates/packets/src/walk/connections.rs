@@ -75,7 +75,7 @@ impl Connections {
     /// Messages of neighbour discovery: of this type, from and to these addresses, by these devices in one of the two fields.
     pub(super) fn discovery(kind: u8, from: Intervals, to: Intervals, device: (Field, Intervals)) -> Self {
         let family = Family::V6;
-        let other = device.0.facts().turned;
+        let other = device.0.turned();
         let fields = [
             (Field::Family, Intervals::one(nfproto(family))),
             (Field::Protocol, Intervals::one(ICMPV6)),
@@ -93,7 +93,7 @@ impl Connections {
 
     /// ARP's packets by these devices. What they ask and answer, rules are not followed on.
     pub(super) fn arp(device: (Field, Intervals)) -> Self {
-        let other = device.0.facts().turned;
+        let other = device.0.turned();
         let fields = [
             (Field::Family, Intervals::one(ARP)),
             (Field::State, Field::State.any()),
@@ -182,7 +182,7 @@ impl Connections {
         let fields = self.fields.iter();
         Self {
             fields: fields
-                .map(|(field, numbers)| (field.facts().turned, numbers.clone()))
+                .map(|(field, numbers)| (field.turned(), numbers.clone()))
                 .collect(),
         }
     }
@@ -349,7 +349,7 @@ impl fmt::Display for Connections {
         const MOST: usize = 8;
         let mut separator = "";
         for (field, intervals) in &*self.fields {
-            let Some((what, all_but)) = field.facts().words.apart else {
+            let Some((what, all_but)) = field.facts().apart else {
                 continue;
             };
             let list = intervals.as_slice();

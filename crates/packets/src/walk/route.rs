@@ -240,7 +240,7 @@ pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
     let there = follow(&mut walker, way, None, vec![question]);
     let mut answers = Vec::new();
     for question in there {
-        let device = (field.facts().turned, devices.clone());
+        let device = (field.turned(), devices.clone());
         let answer = if is_ipv6 {
             Connections::discovery(ADVERTISEMENT, asked.clone(), asking.clone(), device)
         } else {

@@ -160,7 +160,7 @@ impl<'a> State<'a> {
         let back = flow
             .mapping
             .iter()
-            .map(|known| (known.field.facts().turned, known.from.clone()));
+            .map(|known| (known.field.turned(), known.from.clone()));
         flow.pending = back.collect();
         flow.port = port;
         this.turned(Packet::Reply, &SYN_ACK, tracked)
