@@ -318,7 +318,7 @@ impl fmt::Display for Finding {
 }
 
 /// What keeps neighbours on these devices from finding each other.
-pub fn undiscovered(found: &Found, family: Family, devices: &[Device]) -> Vec<Finding> {
+pub fn undiscovered(found: &Found, network: &Network, family: Family, devices: &[Device]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (direction, device) in Direction::ALL
         .into_iter()
@@ -331,7 +331,7 @@ pub fn undiscovered(found: &Found, family: Family, devices: &[Device]) -> Vec<Fi
             asking: Neighbours::unicast(),
             asked: Neighbours::unicast(),
         };
-        let walk = discovery(found, &neighbours);
+        let walk = discovery(found, network, &neighbours);
         if !walk.arrived.is_empty() {
             continue;
         }

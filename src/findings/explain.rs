@@ -188,8 +188,13 @@ pub fn exempted(found: &Found, connection: &Connection, field: Field) -> Interva
 }
 
 /// The same answer, if neighbours find each other, who have to before the connection's first packet.
-pub fn after_discovery<'a>(found: &'a Found, neighbours: &Neighbours, answer: Answer<'a>) -> Answer<'a> {
-    let before = conclude(found, &Surroundings::default(), discovery(found, neighbours));
+pub fn after_discovery<'a>(
+    found: &'a Found,
+    network: &Network,
+    neighbours: &Neighbours,
+    answer: Answer<'a>,
+) -> Answer<'a> {
+    let before = conclude(found, &Surroundings::default(), discovery(found, network, neighbours));
     match (&before.verdict, &answer.verdict) {
         (_, Verdict::Dropped | Verdict::Rejected | Verdict::Lost(_)) => answer,
         (Verdict::Lost(_), _) => before,
@@ -227,7 +232,7 @@ fn connections(found: &Found, network: &Network, family: Family, connection: &Co
         Direction::Inbound => (Field::InInterface, Intervals::one(interface(LOOPBACK))),
         Direction::Outbound => (Field::OutInterface, Intervals::default()),
     };
-    let there = network.device_names().without(&lo);
+    let there = network.device_names().without(&lo).without(&network.port_names());
     let devices = match &connection.device {
         Some(name) => one(interface(name.as_bytes())),
         None if there.is_empty() => field.any().without(&lo),

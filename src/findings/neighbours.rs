@@ -275,6 +275,8 @@ mod tests {
         Device {
             index: 2,
             is_up: true,
+            lower: None,
+            master: None,
             has_neighbours: true,
             name: Name::from(name),
             kind: kind.into(),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
-use packets::found::{Device, Network};
+use packets::found::{Device, Network, Settings};
 use packets::rules::Family;
 
 use crate::backend::proc_of_thread;
@@ -22,7 +22,29 @@ pub(super) fn network(fails: &dyn Fn(&ReadError)) -> Network {
         devices: route::devices().inspect_err(fails).ok(),
         addresses: route::addresses().inspect_err(fails).ok(),
         listeners: listeners().unwrap_or_default(),
+        settings: settings(),
     }
+}
+
+/// The kernel's settings; what can't be read is taken for what is usual.
+fn settings() -> Settings {
+    let is = |name: &str, number: i64| Some(setting(name)? == number);
+    let usual = Settings::USUAL;
+    let bridge_calls = ["iptables", "ip6tables"].map(|name| setting(&format!("bridge/bridge-nf-call-{name}")));
+    let finds_none = |name| is(name, 0).unwrap_or_default();
+    Settings {
+        bridges_call_ip: bridge_calls.into_iter().flatten().any(|calls| calls != 0),
+        keeps_mark: is("ipv4/tcp_fwmark_accept", 1).unwrap_or(usual.keeps_mark),
+        finds_sockets: !(finds_none("ipv4/ip_early_demux") || finds_none("ipv4/tcp_early_demux")),
+        always_sends_cookies: is("ipv4/tcp_syncookies", 2).unwrap_or(usual.always_sends_cookies),
+        tracks_from_any: is("netfilter/nf_conntrack_tcp_loose", 0).map_or(usual.tracks_from_any, |is_off| !is_off),
+    }
+}
+
+/// A setting of the kernel's about the thread's network namespace, by its file in /proc/sys/net; none if it can't be read.
+pub(super) fn setting(name: &str) -> Option<i64> {
+    let read = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    read.trim().parse().ok()
 }
 
 /// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the

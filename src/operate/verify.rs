@@ -220,7 +220,7 @@ impl Verification {
         self.neighbours = shown_by_namespace(found, network.devices.as_deref().unwrap_or_default());
         for &family in config.families() {
             match devices_that_ask(network, family) {
-                Ok(devices) => self.findings.extend(undiscovered(found, family, &devices)),
+                Ok(devices) => self.findings.extend(undiscovered(found, network, family, &devices)),
                 Err(error) => self.neighbours.push(format!(
                     "not known: whether neighbours find each other over {family} (rtnetlink: {error})"
                 )),

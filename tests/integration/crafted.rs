@@ -2,9 +2,11 @@
 //! connection beside them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
+use lab::wait;
 
 use crate::support::{Run, chart_in, feed, install};
 
@@ -37,7 +39,7 @@ impl Question {
     pub(crate) fn line(self, family: usize) -> String {
         let (from, to) = self.addresses(family);
         match self {
-            Self::Inbound => format!("explain inbound --to {to} --from {from} --in eth0"),
+            Self::Inbound => format!("explain inbound --to {to} --from {from}"),
             _ => format!("explain outbound --to {to} --from {from} --uid {}", self.uid()),
         }
     }
@@ -100,10 +102,21 @@ fn is_so(set_up: &[&str], question: Question, family: usize, beginning: &str) {
     if family >= families() {
         return;
     }
+    is_so_with(&[], set_up, question, family, beginning);
+}
+
+/// The same where these are the pod's devices and routes, by which the connection is answered without rules.
+fn is_so_with(network: &[&str], set_up: &[&str], question: Question, family: usize, beginning: &str) {
     let lab = Lab::new();
     let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143, 4140]);
-    let before = question.ask(&lab, &handshakes, family);
-    assert!(matches!(before, Outcome::Answered { .. }), "{before:?}");
+    for line in network {
+        apply(&lab, line);
+    }
+    let answered = wait::until(Duration::from_secs(30), || {
+        let before = question.ask(&lab, &handshakes, family);
+        matches!(before, Outcome::Answered { .. }).then_some(())
+    });
+    assert!(answered.is_some(), "{network:?}");
     install(&lab.pod, &chart_in("nft"));
     for line in set_up {
         apply(&lab, line);
@@ -220,5 +233,158 @@ fn what_drops_no_connection_that_could_live_is_no_finding() {
             0,
             answer,
         );
+    }
+}
+
+/// The pod's address is a bridge's, as KubeVirt has it, and eth0 a port of it.
+const BRIDGE: [&str; 7] = [
+    "ip link add br0 type bridge",
+    "ip address flush dev eth0",
+    "ip link set eth0 master br0",
+    "ip address add 10.77.0.2/24 dev br0",
+    "ip address add fd77::2/64 dev br0 nodad",
+    "ip link set br0 up",
+    "ip route add default via 10.77.0.1",
+];
+
+const MACVLAN: [&str; 6] = [
+    "ip address flush dev eth0",
+    "ip link add mac0 link eth0 type macvlan mode bridge",
+    "ip address add 10.77.0.2/24 dev mac0",
+    "ip address add fd77::2/64 dev mac0 nodad",
+    "ip link set mac0 up",
+    "ip route add default via 10.77.0.1",
+];
+
+/// What a bridge's chains drop, and those of the devices by which its packets come and go, no other chain gets.
+#[test]
+fn packets_pass_the_devices_beneath_theirs() {
+    for (chain, question, answer) in [
+        (
+            "bridge t { chain c { type filter hook prerouting priority 0; CONDITION drop; }; }",
+            Question::Inbound,
+            "dropped",
+        ),
+        (
+            "bridge t { chain c { type filter hook input priority 0; CONDITION drop; }; }",
+            Question::Inbound,
+            NOT_KNOWN,
+        ),
+        (
+            "bridge t { chain c { type filter hook input priority 0; iifname br0 drop; }; }",
+            Question::Inbound,
+            PROXY,
+        ),
+        (
+            "bridge t { chain c { type filter hook forward priority 0; policy drop; }; }",
+            Question::Inbound,
+            PROXY,
+        ),
+        (
+            "bridge t { chain c { type filter hook output priority 0; tcp sport 80 drop; }; }",
+            Question::Inbound,
+            "dropped: the reply",
+        ),
+        (
+            "bridge t { chain c { type filter hook output priority 0; CONDITION drop; }; }",
+            Question::OfProxy,
+            "dropped",
+        ),
+        (
+            "bridge t { chain c { type filter hook postrouting priority 0; CONDITION drop; }; }",
+            Question::OfProxy,
+            "dropped",
+        ),
+        (
+            "bridge t { chain c { type filter hook postrouting priority 0; CONDITION drop; }; }",
+            Question::Outbound,
+            PROXY,
+        ),
+        (
+            "bridge t { chain c { type filter hook prerouting priority 0; ether saddr 02:00:00:00:00:01 drop; }; }",
+            Question::Inbound,
+            NOT_KNOWN,
+        ),
+        (
+            "netdev t { chain c { type filter hook ingress device eth0 priority 0; CONDITION drop; }; }",
+            Question::Inbound,
+            "dropped",
+        ),
+        (
+            "netdev t { chain c { type filter hook egress device eth0 priority 0; CONDITION drop; }; }",
+            Question::OfProxy,
+            "dropped",
+        ),
+        (
+            "netdev t { chain c { type filter hook egress device eth0 priority 0; tcp dport 81 drop; }; }",
+            Question::OfProxy,
+            "bypasses the proxy",
+        ),
+        (
+            "netdev t { chain c { type filter hook ingress device eth0 priority 0; iifname != eth0 drop; }; }",
+            Question::Inbound,
+            PROXY,
+        ),
+    ] {
+        for condition in [
+            "tcp dport 80",
+            "meta protocol ip tcp dport 80",
+            "ether type ip tcp dport 80",
+        ] {
+            // nft asks there whether the device is one of Ethernet's, too.
+            let is_for_bridges = condition.starts_with("ether");
+            if is_for_bridges && !chain.starts_with("bridge") {
+                continue;
+            }
+            let table = format!("table {}", chain.replace("CONDITION", condition));
+            is_so_with(&BRIDGE, &[&table], question, 0, answer);
+            if !chain.starts_with("bridge") {
+                is_so_with(&MACVLAN, &[&table], question, 0, answer);
+            }
+        }
+    }
+    // Whether a bridge has it redirected before its own hook at input, a setting says.
+    let table = "table bridge t { chain c { type filter hook input priority 0; tcp dport PORT drop; }; }";
+    for (setting, port, answer) in [(0, "80", "dropped"), (1, "81-90", NOT_KNOWN)] {
+        let setting = format!("sysctl -qw net.bridge.bridge-nf-call-iptables={setting}");
+        let set_up = [
+            "sysctl -qw net.bridge.bridge-nf-call-ip6tables=0",
+            &setting,
+            &table.replace("PORT", port),
+        ];
+        is_so_with(&BRIDGE, &set_up, Question::Inbound, 0, answer);
+    }
+    // Without a bridge, its chains see nothing.
+    let table = "table bridge t { chain c { type filter hook prerouting priority 0; policy drop; }; }";
+    is_so(&[table], Question::Inbound, 0, PROXY);
+    is_so_with(
+        &BRIDGE,
+        &["ebtables -A INPUT -p IPv4 --ip-proto tcp -j DROP"],
+        Question::Inbound,
+        0,
+        NOT_KNOWN,
+    );
+}
+
+/// The kernel's settings decide about marks, sockets and tracking.
+#[test]
+fn settings_are_heeded() {
+    let marked = "table ip t { chain a { type filter hook prerouting priority 0; meta mark set 7; }; chain b { type filter \
+                  hook output priority 0; meta mark 7 drop; }; }";
+    let of_socket = "table ip t { chain c { type filter hook input priority 0; tcp flags & (syn | ack) == ack meta skuid \
+                     2102 drop; }; }";
+    let untracked = "table ip t { chain c { type filter hook prerouting priority -300; tcp flags syn notrack; }; }";
+    for (setting, table, answer) in [
+        ("ipv4.tcp_fwmark_accept=0", marked, PROXY),
+        ("ipv4.tcp_fwmark_accept=1", marked, "dropped: the reply"),
+        ("ipv4.ip_early_demux=1", of_socket, "dropped: the ACK"),
+        ("ipv4.ip_early_demux=0", of_socket, PROXY),
+        ("ipv4.tcp_early_demux=0", of_socket, PROXY),
+        ("ipv4.tcp_syncookies=2", of_socket, PROXY),
+        ("netfilter.nf_conntrack_tcp_loose=1", untracked, "dropped: the ACK"),
+        ("netfilter.nf_conntrack_tcp_loose=0", untracked, "bypasses the proxy"),
+    ] {
+        let set = format!("sysctl -qw net.{setting}");
+        is_so(&[&set, table], Question::Inbound, 0, answer);
     }
 }

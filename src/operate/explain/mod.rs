@@ -111,7 +111,7 @@ pub fn explain<T: Send>(
         let mut answer = explain::of_seen(&found, &connection, &routing.network, &routes);
         routing::deliver(&routing, &connection, destination, &mut answer);
         if let Some(neighbours) = routing::neighbours(&routing, &connection, destination, &answer) {
-            answer = explain::after_discovery(&found, &neighbours, answer);
+            answer = explain::after_discovery(&found, &routing.network, &neighbours, answer);
         }
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);

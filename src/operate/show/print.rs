@@ -182,7 +182,7 @@ fn counted(chain: &ShownChain<'_>) -> &'static str {
     match chain.family {
         TableFamily::Ip(Family::V4) => v4,
         TableFamily::Ip(Family::V6) => v6,
-        TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp => both,
+        TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => both,
     }
 }
 

@@ -8,7 +8,7 @@ use packets::found::{Address, Device};
 use packets::rules::{LOOPBACK, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
-use super::uapi::{RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
+use super::uapi::{IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
@@ -18,6 +18,9 @@ const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 /// Of `struct ndmsg` (linux/neighbour.h).
 const NDMSG: usize = 12;
+
+/// The kinds of devices whose packets come and go by another one as they are.
+const IS_ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
@@ -192,13 +195,27 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let attributes = Attributes(message.payload.get(IFINFOMSG..).ok_or(Malformed)?);
     let info = attributes.find(libc::IFLA_LINKINFO)?.unwrap_or_default();
     let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
+    let kind = kind.map(string).transpose()?.unwrap_or_default();
     let flags = u32_at(message.payload, 8)? as i32;
     Ok(Device {
         // `ifi_index` and `ifi_flags`
         index: u32_at(message.payload, 4)?,
         name: Name::from(string(attributes.get(libc::IFLA_IFNAME)?)?),
-        kind: kind.map(string).transpose()?.unwrap_or_default().to_vec(),
+        kind: kind.to_vec(),
         is_up: flags & libc::IFF_UP != 0,
+        // The other end of a veth pair is named there too, and a device of another namespace by its number there.
+        lower: if IS_ON_ANOTHER.contains(&kind) && attributes.find(IFLA_LINK_NETNSID)?.is_none() {
+            attributes
+                .find(libc::IFLA_LINK)?
+                .map(|bytes| u32_at(bytes, 0))
+                .transpose()?
+        } else {
+            None
+        },
+        master: attributes
+            .find(libc::IFLA_MASTER)?
+            .map(|bytes| u32_at(bytes, 0))
+            .transpose()?,
         // `ndisc_constructor` in net/ipv6/ndisc.c
         has_neighbours: flags & (libc::IFF_LOOPBACK | libc::IFF_NOARP | libc::IFF_POINTOPOINT) == 0,
     })
@@ -356,6 +373,8 @@ mod tests {
             name: Name::from(name),
             kind: kind.into(),
             is_up: false,
+            lower: None,
+            master: None,
             has_neighbours: true,
         };
         assert_eq!(wireguard, Ok(device("wg0", "wireguard")));

@@ -5,6 +5,7 @@ pub(crate) const NFNL_BATCH_GENID: u16 = 1;
 pub(crate) const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Which libc has for glibc only.
 pub(crate) const RTA_UID: u16 = 25;
+pub(crate) const IFLA_LINK_NETNSID: u16 = 37;
 pub(crate) const SOCK_DIAG_BY_FAMILY: i32 = 20;
 pub(crate) const INET_DIAG_SKV6ONLY: u16 = 11;
 /// A state of `enum` in net/tcp_states.h.

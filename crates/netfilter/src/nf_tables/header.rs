@@ -35,6 +35,9 @@ pub(crate) const IPV6_HOPS: Place = (libc::NFT_PAYLOAD_NETWORK_HEADER, 7, 1);
 /// The first byte of `struct icmp6hdr`.
 pub(crate) const ICMPV6_TYPE: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1);
 
+/// `h_proto` of `struct ethhdr` in linux/if_ether.h.
+pub(crate) const ETHER_TYPE: Place = (libc::NFT_PAYLOAD_LL_HEADER, 12, 2);
+
 pub(crate) const TCP_FLAGS: Place = (libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
 
 /// Which `NFT_META_*` a field is.
@@ -110,10 +113,11 @@ pub fn protocol(family: TableFamily) -> ProtoFamily {
         TableFamily::Inet => ProtoFamily::Inet,
         TableFamily::Netdev => ProtoFamily::NetDev,
         TableFamily::Arp => ProtoFamily::Arp,
+        TableFamily::Bridge => ProtoFamily::Bridge,
     }
 }
 
-/// The family with this number, if its chains can decide where a TCP connection over IP goes.
+/// The family with this number, if it is one of nf_tables'.
 pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
     [
         TableFamily::Ip(Family::V4),
@@ -121,6 +125,7 @@ pub(crate) fn table_family(number: u8) -> Option<TableFamily> {
         TableFamily::Inet,
         TableFamily::Netdev,
         TableFamily::Arp,
+        TableFamily::Bridge,
     ]
     .into_iter()
     .find(|&family| protocol(family) as u8 == number)
@@ -136,7 +141,8 @@ pub(crate) fn hook(family: TableFamily, number: u32) -> Option<Hook> {
     let hooks: &[Hook] = match family {
         TableFamily::Netdev => &Hook::NETDEV,
         TableFamily::Arp => &Hook::ARP,
-        TableFamily::Ip(_) | TableFamily::Inet => &Hook::INET,
+        // Those of bridges have the same numbers (`NF_BR_PRE_ROUTING` and the others in linux/netfilter_bridge.h).
+        TableFamily::Ip(_) | TableFamily::Inet | TableFamily::Bridge => &Hook::INET,
     };
     hooks.get(usize::try_from(number).ok()?).copied()
 }

@@ -13,8 +13,8 @@ use packets::rules::{
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{
-    self, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS, Rewritten,
-    TCP_FLAGS,
+    self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
+    Rewritten, TCP_FLAGS,
 };
 use super::register::{Loaded, Part, Registers, bits_of, network};
 use super::uapi::*;
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
             devices,
             family: match family {
                 TableFamily::Ip(family) => Some(family),
-                TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp => None,
+                TableFamily::Inet | TableFamily::Netdev | TableFamily::Arp | TableFamily::Bridge => None,
             },
             is_arp: family == TableFamily::Arp,
             registers: Registers::default(),
@@ -253,6 +253,8 @@ impl<'a> Reader<'a> {
             _ if place == ICMPV6_TYPE && self.rule.conditions.contains(&Condition::is(Field::Protocol, ICMPV6)) => {
                 return self.whole(Field::IcmpType);
             }
+            // Of a frame: nft's `ether type`.
+            _ if place == ETHER_TYPE => return Loaded::EtherType,
             _ if place == TCP_FLAGS => return Loaded::Bits(Bits::all(Field::TcpFlags)),
             _ => {}
         }

@@ -103,7 +103,7 @@ fn dump(
 ) -> Result<(), ReadError> {
     let read = |message: &Message<'_>| match header::table_family(message.family()?) {
         Some(family) => read(family, message.attributes()?),
-        None => Ok(()), // bridge tables
+        None => Ok(()), // a family that isn't known
     };
     socket.ask(request(message), |_| (), read)
 }

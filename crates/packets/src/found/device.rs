@@ -10,6 +10,10 @@ pub struct Device {
     pub kind: Vec<u8>,
     /// Whether it is up (`IFF_UP`).
     pub is_up: bool,
+    /// The number of the device by which its packets come and go, if it is made on top of another one of this namespace.
+    pub lower: Option<u32>,
+    /// The number of the bridge or the bond that has taken it.
+    pub master: Option<u32>,
     /// Whether it finds other hosts by asking for their addresses on its link. lo doesn't, nor a device that leads to one
     /// host alone.
     pub has_neighbours: bool,

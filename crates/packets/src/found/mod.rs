@@ -10,7 +10,7 @@ mod network;
 pub use self::device::Device;
 pub use self::line::Line;
 pub use self::listener::Listener;
-pub use self::network::{Address, Network};
+pub use self::network::{Address, Network, Settings};
 use crate::rules::{NAT, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.

@@ -15,6 +15,39 @@ pub struct Network {
     pub addresses: Option<Vec<Address>>,
     /// What listens, as far as that is known.
     pub listeners: Vec<Listener>,
+    pub settings: Settings,
+}
+
+/// The kernel's settings (sysctl) that decide about packets, each as it is unless somebody sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// A bridge hands what arrives to the IP hooks at prerouting before its own hook at input: net.bridge.bridge-nf-call-iptables
+    /// and -ip6tables. Without the module br_netfilter, there are none.
+    pub bridges_call_ip: bool,
+    /// What is accepted has the mark of its first packet: net.ipv4.tcp_fwmark_accept.
+    pub keeps_mark: bool,
+    /// Packets have their socket at input: net.ipv4.ip_early_demux and tcp_early_demux.
+    pub finds_sockets: bool,
+    /// Connections are not remembered before the ACK: net.ipv4.tcp_syncookies is 2.
+    pub always_sends_cookies: bool,
+    /// Connections are tracked from any packet on: net.netfilter.nf_conntrack_tcp_loose.
+    pub tracks_from_any: bool,
+}
+
+impl Settings {
+    pub const USUAL: Self = Self {
+        bridges_call_ip: true,
+        keeps_mark: false,
+        finds_sockets: true,
+        always_sends_cookies: false,
+        tracks_from_any: true,
+    };
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::USUAL
+    }
 }
 
 /// An address of a device.
@@ -36,6 +69,7 @@ impl Default for &Network {
             devices: None,
             addresses: None,
             listeners: Vec::new(),
+            settings: Settings::USUAL,
         };
         &UNKNOWN
     }
@@ -45,6 +79,24 @@ impl Network {
     /// The device of this number.
     pub fn device(&self, index: u32) -> Option<&Device> {
         self.devices.iter().flatten().find(|device| device.index == index)
+    }
+
+    /// The devices by which this one's packets come and go: a bridge's ports, a bond's, and what a VLAN or a macvlan is made
+    /// on. None, if they are its own.
+    pub fn beneath<'a>(&'a self, upper: &'a Device) -> impl Iterator<Item = &'a Device> {
+        let devices = self.devices.iter().flatten();
+        devices.filter(|device| device.master == Some(upper.index) || upper.lower == Some(device.index))
+    }
+
+    /// The names, as numbers, of the devices whose packets all go to the bridge or the bond that has taken them.
+    pub fn port_names(&self) -> Intervals {
+        let is_taken = |device: &&Device| {
+            let master = device.master.and_then(|index| self.device(index));
+            // A VRF's are handed on as the device's own.
+            master.is_some_and(|master| master.kind != b"vrf")
+        };
+        let ports = self.devices.iter().flatten().filter(is_taken);
+        Intervals::each(ports.map(|device| interface(device.name.as_bytes())))
     }
 
     /// The names of the devices that are there, as numbers; every name, where they could not be asked for, or where there
@@ -115,6 +167,8 @@ mod tests {
             name: Name::from(name),
             kind: Vec::new(),
             is_up: true,
+            lower: None,
+            master: None,
             has_neighbours: true,
         };
         let of = |device, address: &str, prefix| Address {
@@ -137,6 +191,7 @@ mod tests {
                 of(2, "fe80::2", 64),
             ]),
             listeners: Vec::new(),
+            settings: Settings::USUAL,
         }
     }
 

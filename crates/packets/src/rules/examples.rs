@@ -44,6 +44,7 @@ pub fn table(name: &str, chains: Vec<Chain>) -> Table {
         "inet" => TableFamily::Inet,
         "netdev" => TableFamily::Netdev,
         "arp" => TableFamily::Arp,
+        "bridge" => TableFamily::Bridge,
         other => panic!("no family: {other}"),
     };
     Table {

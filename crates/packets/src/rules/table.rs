@@ -35,6 +35,8 @@ pub enum TableFamily {
     Netdev,
     /// ARP's packets, by which neighbours find each other before they send IPv4.
     Arp,
+    /// The packets of a bridge, at its ports.
+    Bridge,
 }
 
 impl TableFamily {
@@ -42,7 +44,7 @@ impl TableFamily {
         match self {
             TableFamily::Ip(own) => own == family,
             TableFamily::Inet | TableFamily::Netdev => true,
-            TableFamily::Arp => false,
+            TableFamily::Arp | TableFamily::Bridge => false,
         }
     }
 

@@ -16,6 +16,11 @@ impl Found {
         self.chains_of(hook, |of| of.sees(family))
     }
 
+    /// The chains of a bridge.
+    pub(super) fn bridge_chains_at(&self, hook: Hook) -> Vec<Slot<'_>> {
+        self.chains_of(hook, |of| of == TableFamily::Bridge)
+    }
+
     /// The same for ARP's packets.
     pub(super) fn arp_chains_at(&self, hook: Hook) -> Vec<Slot<'_>> {
         self.chains_of(hook, |of| matches!(of, TableFamily::Arp | TableFamily::Netdev))

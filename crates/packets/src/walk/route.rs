@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::found::{Found, Listener, Network};
+use crate::found::{Found, Listener, Network, Settings};
 use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State, merged};
@@ -154,7 +154,7 @@ pub fn there_and_back<'a>(
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
     let mut states = vec![first];
     for &hook in first_hooks(direction) {
-        states = walker.hook(hook, states);
+        states = pass(&mut walker, hook, states);
     }
     let mut arrived = Vec::new();
     if watched.is_some() {
@@ -174,7 +174,7 @@ pub fn there_and_back<'a>(
         let there = follow(&mut walker, way, at, states);
         let replies = there.into_iter().map(|state| reply(state, way, around)).collect();
         let back = follow(&mut walker, way.back(), None, replies);
-        let acks = back.into_iter().map(|state| ack(state, way)).collect();
+        let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
         let made = follow(&mut walker, way, None, acks);
         // Where none of them is tracked, the packets after them have to get through too.
         let (unknown, mut made): (Vec<_>, Vec<_>) = made.into_iter().partition(State::is_unknown_to_the_end);
@@ -215,7 +215,7 @@ impl Neighbours {
 }
 
 /// Takes the solicitation and the advertisement by which neighbours find each other through the hooks of their way.
-pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
+pub fn discovery<'a>(found: &'a Found, network: &Network, neighbours: &Neighbours) -> Walk<'a> {
     let Neighbours {
         family,
         direction,
@@ -224,7 +224,7 @@ pub fn discovery<'a>(found: &'a Found, neighbours: &Neighbours) -> Walk<'a> {
         asked,
     } = neighbours;
     let is_ipv6 = *family == Family::V6;
-    let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None, <&Network>::default());
+    let mut walker = Walker::new(found, is_ipv6.then_some(Family::V6), None, network);
     let is_tracked = is_ipv6 && found.tracks(Family::V6);
     let (way, field) = match direction {
         Direction::Inbound => (Way::In, Field::InInterface),
@@ -328,14 +328,15 @@ fn follow<'a>(
     after: Option<Hook>,
     mut states: Vec<State<'a>>,
 ) -> Vec<State<'a>> {
+    let settings = walker.network.settings;
     let hooks = way.hooks();
     let passed = hooks
         .iter()
         .position(|hook| Some(*hook) == after)
         .map_or(0, |index| index + 1);
     for &hook in hooks.iter().skip(passed) {
-        states.iter_mut().for_each(|state| enter(state, way, hook));
-        states = walker.hook(hook, states);
+        states.iter_mut().for_each(|state| enter(state, way, hook, settings));
+        states = pass(walker, hook, states);
     }
     for state in &mut states {
         match way {
@@ -346,8 +347,97 @@ fn follow<'a>(
     states
 }
 
+/// Takes packets through a hook, and through those of the devices beneath theirs, by which they come and go.
+fn pass<'a>(walker: &mut Walker<'a, '_>, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+    match hook {
+        Hook::Ingress => {
+            let states = pass_beneath(walker, hook, states, MOST_BENEATH);
+            walker.hook(hook, states)
+        }
+        Hook::Egress => {
+            let states = walker.hook(hook, states);
+            pass_beneath(walker, hook, states, MOST_BENEATH)
+        }
+        _ => walker.hook(hook, states),
+    }
+}
+
+/// The kernel allows this many devices on top of each other (`MAX_NEST_DEV` in linux/netdevice.h).
+const MOST_BENEATH: usize = 8;
+
+/// Takes packets through the hooks of the devices beneath theirs: first on the way in, last on the way out. A bridge has
+/// hooks of its own between (`br_handle_frame`, `br_pass_frame_up` and `__br_forward` in net/bridge).
+fn pass_beneath<'a>(walker: &mut Walker<'a, '_>, at: Hook, mut states: Vec<State<'a>>, most: usize) -> Vec<State<'a>> {
+    let arrives = at == Hook::Ingress;
+    let (field, bridge_hooks) = if arrives {
+        (Field::InInterface, [Hook::Prerouting, Hook::Input])
+    } else {
+        (Field::OutInterface, [Hook::Output, Hook::Postrouting])
+    };
+    let network = walker.network;
+    for upper in network.devices.iter().flatten() {
+        let beneath = Intervals::each(network.beneath(upper).map(|device| interface(device.name.as_bytes())));
+        if beneath.is_empty() || most == 0 {
+            continue;
+        }
+        let name = Intervals::one(interface(upper.name.as_bytes()));
+        let (mut inside, mut others) = (Vec::new(), Vec::new());
+        for state in states {
+            let (by_it, by_others) = state.connections.split(field, &name);
+            let with = |connections| State {
+                connections,
+                ..state.clone()
+            };
+            inside.extend(by_it.map(with));
+            others.extend(by_others.map(with));
+        }
+        inside.iter_mut().for_each(|state| state.set(field, beneath.clone()));
+        if arrives {
+            inside = pass_beneath(walker, at, inside, most - 1);
+            inside = walker.hook(at, inside);
+        }
+        if upper.kind == b"bridge" {
+            for hook in bridge_hooks {
+                inside = pass_bridge(walker, hook, inside);
+            }
+        }
+        if !arrives {
+            inside = walker.hook(at, inside);
+            inside = pass_beneath(walker, at, inside, most - 1);
+        }
+        inside.iter_mut().for_each(|state| state.set(field, name.clone()));
+        others.extend(inside);
+        states = others;
+    }
+    states
+}
+
+/// Takes packets through a bridge's hook. What arrives may have a new destination by then.
+fn pass_bridge<'a>(walker: &mut Walker<'a, '_>, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+    if !(walker.network.settings.bridges_call_ip && hook == Hook::Input) {
+        return walker.bridge_hook(hook, states);
+    }
+    let mut passed = Vec::new();
+    for state in states.drain(..) {
+        let before = state.connections.clone();
+        let mut anywhere = state;
+        for field in [
+            Field::DestinationPort,
+            Field::Destination(Family::V4),
+            Field::Destination(Family::V6),
+        ] {
+            anywhere.set(field, field.any());
+        }
+        for mut state in walker.bridge_hook(hook, vec![anywhere]) {
+            state.connections = before.clone();
+            passed.push(state);
+        }
+    }
+    merged(passed)
+}
+
 /// What changes of a packet where it comes to a hook.
-fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
+fn enter(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
     let no_device = || Intervals::one(0);
     match (way, hook) {
         (Way::Out | Way::Within, Hook::Postrouting) | (Way::Through, Hook::Forward) => {
@@ -363,9 +453,10 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
         }
         // The kernel finds the socket of a packet before it delivers it, but for a first packet, which has none
         // (`tcp_v4_early_demux`); what lo brings back isn't looked up.
-        (Way::In, Hook::Input) => match state.packet {
+        (Way::In, Hook::Input) if settings.finds_sockets => match state.packet {
             Packet::First | Packet::Solicitation | Packet::Advertisement => {}
             Packet::Reply => state.join_socket(false),
+            Packet::Ack if settings.always_sends_cookies => {}
             Packet::Ack => state.join_socket(true),
         },
         _ => {}
@@ -374,7 +465,7 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook) {
 
 /// The answer to a packet that has come this way.
 fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
-    let mut reply = state.reply();
+    let mut reply = state.reply(around.network.settings.keeps_mark);
     let is_from_here = way.back().is_from_here();
     let server = is_from_here.then(|| around.owner(reply.flow.port.as_ref()));
     reply.flow_mut().server = server;
@@ -382,8 +473,8 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a>
 }
 
 /// The client's answer to a reply, on the way of the first packet.
-fn ack(state: State<'_>, way: Way) -> State<'_> {
-    let mut ack = set_out(state.ack(), way);
+fn ack<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
+    let mut ack = set_out(state.ack(around.network.settings.tracks_from_any), way);
     if way.is_from_here() {
         ack.set(Field::OutInterface, ack.flow.sent_by.clone());
     }

@@ -148,7 +148,7 @@ impl<'a> State<'a> {
     }
 
     /// The answer to a first packet that has arrived.
-    pub(super) fn reply(self) -> Self {
+    pub(super) fn reply(self, keeps_mark: bool) -> Self {
         let tracked = match self.tracked {
             CtState::New => CtState::Established,
             // It belongs to nothing that connection tracking knows of (`tcp_new` in nf_conntrack_proto_tcp.c).
@@ -163,16 +163,21 @@ impl<'a> State<'a> {
             .map(|known| (known.field.turned(), known.from.clone()));
         flow.pending = back.collect();
         flow.port = port;
-        this.turned(Packet::Reply, &SYN_ACK, tracked)
+        let mark = this.connections.get(Field::Mark).filter(|_| keeps_mark).cloned();
+        let mut reply = this.turned(Packet::Reply, &SYN_ACK, tracked);
+        if let Some(mark) = mark {
+            reply.set(Field::Mark, mark);
+        }
+        reply
     }
 
     /// The client's answer to a reply that has arrived.
-    pub(super) fn ack(mut self) -> Self {
+    pub(super) fn ack(mut self, tracks_from_any: bool) -> Self {
         let tracked = match self.tracked {
             CtState::Established => CtState::Established,
             // Nothing is known of the connection, so it is taken for the first packet of one, wherever connections are
             // tracked (net.netfilter.nf_conntrack_tcp_loose).
-            _ if self.is_untracked() && self.is_tracked => CtState::New,
+            _ if self.is_untracked() && self.is_tracked && tracks_from_any => CtState::New,
             // It comes too early (`tcp_conntracks` in nf_conntrack_proto_tcp.c).
             _ => CtState::Invalid,
         };

@@ -67,7 +67,9 @@ pub(super) struct Walker<'a, 'g> {
     /// That of the packets; none for ARP's.
     family: Option<Family>,
     watched: Option<Watched<'g>>,
-    network: &'g Network,
+    pub(super) network: &'g Network,
+    /// The packets are on a bridge, where connection tracking neither sees nor translates them.
+    is_on_bridge: bool,
     decisions: Vec<Outcome<'a>>,
     questions: Vec<Open<'a>>,
     /// What the connections were compared with, if somebody wants to know.
@@ -96,6 +98,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             family,
             watched,
             network,
+            is_on_bridge: false,
             decisions: Vec::new(),
             questions: vec![Open::WhichOfMany],
             steps: watched.is_none().then(steps),
@@ -115,16 +118,33 @@ impl<'a, 'g> Walker<'a, 'g> {
     }
 
     /// Takes connections through the base chains of a hook.
-    pub(super) fn hook(&mut self, hook: Hook, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
+    pub(super) fn hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        let slots = match self.family {
+            Some(family) => self.found.chains_at(family, hook),
+            None => self.found.arp_chains_at(hook),
+        };
+        let mut states = self.base_chains(hook, slots, states);
+        for state in &mut states {
+            state.is_seen |= hook != Hook::Ingress;
+            state.translate_again(hook);
+        }
+        states
+    }
+
+    /// The same of a bridge's hook.
+    pub(super) fn bridge_hook(&mut self, hook: Hook, states: Vec<State<'a>>) -> Vec<State<'a>> {
+        self.is_on_bridge = true;
+        let states = self.base_chains(hook, self.found.bridge_chains_at(hook), states);
+        self.is_on_bridge = false;
+        states
+    }
+
+    fn base_chains(&mut self, hook: Hook, slots: Vec<Slot<'a>>, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.hook = hook;
         let Some(first) = states.first() else {
             return states;
         };
         self.packet = first.packet;
-        let slots = match self.family {
-            Some(family) => self.found.chains_at(family, hook),
-            None => self.found.arp_chains_at(hook),
-        };
         for mut place in places(slots) {
             // Where the order isn't known, chains that are for other packets don't count.
             if !is_one_table(&place) {
@@ -135,10 +155,6 @@ impl<'a, 'g> Walker<'a, 'g> {
             for orders in orders(&place) {
                 states = self.in_any_order(&orders, states);
             }
-        }
-        for state in &mut states {
-            state.is_seen |= hook != Hook::Ingress;
-            state.translate_again(hook);
         }
         states
     }
@@ -322,7 +338,8 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// A packet as a base chain sees it: before connection tracking does, or after that; before it is translated back,
     /// or after that. Where priorities are equal, either may be.
     fn as_seen(&mut self, slot: Slot<'a>, state: State<'a>) -> Vec<State<'a>> {
-        let (hook, priority) = (self.hook, slot.order().0);
+        let priority = slot.order().0;
+        let hook = if self.is_on_bridge { Hook::Ingress } else { self.hook };
         let side = state.translation(hook, priority);
         let translated = self.on_side(
             side,

@@ -609,7 +609,7 @@ fn discovered(direction: Direction, chains: &[(Hook, i32, Rule)]) -> Vec<String>
         asking: Neighbours::link_local(),
         asked: Intervals::one(0xfd77_u128 << 112 | 0x12_3456),
     };
-    let walk = discovery(&found, &neighbours);
+    let walk = discovery(&found, <&Network>::default(), &neighbours);
     let line = |what: &str, outcome: &Outcome<'_>| format!("{what}{:?} {:?}", outcome.packet, outcome.fate);
     let decided = walk.decisions.iter().map(|outcome| line("", outcome));
     decided
@@ -725,7 +725,7 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
             asking: Intervals::default(),
             asked: Intervals::default(),
         };
-        discovery(&found, &neighbours).arrived.is_empty()
+        discovery(&found, <&Network>::default(), &neighbours).arrived.is_empty()
     };
     let of = |family| vec![Condition::is(Field::Family, family)];
     for (name, hook, conditions, is_lost) in [
