@@ -26,44 +26,57 @@ struct Connection {
 
 /// The proxy's port to which a connection is redirected; none if it bypasses the proxy.
 fn redirects(config: &Config, connection: &Connection) -> Option<Port> {
+    // Without `..`, so that the compiler asks what a new flag redirects.
+    let Config {
+        inbound_port,
+        outbound_port,
+        proxy_uid,
+        proxy_gid,
+        redirected_ports,
+        ignored_inbound_ports,
+        ignored_outbound_ports,
+        ignored_inbound_subnets,
+        ignored_outbound_subnets,
+        redirected_outbound_ports,
+        redirected_outbound_subnets,
+        ignored_uids,
+        ignored_gids,
+        ignored_inbound_interfaces,
+        ignored_outbound_interfaces,
+        ipv6,
+    } = config;
     let port = connection.to.port();
     let among = |ports: &[PortRange]| ports.iter().any(|range| (range.first()..=range.last()).contains(&port));
     let within = |subnets: &[Subnet], address| subnets.iter().any(|subnet| subnet.net().contains(&address));
     let by_one_of = |interfaces: &[Interface]| interfaces.iter().any(|it| it.to_string() == connection.device);
-    let by_proxy = (config.proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
-        || (config.proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
+    let by_proxy = (proxy_uid.is_some_and(|uid| uid.get() == connection.owner.0))
+        || (proxy_gid.is_some_and(|gid| gid.get() == connection.owner.1));
     let among_ids = |ids: &[IdRange], id| ids.iter().any(|range| (range.first()..=range.last()).contains(&id));
-    let exempt =
-        among_ids(&config.ignored_uids, connection.owner.0) || among_ids(&config.ignored_gids, connection.owner.1);
+    let exempt = among_ids(ignored_uids, connection.owner.0) || among_ids(ignored_gids, connection.owner.1);
     let (ignored, to) = match connection.direction {
-        _ if connection.to.is_ipv6() && !config.ipv6 => return None,
+        _ if connection.to.is_ipv6() && !*ipv6 => return None,
         // "Ports to redirect to proxy, if no port is specified then ALL ports are redirected."
         Direction::Inbound => {
-            let chosen =
-                config.redirected_ports.is_empty() || config.redirected_ports.iter().any(|it| it.get() == port);
-            let listed = &config.ignored_inbound_subnets;
+            let chosen = redirected_ports.is_empty() || redirected_ports.iter().any(|it| it.get() == port);
+            let listed = ignored_inbound_subnets;
             // iptables ignores an address before /0, so that such a subnet alone is everybody, of either family.
             let everybody = !listed.is_empty() && listed.iter().all(|subnet| subnet.net().prefix_len() == 0);
             let subnets = everybody || within(listed, connection.from);
             (
-                !chosen
-                    || among(&config.ignored_inbound_ports)
-                    || subnets
-                    || by_one_of(&config.ignored_inbound_interfaces),
-                config.inbound_port,
+                !chosen || among(ignored_inbound_ports) || subnets || by_one_of(ignored_inbound_interfaces),
+                *inbound_port,
             )
         }
         // "Any traffic coming from this user will be ignored to avoid infinite redirection loops."
         Direction::Outbound => {
-            let subnets = within(&config.ignored_outbound_subnets, connection.to.ip());
-            let skipped =
-                by_proxy || exempt || connection.device == "lo" || by_one_of(&config.ignored_outbound_interfaces);
-            let (ports, destinations) = (&config.redirected_outbound_ports, &config.redirected_outbound_subnets);
+            let subnets = within(ignored_outbound_subnets, connection.to.ip());
+            let skipped = by_proxy || exempt || connection.device == "lo" || by_one_of(ignored_outbound_interfaces);
+            let (ports, destinations) = (redirected_outbound_ports, redirected_outbound_subnets);
             let chosen = (ports.is_empty() || among(ports))
                 && (destinations.is_empty() || within(destinations, connection.to.ip()));
             (
-                skipped || !chosen || among(&config.ignored_outbound_ports) || subnets,
-                config.outbound_port,
+                skipped || !chosen || among(ignored_outbound_ports) || subnets,
+                *outbound_port,
             )
         }
     };
