@@ -104,7 +104,7 @@ pub struct Answer<'a> {
 /// Follows a connection through everything that was found.
 #[cfg(any(test, fuzzing))]
 pub fn explain<'a>(found: &'a Found, connection: &Connection) -> Answer<'a> {
-    as_far_as_seen(found, of_seen(found, connection, &Network::default(), &[]))
+    as_far_as_seen(found, of_seen(found, connection, &Network::default(), &[], None))
 }
 
 /// An answer by all that was found, or, if something could not be seen, that it isn't known: that may decide otherwise.
@@ -135,18 +135,20 @@ impl Verdict {
 }
 
 /// Follows a connection through everything that was found, as if there were nothing else, in this network and where
-/// packets are routed so.
+/// packets are routed so; `back` is the device by which replies to what comes in leave, if it isn't the same one.
 pub fn of_seen<'a>(
     found: &'a Found,
     connection: &Connection,
     network: &Network,
     routes: &[(IpAddr, Option<Name>)],
+    back: Option<&Name>,
 ) -> Answer<'a> {
     let (family, direction) = (Family::of(connection.to.ip()), connection.direction);
     let connections = connections(found, network, family, connection);
     let around = Surroundings {
         network,
         routes,
+        back,
         ..proxy(&found.tables)
     };
     let answer_for = |connections| {
@@ -260,6 +262,7 @@ pub fn proxy(tables: &[Table]) -> Surroundings<'static> {
         gids: proxy_ids(tables, Field::Gid),
         network: <&Network>::default(),
         routes: &[],
+        back: None,
     }
 }
 

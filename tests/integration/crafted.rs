@@ -388,3 +388,90 @@ fn settings_are_heeded() {
         is_so(&[&set, table], Question::Inbound, 0, answer);
     }
 }
+
+/// The server's packets have a way of their own: by its address and port, and by its user.
+#[test]
+fn the_reply_is_routed_as_the_kernel_does() {
+    let second = [
+        "ip link add eth1 type veth peer name far1",
+        "ip link set far1 up",
+        "ip link set eth1 up",
+        "ip route add 10.77.0.1/32 dev eth1",
+        "ip neighbour add 10.77.0.1 lladdr 02:00:00:00:00:09 dev eth1",
+        "table inet t { chain c { type filter hook output priority 0; oifname eth1 drop; }; }",
+    ];
+    is_so(&second, Question::Inbound, 0, "dropped: the reply");
+    for (line, answer) in [
+        ("ip route add blackhole 10.77.0.1/32", "dropped: the reply"),
+        ("ip route add prohibit 10.77.0.1/32", "dropped: the reply"),
+        ("ip route add unreachable 10.77.0.1/32", "dropped: the reply"),
+        (
+            "ip rule add uidrange 2102-2102 to 10.77.0.1 prohibit",
+            "dropped: the reply",
+        ),
+        ("ip rule add uidrange 1000-1000 to 10.77.0.1 prohibit", PROXY),
+        ("ip rule add ipproto tcp sport 4143 blackhole", "dropped: the reply"),
+        ("ip rule add ipproto tcp sport 80 blackhole", PROXY),
+    ] {
+        is_so(&[line], Question::Inbound, 0, answer);
+    }
+}
+
+/// A server answers whoever it takes for the client.
+#[test]
+fn what_changes_sources_changes_who_is_answered() {
+    let at_input = "table ip t { chain c { type nat hook input priority 100; snat to 192.0.2.99; }; }";
+    let on_lo = "table ip t { chain c { type nat hook postrouting priority 100; oifname lo snat to TO; }; }";
+    let [others, own] = ["192.0.2.99", "127.0.0.1"].map(|to| on_lo.replace("TO", to));
+    is_so(&[at_input], Question::Inbound, 0, PROXY);
+    is_so(&["ip route delete default", at_input], Question::Inbound, 0, NOT_KNOWN);
+    is_so(&[&others], Question::Outbound, 0, NOT_KNOWN);
+    is_so(&[&own], Question::Outbound, 0, PROXY);
+}
+
+#[test]
+fn what_arrives_for_loopback_depends_on_a_setting() {
+    let table =
+        "table ip t { chain c { type nat hook prerouting priority -110; tcp dport 80 dnat to 127.0.0.1:4143; }; }";
+    let set = |device: &str, to: u8| format!("sysctl -qw net.ipv4.conf.{device}.route_localnet={to}");
+    is_so(&[table], Question::Inbound, 0, "dropped: a rule sends it to 127.0.0.1");
+    for device in ["all", "eth0"] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        apply(&lab, &set(device, 1));
+        apply(&lab, table);
+        let said = Run::new(&format!("{} --output short", Question::Inbound.line(0)))
+            .output(&lab.pod)
+            .success();
+        assert_eq!(said, "to the proxy, port 4143\n", "{device}");
+        let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80, 4143]);
+        let outcome = Question::Inbound.ask(&lab, &handshakes, 0);
+        assert_eq!(
+            Question::Inbound.is_true(said.trim_end(), outcome),
+            Some(true),
+            "{device}: {outcome:?}"
+        );
+    }
+}
+
+/// `ip rule` may have routes for some users, of whom nothing is said.
+#[test]
+fn users_have_routes_of_their_own() {
+    for (range, answer) in [("1000-1999", "not known: it depends on the user"), ("2102-2102", PROXY)] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        lab.pod
+            .sh(&format!("ip rule add uidrange {range} to 10.77.0.1 prohibit"));
+        let said = Run::new("explain outbound --to 10.77.0.1:80 --output short")
+            .output(&lab.pod)
+            .success();
+        assert!(said.starts_with(answer), "{range}: {said}");
+        let of_one = Run::new("explain outbound --to 10.77.0.1:80 --uid 1500").output(&lab.pod);
+        assert_eq!(
+            of_one.code(),
+            Some(i32::from(range == "1000-1999")),
+            "{}",
+            of_one.said()
+        );
+    }
+}

@@ -518,7 +518,7 @@ fn a_translation_to_the_proxys_port_leads_to_the_proxy() {
                 true,
                 82,
                 if pod.is_ipv4() {
-                    "not known: a rule sends it to 127.0.0.1"
+                    "dropped: a rule sends it to 127.0.0.1"
                 } else {
                     "dropped: a rule sends it to ::1"
                 },
@@ -661,7 +661,7 @@ fn what_comes_in_for_another_address_is_followed_until_it_is_routed() {
     );
     let localnet = first_line(&lab, "inbound --to 127.0.0.9:4190 --in eth0");
     assert!(
-        localnet.starts_with("not known: ") && localnet.contains("route_localnet"),
+        localnet.starts_with("dropped: ") && localnet.contains("127.0.0.9"),
         "{localnet}"
     );
     assert_eq!(first_line(&lab, "inbound --to 127.0.0.9:80"), "to the proxy, port 4143");

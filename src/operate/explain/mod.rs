@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Direction, Field};
-use packets::walk::{Matched, Place, Step};
+use packets::rules::{Direction, Field, Name};
+use packets::walk::{Matched, Packet, Place, Step};
 
 use self::routing::Routing;
 use crate::backend::all::{self, must_see};
@@ -99,7 +99,8 @@ pub fn explain<T: Send>(
     report: impl FnOnce(&Explained<'_>) -> T + Send,
 ) -> Result<T, Error> {
     namespace::run_in(netns, || {
-        let mut connection = connection.clone();
+        let asked = connection;
+        let mut connection = asked.clone();
         let routing = Routing::ask();
         let destination = routing::complete(&routing, &mut connection)?;
         let found = all::read()?;
@@ -107,9 +108,30 @@ pub fn explain<T: Send>(
         if !explain::exempted(&found, &connection, Field::InInterface).is_empty() {
             connection.device = routing::only_device(&routing);
         }
-        let routes = routing::of_others(&routing, &found, &connection, destination);
-        let mut answer = explain::of_seen(&found, &connection, &routing.network, &routes);
-        routing::deliver(&routing, &connection, destination, &mut answer);
+        let answer_for = |connection: &Connection, back: Option<&Name>| {
+            let routes = routing::of_others(&routing, &found, connection, destination);
+            let mut answer = explain::of_seen(&found, connection, &routing.network, &routes, back);
+            routing::deliver(&routing, connection, destination, &mut answer);
+            answer
+        };
+        let mut answer = answer_for(&connection, None);
+        match routing::way_back(&routing, &found, &connection, &answer) {
+            Some(Ok(device)) if connection.direction == Direction::Inbound && connection.device != device => {
+                answer = answer_for(&connection, device.as_ref());
+            }
+            Some(Err(why)) => {
+                answer.steps.retain(|step| step.packet == Packet::First);
+                answer.verdict = Verdict::Lost(why);
+            }
+            _ => {}
+        }
+        for other in routing::of_other_users(&routing, &found, asked, &connection) {
+            let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
+            if !is_same {
+                answer.verdict =
+                    Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
+            }
+        }
         if let Some(neighbours) = routing::neighbours(&routing, &connection, destination, &answer) {
             answer = explain::after_discovery(&found, &routing.network, &neighbours, answer);
         }

@@ -7,15 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use netfilter::netlink::ReadError;
 use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
-use packets::found::{Device, Found, Network};
+use packets::found::{Device, Found, Listener, Network};
 use packets::rules::{
-    Action, Direction, Family, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface,
+    Action, Direction, Family, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface, ip,
 };
-use packets::walk::{self, Matched, Neighbours, Step};
+use packets::walk::{self, Matched, Neighbours, Step, any_but_lo};
 
 use crate::error::{self, Error};
-use crate::findings::explain::{Answer, Connection, Verdict};
-use crate::operate::neighbours::network;
+use crate::findings::explain::{Answer, Connection, Verdict, proxy};
+use crate::operate::neighbours::{network, setting};
 
 /// The kernel's routing in the thread's network namespace.
 #[derive(Debug)]
@@ -45,6 +45,22 @@ impl Routing {
         let addresses = self.network.addresses.as_ref()?.iter();
         let of_family = addresses.filter(|known| known.address.is_ipv4() == to.is_ipv4());
         Some(of_family.map(|known| known.device).collect())
+    }
+
+    /// The address that an inbound connection gets that is redirected; none if that isn't known.
+    fn redirected_to(&self, connection: &Connection) -> Option<IpAddr> {
+        let to = connection.to.ip();
+        let family = Family::of(to);
+        let devices = match &connection.device {
+            Some(name) => Intervals::one(interface(name.as_bytes())),
+            None => any_but_lo(),
+        };
+        let own = self.network.redirected_to(family, &devices)?;
+        match own.as_slice() {
+            &[(first, last)] if first == last => ip(family, first),
+            _ if own.meets(&[(address(to), address(to))]) => Some(to),
+            _ => None,
+        }
     }
 
     fn neighbours_like(&self, address: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
@@ -342,7 +358,9 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
         && to.is_loopback()
         && matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Elsewhere(_))
     {
-        answer.verdict = to_loopback(*to);
+        if let Some(verdict) = to_loopback(routing, connection, *to, &format!("a rule sends it to {to}")) {
+            answer.verdict = verdict;
+        }
         return;
     }
     if is_redirected {
@@ -367,10 +385,10 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
     let to = connection.to.ip();
     let verdict = match destination {
         Destination::Usual | Destination::Bound => return,
-        Destination::Loopback => Verdict::NotKnown(format!(
-            "no rule redirects it, and the kernel drops what comes in to {to} by another device than lo, unless \
-             net.ipv4.conf.*.route_localnet is set"
-        )),
+        Destination::Loopback => match to_loopback(routing, connection, to, "no rule redirects it") {
+            Some(verdict) => verdict,
+            None => return,
+        },
         Destination::NotHere => Verdict::Elsewhere(format!(
             "no rule redirects it, and this network namespace, which does not have {to}, can only forward it"
         )),
@@ -394,13 +412,39 @@ pub(super) fn deliver(routing: &Routing, connection: &Connection, destination: D
     answer.verdict = verdict;
 }
 
-/// What becomes of a connection that comes in and that a rule sends to an address of this host alone.
-fn to_loopback(to: IpAddr) -> Verdict {
-    let why = format!("a rule sends it to {to}, and the kernel drops what comes in to that by another device than lo");
+/// What becomes of a connection that arrives for an address of this host alone; none if the kernel lets it through.
+fn to_loopback(routing: &Routing, connection: &Connection, to: IpAddr, what: &str) -> Option<Verdict> {
+    let why = format!("{what}, and the kernel drops what comes in to {to} by another device than lo");
     match to {
-        IpAddr::V4(_) => Verdict::NotKnown(format!("{why}, unless net.ipv4.conf.*.route_localnet is set")),
-        IpAddr::V6(_) => Verdict::Lost(why),
+        IpAddr::V4(_) => match takes_localnet(routing, connection) {
+            Some(true) => None,
+            Some(false) => Some(Verdict::Lost(why)),
+            None => Some(Verdict::NotKnown(format!(
+                "{why}, unless net.ipv4.conf.*.route_localnet is set"
+            ))),
+        },
+        IpAddr::V6(_) => Some(Verdict::Lost(why)),
     }
+}
+
+/// Whether the setting route_localnet has the kernel take what arrives for 127.0.0.0/8; none: that can't be read, or isn't
+/// so for each device (`IN_DEV_NET_ROUTE_LOCALNET` in linux/inetdevice.h).
+fn takes_localnet(routing: &Routing, connection: &Connection) -> Option<bool> {
+    let is_set = |device: &str| Some(setting(&format!("ipv4/conf/{device}/route_localnet"))? != 0);
+    if is_set("all")? {
+        return Some(true);
+    }
+    let names = match &connection.device {
+        Some(name) => vec![name.to_string()],
+        None => {
+            let devices = routing.network.devices.as_ref()?.iter();
+            let others = devices.filter(|device| device.index != LOOPBACK_INDEX);
+            others.map(|device| device.name.to_string()).collect()
+        }
+    };
+    let mut all = names.iter().map(|name| is_set(name));
+    let first = all.next()??;
+    all.all(|other| other == Some(first)).then_some(first)
 }
 
 /// Whether only a connection to this namespace gets there.
@@ -460,6 +504,87 @@ fn lost_on_device(routing: &Routing, connection: &Connection) -> Option<String> 
         None => "of the device by which it comes in, and no device but lo has one".to_owned(),
     };
     Some(format!("it is redirected to an {family} address {why}"))
+}
+
+/// By which device the server's packets go back to who connected, or why they don't; none: that isn't known. The kernel
+/// routes them by the address and the port where the connection has arrived, and by the user who listens there
+/// (`inet_csk_route_req` in net/ipv4/inet_connection_sock.c).
+pub(super) fn way_back(
+    routing: &Routing,
+    found: &Found,
+    connection: &Connection,
+    answer: &Answer<'_>,
+) -> Option<Result<Option<Name>, String>> {
+    let (client, to, direction) = (connection.from?, connection.to, connection.direction);
+    let family = Family::of(to.ip());
+    let (address, port) = match (&answer.verdict, answer.action) {
+        (Verdict::Bypass, _) if direction == Direction::Inbound => (to.ip(), to.port()),
+        (Verdict::Proxy(port), Some(Action::Nat(nat))) => (nat.address?, *port),
+        (Verdict::Proxy(port), _) if direction == Direction::Outbound => (family.localhost(), *port),
+        (Verdict::Proxy(port), _) => (routing.redirected_to(connection)?, *port),
+        _ if direction == Direction::Inbound => (to.ip(), to.port()),
+        _ => return None,
+    };
+    let network = &routing.network;
+    let mut listening = network.listeners.iter().filter(|listener| listener.port == port);
+    let listening = listening.find(|listener| listener.accepts(direction, family));
+    let proxys = || u32::try_from(proxy(&found.tables).uids.as_slice().first()?.0).ok();
+    let uid = match listening {
+        Some(listener) => Some(listener.uid).filter(|uid| *uid != Listener::UNMAPPED),
+        None => proxys().filter(|_| matches!(answer.verdict, Verdict::Proxy(_))),
+    };
+    let is_known = matches!(answer.verdict, Verdict::Proxy(_) | Verdict::Bypass);
+    let reply = Packet {
+        to: SocketAddr::new(client, connection.from_port.unwrap_or_default()),
+        from: Some(address),
+        from_port: Some(port),
+        uid,
+        device: None,
+    };
+    match routing.route(reply) {
+        Ok(route) => Some(Ok(Some(route.device.name))),
+        Err(error) if is_refusal(&error) && is_known => Some(Err(format!(
+            "the reply, which the kernel does not route from {address} to {client} ({})",
+            error::Errno::of(errno(&error))
+        ))),
+        Err(_) => None,
+    }
+}
+
+/// The connection as it is of other users, where `ip rule` routes by users and none is given; none for those to whom
+/// routing refuses it.
+pub(super) fn of_other_users(
+    routing: &Routing,
+    found: &Found,
+    asked: &Connection,
+    connection: &Connection,
+) -> Vec<Option<Connection>> {
+    if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
+        return Vec::new();
+    }
+    let Ok(ranges) = routing.answer(route::user_ranges_like(asked.to.ip())) else {
+        return Vec::new();
+    };
+    let is_proxys = |uid: u32| proxy(&found.tables).uids.meets(&[(uid.into(), uid.into())]);
+    let mut others = Vec::new();
+    for (first, last) in ranges {
+        for uid in [first.checked_sub(1), Some(first), Some(last), last.checked_add(1)] {
+            let Some(uid) = uid.filter(|uid| !is_proxys(*uid) && *uid != u32::MAX) else {
+                continue;
+            };
+            let mut other = Connection {
+                uid: Some(uid),
+                ..asked.clone()
+            };
+            let route = add_route(routing, &mut other);
+            other.uid = None;
+            let is_routed = route.is_ok();
+            if !is_routed || (&other.device, other.from) != (&connection.device, connection.from) {
+                others.push(is_routed.then_some(other));
+            }
+        }
+    }
+    others
 }
 
 /// The neighbours who have to find each other before the connection's first packet; none if they know each other, or

@@ -8,7 +8,7 @@ use packets::found::{Address, Device};
 use packets::rules::{LOOPBACK, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
-use super::uapi::{IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
+use super::uapi::{FRA_UID_RANGE, IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
@@ -18,6 +18,8 @@ const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 /// Of `struct ndmsg` (linux/neighbour.h).
 const NDMSG: usize = 12;
+/// Of `struct fib_rule_hdr` (linux/fib_rules.h).
+const FIB_RULE_HDR: usize = 12;
 
 /// The kinds of devices whose packets come and go by another one as they are.
 const IS_ON_ANOTHER: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
@@ -250,6 +252,21 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
             _ => None,
         },
     }))
+}
+
+/// The ranges of users for whom `ip rule` has rules of their own for this address's family.
+pub fn user_ranges_like(of: IpAddr) -> Result<Vec<(u32, u32)>, ReadError> {
+    let mut subheader = [0; FIB_RULE_HDR];
+    subheader[0] = family(of);
+    let mut found = Vec::new();
+    dump(libc::RTM_GETRULE, &subheader, |message| {
+        let attributes = Attributes(message.payload.get(FIB_RULE_HDR..).ok_or(Malformed)?);
+        if let Some(range) = attributes.find(FRA_UID_RANGE)? {
+            found.push((u32_at(range, 0)?, u32_at(range, 4)?));
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Another host on a device's link, whose hardware address is known.

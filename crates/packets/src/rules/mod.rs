@@ -29,5 +29,5 @@ pub use self::rule::{
     beginning, device, interface,
 };
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};
-pub use self::subnet::{addresses, subnet};
+pub use self::subnet::{addresses, ip, subnet};
 pub use self::table::{Base, Chain, Kind, Policy, Subsystem, Table, TableFamily};

@@ -26,7 +26,7 @@ pub fn subnet(family: Family, (first, last): (u128, u128)) -> Option<IpNet> {
 }
 
 /// The address of a family that has this number; the opposite of [`address`](crate::rules::address).
-pub(super) fn ip(family: Family, number: u128) -> Option<IpAddr> {
+pub fn ip(family: Family, number: u128) -> Option<IpAddr> {
     Some(match family {
         Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).ok()?).into(),
         Family::V6 => Ipv6Addr::from_bits(number).into(),

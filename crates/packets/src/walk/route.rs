@@ -30,6 +30,8 @@ pub struct Surroundings<'p> {
     pub network: &'p Network,
     /// By which devices packets to some addresses leave: by lo, if they stay here; by none, if routing refuses them.
     pub routes: &'p [(IpAddr, Option<Name>)],
+    /// The device by which the replies to what comes in leave; none: by that one by which it came.
+    pub back: Option<&'p Name>,
 }
 
 impl Surroundings<'_> {
@@ -149,6 +151,7 @@ pub fn there_and_back<'a>(
     watched: Option<Watched<'_>>,
 ) -> Walk<'a> {
     let mut walker = Walker::new(found, Some(family), watched, around.network);
+    walker.routes = around.routes;
     let mut first = State::new(connections, found.tracks(family));
     // What lo brings back is known to connection tracking.
     first.is_seen = first.connections.get(Field::InInterface) == Some(&lo());
@@ -467,6 +470,11 @@ fn enter(state: &mut State<'_>, way: Way, hook: Hook, settings: Settings) {
 fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a> {
     let mut reply = state.reply(around.network.settings.keeps_mark);
     let is_from_here = way.back().is_from_here();
+    if let Some(device) = around.back.filter(|_| way == Way::In) {
+        let device = Intervals::one(interface(device.as_bytes()));
+        reply.set(Field::OutInterface, device.clone());
+        reply = reply.leaving_by(device);
+    }
     let server = is_from_here.then(|| around.owner(reply.flow.port.as_ref()));
     reply.flow_mut().server = server;
     set_out(reply, way.back())

@@ -1,9 +1,13 @@
 //! Takes sets of connections through base chains.
 
+use std::net::IpAddr;
+
 use crate::found::{Found, Line, Network};
 use crate::rules::flags::CtState;
-use crate::rules::{Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Policy, Rule, Table, address};
-use crate::walk::connections::{Connections, Meeting, others};
+use crate::rules::{
+    Action, Chain, Effect, Family, Field, Hook, Intervals, Kind, Name, Nat, Policy, Rule, Table, address,
+};
+use crate::walk::connections::{Connections, Meeting, lo, others};
 use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
 use crate::walk::state::{Side, State, merged};
@@ -68,6 +72,8 @@ pub(super) struct Walker<'a, 'g> {
     family: Option<Family>,
     watched: Option<Watched<'g>>,
     pub(super) network: &'g Network,
+    /// By which devices packets to some addresses leave.
+    pub(super) routes: &'g [(IpAddr, Option<Name>)],
     /// The packets are on a bridge, where connection tracking neither sees nor translates them.
     is_on_bridge: bool,
     decisions: Vec<Outcome<'a>>,
@@ -98,6 +104,7 @@ impl<'a, 'g> Walker<'a, 'g> {
             family,
             watched,
             network,
+            routes: &[],
             is_on_bridge: false,
             decisions: Vec::new(),
             questions: vec![Open::WhichOfMany],
@@ -545,6 +552,11 @@ impl<'a, 'g> Walker<'a, 'g> {
                 false => self.decide(&state, at, Fate::Dropped),
             },
             Action::Redirect(_) | Action::Nat(_) => {
+                if self.may_answer_elsewhere(&state, action) {
+                    self.decide(&state, at, Fate::NotUnderstood);
+                    let question = self.ask(Open::Action(at));
+                    state.assumptions.push(Assumption::no(question));
+                }
                 self.decide(&state, at, Fate::Translated);
                 state.is_settled = true;
                 translate(&mut state, self.hook, at, action, self.network);
@@ -600,6 +612,30 @@ impl<'a, 'g> Walker<'a, 'g> {
                     .extend(rest.map(|connections| State { connections, ..state }));
             }
         }
+    }
+}
+
+impl Walker<'_, '_> {
+    /// Whether a connection to a server of this namespace gets a source to which the server's packets may not find: an
+    /// address of another host, on lo, or without a route to it.
+    fn may_answer_elsewhere(&self, state: &State<'_>, action: &Action) -> bool {
+        let Action::Nat(Nat { address: Some(to), .. }) = action else {
+            return false;
+        };
+        let is_others = self.network.addresses.as_ref();
+        let is_others = is_others.is_some_and(|own| own.iter().all(|known| known.address != *to));
+        let is_on_lo = |field| state.connections.get(field) == Some(&lo());
+        let is_routed = || {
+            self.routes
+                .iter()
+                .any(|(address, device)| address == to && device.is_some())
+        };
+        is_others
+            && match self.hook {
+                Hook::Input => is_on_lo(Field::InInterface) || !is_routed(),
+                Hook::Postrouting => is_on_lo(Field::OutInterface),
+                _ => false,
+            }
     }
 }
 
