@@ -115,16 +115,8 @@ impl Drift {
     }
 }
 
-/// What the event of a repair says.
-pub fn repaired(reason: Reason, rules: &str) -> String {
-    format!(
-        "The pod's rules were not in place ({reason}); {rules} were installed in the running pod and verified. A container \
-         that failed for lack of them passes when it starts again"
-    )
-}
-
 /// What was told of a pod's rules last, and when.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Told(Option<(Reason, Instant)>);
 
 impl Told {

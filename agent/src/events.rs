@@ -41,17 +41,10 @@ impl Events {
 
     /// Publishes one. Those of the last minutes that are alike but for the note become one with a count. What goes
     /// wrong is counted, and is nobody's trouble.
-    pub async fn publish(&self, about: &ObjectReference, kind: EventType, reason: &str, action: &str, note: &str) {
-        let event = Event {
-            type_: kind,
-            reason: reason.to_owned(),
-            note: Some(shortened(&visible(note), LONGEST_NOTE).to_owned()),
-            action: shortened(&visible(action), LONGEST_ACTION).to_owned(),
-            secondary: None,
-        };
+    pub async fn publish(&self, about: &ObjectReference, event: &Event) {
         let metrics = &self.health.metrics;
         let start = Instant::now();
-        match timeout(PATIENCE, self.recorder.publish(&event, about)).await {
+        match timeout(PATIENCE, self.recorder.publish(event, about)).await {
             Err(_) => {
                 metrics.event_timeouts.inc();
             }
@@ -61,6 +54,17 @@ impl Events {
             }
             Ok(Ok(())) => metrics.event_latency.observe(start.elapsed().as_secs_f64()),
         }
+    }
+}
+
+/// An event in which everything can be seen, as long as one may be.
+pub fn event(kind: EventType, reason: &str, action: &str, note: &str) -> Event {
+    Event {
+        type_: kind,
+        reason: reason.to_owned(),
+        note: Some(shortened(&visible(note), LONGEST_NOTE).to_owned()),
+        action: shortened(&visible(action), LONGEST_ACTION).to_owned(),
+        secondary: None,
     }
 }
 

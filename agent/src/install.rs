@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::access::{self, Access};
 use crate::admin::Health;
 use crate::api::Server;
-use crate::events::{self, Events};
+use crate::events::{self, Events, event};
 use crate::fate::{Fate, Own};
 use crate::keeper::{Counts, Keeper, State};
 use crate::plugin_log::PluginLog;
@@ -82,7 +82,7 @@ pub async fn run(settings: &Settings, server: Option<&Server>, health: &Arc<Heal
             }
             let start = Instant::now();
             let (state, mut again) = keeper.pass();
-            health.metrics.passed(start.elapsed());
+            health.metrics.pass.observe(start.elapsed().as_secs_f64());
             if unwatched.is_some() {
                 again = again.min(UNWATCHED);
             }
@@ -231,7 +231,8 @@ impl Report {
         let (events, node) = (events.clone(), events::node(node));
         tokio::spawn(async move {
             for (reason, action, line) in lines {
-                events.publish(&node, EventType::Warning, reason, &action, &line).await;
+                let event = event(EventType::Warning, reason, &action, &line);
+                events.publish(&node, &event).await;
             }
         });
     }

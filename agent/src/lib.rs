@@ -4,8 +4,8 @@
 //! What there is to decide is decided by pure functions: [`conflist`] and [`plan`] say what a folder shall hold, given
 //! what it holds; [`settings`] reads arguments and environment. [`folder`] reads and writes, [`keeper`] takes one to
 //! the other, and [`install`] does that whenever something changes. [`pods`] watches: [`pod`] says what a pod is to the
-//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks, and
-//! [`drift`] says what a difference means. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
+//! agent, [`netns`] finds its network namespace, [`rules`] asks the plugin's own code what is to be there, and looks,
+//! [`drift`] says what a difference means, and [`tracked`] heals. [`plugin_log`] shows what the plugin says. [`fate`] decides whether the plugin
 //! goes when the agent does. Both of these [`follow`] objects at the API server, of whose answers [`stream`] keeps little.
 //!
 //! [`nri`] does all of it without a plugin, files or an API server: the runtime itself tells of each pod.
@@ -41,9 +41,9 @@ pub mod pods;
 pub mod rules;
 pub mod schedule;
 pub mod settings;
-pub mod standing;
 pub mod status;
 pub mod stream;
 pub mod taint;
 pub mod throttle;
+pub mod tracked;
 pub mod watch;

@@ -1,7 +1,6 @@
 //! What Prometheus reads.
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -213,21 +212,6 @@ impl Metrics {
     /// Counts a command of the plugin's.
     pub fn ended(&self, command: String, code: u32) {
         self.commands.get_or_create(&end(command, code)).inc();
-    }
-
-    /// Counts a look at pods.
-    pub fn verified(&self, time: Duration) {
-        self.round.observe(time.as_secs_f64());
-    }
-
-    /// Counts a pod that was healed.
-    pub fn repaired(&self, time: Duration) {
-        self.repairs.observe(time.as_secs_f64());
-    }
-
-    /// Counts a pass.
-    pub fn passed(&self, time: Duration) {
-        self.pass.observe(time.as_secs_f64());
     }
 }
 

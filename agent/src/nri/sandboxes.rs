@@ -2,20 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::EventType;
 use linkerd_cni::annotations::{self, Given};
 use linkerd_cni::configuration::{Configuration, PodInfo};
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect;
-use prometheus_client::metrics::counter::Counter;
-use proxy_init::{Config, Install, Namespace, OperationNotice, Simulate};
+use proxy_init::{Install, Namespace, OperationNotice, Simulate};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep_until, timeout};
@@ -23,13 +21,12 @@ use tracing::{debug, error, info, warn};
 
 use super::message::PodSandbox;
 use crate::admin::Health;
-use crate::drift::{self, Drift, Reason, Told};
 use crate::events::Events;
 use crate::netns::Identity;
 use crate::rules::{self, Wanted};
-use crate::schedule::{NEVER, PAUSE, Schedule};
-use crate::settings::{Installation, Mode, OnDrift, Settings};
-use crate::standing::{self, Standing};
+use crate::schedule::{NEVER, Schedule};
+use crate::settings::{Installation, Settings};
+use crate::tracked::{self, Standing, Tracked};
 
 /// How many bytes all sandboxes may have that are kept: some thousands, unless their annotations are long. kubelet runs 110
 /// pods, or some hundred where it is told to.
@@ -127,6 +124,12 @@ impl Sandbox {
     }
 }
 
+impl fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pod {}", self.name)
+    }
+}
+
 /// The sandboxes that the runtime lists, as many as are kept.
 #[derive(Debug, Default)]
 pub struct List {
@@ -160,54 +163,6 @@ pub fn configuration(installation: &Installation) -> Result<Configuration, Refus
     Ok(configuration)
 }
 
-/// A sandbox, and what was found out about it.
-struct Tracked {
-    sandbox: Arc<Sandbox>,
-    /// The rules of its start, once they are known.
-    wanted: Option<Arc<Install>>,
-    standing: Standing,
-    /// How it stands with these rules.
-    start: Standing,
-    /// When to look again.
-    due: Instant,
-    pause: Duration,
-    /// What was told of its drift last.
-    told: Told,
-    /// What was told of its healing last.
-    told_healed: Told,
-}
-
-impl Tracked {
-    /// One that is to be looked at now.
-    fn new(sandbox: Sandbox) -> Self {
-        Self {
-            sandbox: Arc::new(sandbox),
-            wanted: None,
-            standing: Standing::New,
-            start: Standing::InPlace,
-            due: Instant::now(),
-            pause: PAUSE.0,
-            told: Told::default(),
-            told_healed: Told::default(),
-        }
-    }
-}
-
-/// What a look at a pod's rules came to.
-enum Look {
-    InPlace,
-    /// They are whole, and of this config: that of the pod's start.
-    Earlier(Config),
-    Drifted(Drift),
-    Repaired {
-        before: Drift,
-        rules: String,
-        took: Duration,
-    },
-    /// The sandbox was stopped.
-    Gone,
-}
-
 /// All of the node's meshed pods.
 pub struct Sandboxes<'a> {
     settings: &'a Settings,
@@ -216,8 +171,8 @@ pub struct Sandboxes<'a> {
     events: Option<Events>,
     own: Identity,
     /// When pods are looked at again; never, if that isn't asked for.
-    schedule: Option<Schedule>,
-    all: RefCell<BTreeMap<String, Tracked>>,
+    schedule: Schedule,
+    all: RefCell<BTreeMap<String, (Arc<Sandbox>, Tracked)>>,
     /// Some pod is to be looked at now.
     news: Notify,
 }
@@ -234,7 +189,7 @@ impl<'a> Sandboxes<'a> {
             health,
             events,
             own: Identity::at(Path::new(own)).map_err(|error| format!("{own}: {error}"))?,
-            schedule: settings.verify_every.map(|every| Schedule::new(Instant::now(), every)),
+            schedule: Schedule::new(Instant::now(), settings.verify_every),
             all: RefCell::default(),
             news: Notify::new(),
         })
@@ -261,7 +216,7 @@ impl<'a> Sandboxes<'a> {
             return Ok(());
         };
         let (path, own, work) = (sandbox.network.clone(), self.own, Arc::clone(&install));
-        let installed = in_background(move || {
+        let installed = spawn_blocking(move || {
             let mut warnings = Vec::new();
             let tell = |notice: OperationNotice<'_>| {
                 if let OperationNotice::Warning(warning) = notice {
@@ -271,20 +226,18 @@ impl<'a> Sandboxes<'a> {
             let installed = open(&path, own)?.run(|| work.run_with(tell))??;
             Ok::<_, Refusal>((installed, warnings))
         });
-        let (installed, warnings) = installed.await??;
-        let (name, rules, mode) = (&sandbox.name, installed.rules(), installed.mode);
+        let installed = installed.await.map_err(|error| Refusal::new(100, error.to_string()))?;
+        let (installed, warnings) = installed?;
+        let (rules, mode) = (installed.rules(), installed.mode);
         for warning in warnings {
-            warn!("pod {name}: {warning}");
+            warn!("{sandbox}: {warning}");
         }
         info!(
-            "pod {name}: {rules} rules are in place in {mode} mode, because {}",
+            "{sandbox}: {rules} rules are in place in {mode} mode, because {}",
             installed.reason
         );
-        let mut tracked = Tracked::new(sandbox);
-        tracked.wanted = Some(install);
-        tracked.standing = Standing::InPlace;
-        tracked.due = self.next(&tracked.sandbox.id);
-        self.keep(tracked);
+        let due = self.schedule.next(&sandbox.id, Instant::now());
+        self.keep(sandbox.into(), Tracked::installed(install, due));
         self.count();
         Ok(())
     }
@@ -294,7 +247,7 @@ impl<'a> Sandboxes<'a> {
     /// # Errors
     /// Why they aren't: the container must not be made.
     pub async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
-        let is_seen = |tracked: &Tracked| !matches!(tracked.standing, Standing::New | Standing::NotKnown(_));
+        let is_seen = |(_, tracked): &(_, Tracked)| !matches!(tracked.standing, Standing::New | Standing::NotKnown(_));
         if self.all.borrow().get(&pod.id).is_some_and(is_seen) {
             return Ok(());
         }
@@ -304,9 +257,10 @@ impl<'a> Sandboxes<'a> {
             Ok(Some(sandbox)) => {
                 let id = sandbox.id.clone();
                 if !self.all.borrow().contains_key(&id) {
-                    self.keep(Tracked::new(sandbox));
+                    self.keep(sandbox.into(), Tracked::default());
                 }
-                within(patience, self.look(&id)).await
+                let look = async { self.look(&id).await.map_err(|reason| Refusal::new(100, reason)) };
+                within(patience, look).await
             }
             Err(refusal) => Err(refusal),
         };
@@ -327,65 +281,55 @@ impl<'a> Sandboxes<'a> {
         }
         let mut before = self.all.take();
         for sandbox in listed.sandboxes {
-            let mut tracked = Tracked::new(sandbox);
-            if let Some(known) = before.remove(&tracked.sandbox.id) {
+            let tracked = match before.remove(&sandbox.id) {
                 // Its rules are still those of its start.
-                tracked.wanted = known.wanted;
-                tracked.start = known.start;
-                tracked.told = known.told;
-                tracked.told_healed = known.told_healed;
-            }
-            self.keep(tracked);
+                Some((_, known)) => known.anew(),
+                None => Tracked::default(),
+            };
+            self.keep(sandbox.into(), tracked);
         }
         self.count();
     }
 
-    fn keep(&self, tracked: Tracked) {
+    fn keep(&self, sandbox: Arc<Sandbox>, tracked: Tracked) {
         let mut all = self.all.borrow_mut();
-        let size: usize = all.values().map(|tracked| tracked.sandbox.size).sum();
-        if size + tracked.sandbox.size > MOST {
-            warn!("pod {} is not looked at again: {MEMORY}", tracked.sandbox.name);
+        let size: usize = all.values().map(|(sandbox, _)| sandbox.size).sum();
+        if size + sandbox.size > MOST {
+            warn!("{sandbox} is not looked at again: {MEMORY}");
             return;
         }
-        all.insert(tracked.sandbox.id.clone(), tracked);
+        all.insert(sandbox.id.clone(), (sandbox, tracked));
         self.news.notify_one();
     }
 
     /// Looks at pods as they are due, for ever.
     pub async fn watch(&self) -> std::convert::Infallible {
         loop {
-            let due = self.all.borrow().values().map(|tracked| tracked.due).min();
+            let due = self.all.borrow().values().map(|(_, tracked)| tracked.due).min();
             let due = due.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
                 () = self.news.notified() => continue,
                 () = sleep_until(due.into()) => {}
             }
             let start = Instant::now();
-            let is_due = |(_, tracked): &(&String, &Tracked)| tracked.due <= start;
-            let due: Vec<String> = self
-                .all
-                .borrow()
-                .iter()
-                .filter(is_due)
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in due {
+            for id in self.due(start) {
                 // What came of it is in its standing.
                 let _ = self.look(&id).await;
             }
-            self.health.metrics.verified(start.elapsed());
+            self.health.metrics.round.observe(start.elapsed().as_secs_f64());
             self.count();
         }
     }
 
-    fn count(&self) {
+    fn due(&self, now: Instant) -> Vec<String> {
         let all = self.all.borrow();
-        standing::tell(all.values().map(|tracked| &tracked.standing), &self.health.metrics);
+        let due = all.iter().filter(|(_, (_, tracked))| tracked.due <= now);
+        due.map(|(id, _)| id.clone()).collect()
     }
 
-    fn next(&self, id: &str) -> Instant {
-        let now = Instant::now();
-        self.schedule.map_or(now + NEVER, |schedule| schedule.next(&id, now))
+    fn count(&self) {
+        let all = self.all.borrow();
+        tracked::count(all.values().map(|(_, tracked)| tracked), &self.health.metrics);
     }
 
     /// The rules that a pod which starts now should have; none: it stays as it is.
@@ -405,129 +349,43 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// Looks at a pod's rules, and does what is to be done about them.
-    async fn look(&self, id: &str) -> Result<(), Refusal> {
-        let Some((sandbox, wanted, is_first)) = self.all.borrow().get(id).map(|tracked| {
-            let is_first = tracked.wanted.is_none();
-            (Arc::clone(&tracked.sandbox), tracked.wanted.clone(), is_first)
-        }) else {
-            return Err(Refusal::new(100, format!("it was removed, or {MEMORY}")));
+    async fn look(&self, id: &str) -> Result<(), String> {
+        let Some((sandbox, mut tracked)) = self.all.borrow().get(id).cloned() else {
+            return Err(format!("it was removed, or {MEMORY}"));
         };
-        let wanted = match wanted {
-            Some(wanted) => Ok(Some(wanted)),
-            None => self.wanted(&sandbox),
+        let (path, own) = (sandbox.network.clone(), self.own);
+        let open = move || open(&path, own).map_err(|refusal| refusal.message);
+        let today = async || {
+            let install = self.wanted(&sandbox).map_err(|refusal| refusal.message)?;
+            Ok(install.map_or(Wanted::Any, Wanted::Plugins))
         };
-        let (wanted, outcome) = match wanted {
-            Ok(Some(wanted)) => {
-                let (sandbox, own, work) = (Arc::clone(&sandbox), self.own, Arc::clone(&wanted));
-                let (mode, on_drift) = (self.settings.mode, self.settings.on_drift);
-                let failures = self.health.metrics.repair_failures.clone();
-                let look = move || look(&sandbox.network, own, work, is_first, mode, on_drift, &failures);
-                let look = in_background(look);
-                (Some(wanted), look.await.flatten())
-            }
-            Ok(None) => {
-                self.all.borrow_mut().remove(id);
-                return Ok(());
-            }
-            Err(refusal) => (None, Err(refusal)),
-        };
-        let mut all = self.all.borrow_mut();
-        let gone = || {
+        let metrics = &self.health.metrics;
+        let outcome = tracked
+            .heal(&*sandbox, false, self.settings, metrics, open, today)
+            .await;
+        if outcome.is_err() && !sandbox.network.exists() {
+            self.all.borrow_mut().remove(id);
             let path = sandbox.network.display();
-            Refusal::new(
-                100,
-                format!("network namespace {path}: it is gone: the sandbox was stopped"),
-            )
-        };
-        let Some(tracked) = all.get_mut(id) else {
-            // Removed meanwhile, perhaps by another look.
-            return match outcome? {
-                Look::Gone => Err(gone()),
-                _ => Ok(()),
-            };
-        };
-        tracked.due = self.next(&sandbox.id);
-        let look = match outcome {
-            Ok(look) => look,
-            Err(refusal) => {
-                let standing = Standing::NotKnown(refusal.message.clone());
-                if tracked.standing != standing {
-                    warn!("pod {}: {}", sandbox.name, refusal.message);
-                    tracked.pause = PAUSE.0;
-                }
-                tracked.standing = standing;
-                tracked.due = Instant::now() + tracked.pause;
-                tracked.pause = (tracked.pause * 2).min(PAUSE.1);
-                return Err(refusal);
-            }
-        };
-        tracked.wanted = wanted;
-        tracked.pause = PAUSE.0;
-        match look {
-            Look::InPlace => {
-                tracked.told.forget();
-                tracked.standing = tracked.start.clone();
-            }
-            Look::Earlier(config) => {
-                info!(
-                    "pod {}: its rules are whole, and of another configuration: it gets today's when it starts anew",
-                    sandbox.name
-                );
-                tracked.wanted = tracked.wanted.take().map(|install| {
-                    let mut earlier = Install::clone(&install);
-                    earlier.config = config;
-                    Arc::new(earlier)
-                });
-                tracked.start = Standing::Drifted(Reason::Configuration);
-                tracked.standing = tracked.start.clone();
-            }
-            Look::Drifted(drift) => {
-                tracked.standing = Standing::Drifted(drift.reason);
-                if tracked.told.tells(drift.reason, Instant::now()) {
-                    warn!("pod {}: other rules ({}): {}", sandbox.name, drift.reason, drift.line);
-                    self.publish(
-                        &sandbox,
-                        EventType::Warning,
-                        "LinkerdCNIDrifted",
-                        "Verifying",
-                        drift.words,
-                    );
-                }
-            }
-            Look::Repaired { before, rules, took } => {
-                self.health.metrics.repaired(took);
-                tracked.told.forget();
-                tracked.standing = tracked.start.clone();
-                if tracked.told_healed.tells(before.reason, Instant::now()) {
-                    info!(
-                        "pod {} is healed: its rules were not in place ({}); {rules} are",
-                        sandbox.name, before.reason
-                    );
-                    let note = drift::repaired(before.reason, &rules);
-                    self.publish(&sandbox, EventType::Normal, "LinkerdCNIRepaired", "Repairing", note);
-                }
-            }
-            Look::Gone => {
-                debug!("pod {}: its sandbox was stopped", sandbox.name);
-                all.remove(id);
-                return Err(gone());
-            }
+            return Err(format!("network namespace {path}: it is gone: the sandbox was stopped"));
         }
-        Ok(())
-    }
-
-    /// Publishes an event, and waits for nobody.
-    fn publish(
-        &self,
-        sandbox: &Arc<Sandbox>,
-        kind: EventType,
-        reason: &'static str,
-        action: &'static str,
-        note: String,
-    ) {
-        let Some(events) = self.events.clone() else { return };
-        let about = sandbox.reference();
-        tokio::spawn(async move { events.publish(&about, kind, reason, action, &note).await });
+        let outcome = outcome.map(|(standing, event)| {
+            if let (Some(event), Some(events)) = (event, self.events.clone()) {
+                let about = sandbox.reference();
+                // The runtime doesn't wait for it.
+                tokio::spawn(async move { events.publish(&about, &event).await });
+            }
+            standing
+        });
+        let refused = outcome.clone().map(drop);
+        tracked.note(&*sandbox, outcome, self.schedule.next(&id, Instant::now()));
+        let mut all = self.all.borrow_mut();
+        // It may have been removed meanwhile.
+        if tracked.standing == Standing::Left {
+            all.remove(id);
+        } else if let Some(known) = all.get_mut(id) {
+            known.1 = tracked;
+        }
+        refused
     }
 }
 
@@ -542,12 +400,6 @@ async fn within(patience: Duration, work: impl Future<Output = Result<(), Refusa
     timeout(patience, work).await.unwrap_or_else(late)
 }
 
-/// Runs what waits for the kernel on a thread of its own.
-async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    let done = spawn_blocking(work).await;
-    done.map_err(|error| Refusal::new(100, error.to_string()))
-}
-
 /// Opens a pod's network namespace, unless it is the agent's own.
 fn open(path: &Path, own: Identity) -> Result<Namespace, Refusal> {
     let namespace = Namespace::open(path)?;
@@ -559,46 +411,4 @@ fn open(path: &Path, own: Identity) -> Result<Namespace, Refusal> {
         ));
     }
     Ok(namespace)
-}
-
-/// Looks at the rules in a pod's network namespace, and puts them there if that is to be done.
-fn look(
-    path: &Path,
-    own: Identity,
-    install: Arc<Install>,
-    is_first: bool,
-    mode: Mode,
-    on_drift: OnDrift,
-    failures: &Counter<u64, AtomicU64>,
-) -> Result<Look, Refusal> {
-    if !path.exists() {
-        return Ok(Look::Gone);
-    }
-    let failed = |reason: String| Refusal::new(100, reason);
-    let namespace = open(path, own)?;
-    let wanted = Wanted::Plugins(Arc::clone(&install));
-    let Some(drift) = rules::verify(&namespace, &wanted).map_err(failed)? else {
-        return Ok(Look::InPlace);
-    };
-    if let (Some(config), true) = (&drift.config, is_first) {
-        return Ok(Look::Earlier(config.clone()));
-    }
-    if mode != Mode::InPlace || !drift.is_mended(on_drift) {
-        return Ok(Look::Drifted(drift));
-    }
-    let start = Instant::now();
-    match rules::repair(&namespace, install) {
-        Ok(rules) => Ok(Look::Repaired {
-            before: drift,
-            rules,
-            took: start.elapsed(),
-        }),
-        Err(reason) => {
-            failures.inc();
-            Err(failed(format!(
-                "its rules are not in place ({}): {reason}",
-                drift.reason
-            )))
-        }
-    }
 }
