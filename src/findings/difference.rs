@@ -663,7 +663,22 @@ fn shadows(
         table: expected,
         chain: ChainName::of(direction).as_str(),
     };
-    let connections = Connections::living(family, direction);
+    let end = match direction {
+        Direction::Inbound => Field::Destination(family),
+        Direction::Outbound => Field::Source(family),
+    };
+    let mut connections = Connections::living(family, direction);
+    if around.network.redirected_to(family, &any_but_lo()).is_some() {
+        let own = around.network.own(family).without(&around.network.broadcasts(family));
+        connections = connections.with(end, &own);
+    }
+    let here = connections.get(end).cloned();
+    // That one end is here goes without saying.
+    let in_words = |connections: &Connections| {
+        let ends = [end, end.turned()].into_iter();
+        let unsaid = ends.filter(|field| connections.get(*field) == here.as_ref());
+        connections.lacking(&unsaid.collect::<Vec<_>>()).to_string()
+    };
     let walk = there_and_back(found, family, direction, connections, around, Some(watched));
     let base = chain_of(expected, ChainName::of(direction).counterpart());
     let jump = base
@@ -702,7 +717,7 @@ fn shadows(
             }
             Problem::Dropped {
                 by: named(at),
-                connections: connections.to_string(),
+                connections: in_words(&connections),
                 packet: outcome.packet,
                 certain: outcome.is_certain(),
             }
@@ -723,7 +738,7 @@ fn shadows(
                 jump: jump.clone(),
                 by: named(at),
                 fate: outcome.fate,
-                connections: outcome.connections.to_string(),
+                connections: in_words(&outcome.connections),
                 certain: outcome.is_certain(),
             }
         };

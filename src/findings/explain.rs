@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use packets::found::{Found, Network};
 use packets::rules::{
-    Action, Condition, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, address,
-    interface,
+    Action, Condition, Context, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table,
+    address, interface,
 };
 use packets::walk::{
     Connections, Fate, Matched, Neighbours, Open, Outcome, Packet, Place, Reason, Slot, Step, Surroundings, Walk,
@@ -99,6 +99,8 @@ pub struct Answer<'a> {
     /// The users, groups or devices that proxy-init's rules exempt, of which nothing was said, and for which the answer is
     /// another.
     pub exceptions: Vec<(Field, Intervals)>,
+    /// Where it depends on a limit that isn't reached.
+    pub limits: Vec<Place<'a>>,
 }
 
 /// Follows a connection through everything that was found.
@@ -121,6 +123,32 @@ pub fn as_far_as_seen<'a>(found: &'a Found, answer: Answer<'a>) -> Answer<'a> {
         },
         None => answer,
     }
+}
+
+/// The same answer, which was found as if no limit were reached, with the rules whose limits it may depend on.
+pub fn below_limits(mut answer: Answer<'_>) -> Answer<'_> {
+    for step in &answer.steps {
+        let is_limit = |condition: &Condition| {
+            matches!(
+                condition,
+                Condition::Context {
+                    context: Context::Limit { .. },
+                    ..
+                }
+            )
+        };
+        let decides = match &step.matched {
+            Matched::Yes(_) | Matched::Perhaps(_) => {
+                step.at.rule().is_some_and(|rule| rule.conditions.iter().any(is_limit))
+            }
+            Matched::No(reason) => matches!(reason, Reason::Condition(condition, _) if is_limit(condition)),
+        };
+        let does_something = step.at.rule().is_some_and(Rule::does_something);
+        if decides && does_something && !answer.limits.contains(&step.at) {
+            answer.limits.push(step.at);
+        }
+    }
+    answer
 }
 
 impl Verdict {
@@ -336,6 +364,7 @@ fn conclude<'a>(found: &'a Found, around: &Surroundings<'_>, walk: Walk<'a>) -> 
         action,
         steps,
         exceptions: Vec::new(),
+        limits: Vec::new(),
     }
 }
 
@@ -461,7 +490,9 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
 /// The field on which it depends.
 fn looked_at(reason: &Reason<'_>) -> Option<Field> {
     match reason {
-        Reason::Condition(condition, _) => condition.field().filter(|_| reason.numbers().is_some()),
+        Reason::Condition(condition, connections) => {
+            connections.field_of(condition).filter(|_| reason.numbers().is_some())
+        }
         Reason::Map(field, ..) => Some(*field),
         Reason::Device(Hook::Egress) => Some(Field::OutInterface),
         Reason::Device(_) => Some(Field::InInterface),
@@ -498,6 +529,23 @@ fn in_words(open: &Open<'_>) -> Option<String> {
     };
     if let Reason::Condition(Condition::Unknown(text), _) = reason {
         return Some(format!("it depends on `{text}` in {at}, which is not understood"));
+    }
+    if let Reason::Condition(
+        Condition::Context {
+            text,
+            context,
+            holding: None,
+        },
+        _,
+    ) = reason
+    {
+        return Some(match context {
+            Context::Limit { .. } => format!("it depends on `{text}` in {at}, which counts others too"),
+            Context::ReversePath { .. } => {
+                format!("it depends on the route back, because of {at}: give --from ADDRESS")
+            }
+            Context::AddressType { .. } => format!("it depends on `{text}` in {at}, by routing, which cannot be asked"),
+        });
     }
     let Some(field) = looked_at(reason) else {
         return Some(format!("it depends on a set in {at} that is not understood"));

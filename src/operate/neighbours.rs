@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
-use packets::found::{Device, Network, Settings};
-use packets::rules::Family;
+use packets::found::{Device, Found, Network, Settings};
+use packets::rules::{Context, Family, Field, Intervals, RoutingFacts};
 
 use crate::backend::proc_of_thread;
 use crate::findings::neighbours::Traces;
@@ -71,6 +71,33 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
         device.has_neighbours && device.is_up && has_address && !is_pinned
     });
     Ok(devices)
+}
+
+/// Has routing say where the conditions hold that ask it. By which device the route back to the other host leaves is `back`, as
+/// the kernel's routing says it, or else the only device that is up. What it can't be asked stays unknown.
+pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Intervals>) {
+    if !found.asks(|context| !matches!(context, Context::Limit { .. })) {
+        return;
+    }
+    // What comes in comes by the only device.
+    let any = || network.only_device().map(|_| Field::InInterface.any());
+    let mut facts = RoutingFacts {
+        back: back.or_else(any).unwrap_or_default(),
+        ..RoutingFacts::default()
+    };
+    for family in Family::ALL {
+        let Ok(entries) = route::local_table(family.localhost()) else {
+            return;
+        };
+        facts
+            .local
+            .extend(entries.into_iter().map(|(kind, addresses)| (kind, family, addresses)));
+    }
+    // Of IPv6, some get there once it is certain that no other host has them.
+    for known in network.addresses.iter().flatten() {
+        facts.add_own(known.address);
+    }
+    found.settle(|context| facts.holding(context));
 }
 
 pub(super) fn traces() -> Traces {

@@ -13,7 +13,7 @@ use crate::findings::difference::differences;
 use crate::findings::recognize::{NoConfig, config};
 use crate::namespace;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::network;
+use crate::operate::neighbours::{network, settle};
 use crate::operate::verify::{Verification, verdict};
 use crate::operate::words::{filled, wrapped};
 use crate::ours::holders;
@@ -100,18 +100,22 @@ impl fmt::Display for Recognized {
 /// # Errors
 /// The namespace cannot be entered, or what the mode's rules are kept in cannot be read.
 pub fn recognize(netns: Option<&Path>, mode: Option<Mode>) -> Result<Recognized, Error> {
-    namespace::run_in(netns, || of(&all::read()?, mode))
+    namespace::run_in(netns, || {
+        let mut found = all::read()?;
+        let network = network(&|_| ());
+        settle(&mut found, &network, None);
+        of(&found, &network, mode)
+    })
 }
 
-fn of(found: &Found, mode: Option<Mode>) -> Result<Recognized, Error> {
+fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized, Error> {
     let mode = mode.or_else(|| holders(found).next());
     let looked_at = mode.unwrap_or(Mode::Nft);
     must_see(found, looked_at)?;
     let compared = match config(looked_at, found) {
         Ok(config) => {
-            let network = network(&|_| ());
-            let verdict = verdict(looked_at, &plan(&config), found, &network)?;
-            let verdict = verdict.with_surroundings(&config, found, &network);
+            let verdict = verdict(looked_at, &plan(&config), found, network)?;
+            let verdict = verdict.with_surroundings(&config, found, network);
             Ok((verdict, spelled(&config, looked_at)))
         }
         Err(reason) => Err(reason),
@@ -198,7 +202,7 @@ mod tests {
                 let is_optional = ["user-id", "ignore-port"]
                     .iter()
                     .any(|name| removed.comment.clone().unwrap_or_default().to_string().contains(name));
-                let recognized = of(&found(tables.clone()), None).unwrap();
+                let recognized = of(&found(tables.clone()), &Network::default(), None).unwrap();
                 let whole_elsewhere = mode == Mode::Native && is_optional;
                 assert_eq!(
                     recognized.is_in_place(),
@@ -208,9 +212,9 @@ mod tests {
             }
             // Without one family, what is left is one for the other family alone.
             if whole.len() == 2 {
-                let recognized = of(&found(whole[..1].to_vec()), None).unwrap();
+                let recognized = of(&found(whole[..1].to_vec()), &Network::default(), None).unwrap();
                 assert!(recognized.is_in_place(), "{recognized}");
-                let recognized = of(&found(whole[1..].to_vec()), None).unwrap();
+                let recognized = of(&found(whole[1..].to_vec()), &Network::default(), None).unwrap();
                 assert!(!recognized.is_in_place(), "{recognized}");
             }
         }
@@ -234,7 +238,7 @@ mod tests {
                     chain.rules.clear();
                 }
             }
-            let recognized = of(&found(tables), None).unwrap();
+            let recognized = of(&found(tables), &Network::default(), None).unwrap();
             assert_eq!(recognized.compared, Err(NoConfig::NoRedirect(direction)));
             assert_eq!(
                 recognized.to_string(),
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn nothing_is_not_an_installation() {
-        let recognized = of(&Found::default(), None).unwrap();
+        let recognized = of(&Found::default(), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
         assert_eq!(
             recognized.to_string(),
@@ -258,7 +262,7 @@ mod tests {
         assert_eq!(json["mode"], Value::Null);
         // A mode that was named, beside rules in another.
         let installed = found(expected(Mode::Nft, &plan(&chart())));
-        let recognized = of(&installed, Some(Mode::Native)).unwrap();
+        let recognized = of(&installed, &Network::default(), Some(Mode::Native)).unwrap();
         assert_eq!(
             recognized.to_string(),
             "not in place: no rules of proxy-init's were found in native mode\n"
@@ -270,7 +274,7 @@ mod tests {
         let both = [Mode::Nft, Mode::Legacy]
             .map(|mode| expected(mode, &plan(&chart())))
             .concat();
-        let recognized = of(&found(both), None).unwrap();
+        let recognized = of(&found(both), &Network::default(), None).unwrap();
         assert!(!recognized.is_in_place());
         assert_eq!(
             (recognized.mode, &recognized.others[..]),

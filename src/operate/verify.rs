@@ -16,7 +16,7 @@ use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, network};
+use crate::operate::neighbours::{devices_that_ask, network, settle};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
@@ -175,6 +175,8 @@ impl Install {
     fn verify_here(&self) -> Result<Verification, Error> {
         let mut rulesets = plan(&self.config);
         let mut found = all::read()?;
+        let network = network(&|_| ());
+        settle(&mut found, &network, None);
         let holder = holders(&found).next();
         if holder.is_none() && !matches!(self.mode, ModeChoice::Mode(_)) {
             // Otherwise it can't even be told which mode to look at.
@@ -202,7 +204,6 @@ impl Install {
             found.tables.extend(legacy::read::read_nat(&unread)?.tables);
         }
         legacy::leave_out_ipv6(mode, &mut rulesets);
-        let network = network(&|_| ());
         let mut verdict = verdict(mode, &rulesets, &found, &network)?;
         if !verdict.is_in_place() {
             verdict.other_config = complete_config(mode, &found, &network);

@@ -2,7 +2,7 @@
 
 use packets::rules::flags::{SYN, SYN_ACK, Tracked};
 use packets::rules::nftables::{element, interface_name, is_implied};
-use packets::rules::{Action, Condition, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
+use packets::rules::{Action, Condition, Context, Effect, Field, FieldFacts, Intervals, Nat, Rule, Table, Values};
 use packets::walk::Reason;
 
 use crate::wanted::{Multiport, Purpose};
@@ -37,7 +37,10 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
             let not = if *negated { "not " } else { "" };
             format!("{not}{}{}", field.facts().of, list(table, *field, values))
         }
-        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => text.clone(),
+        Condition::Flags { text, .. }
+        | Condition::Masked { text, .. }
+        | Condition::Context { text, .. }
+        | Condition::Unknown(text) => text.clone(),
     }
 }
 
@@ -116,6 +119,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
             return format!("this packet {}", flags(*field, had));
         }
+        Reason::Condition(Condition::Context { context, .. }, _) => return not_in_context(*context).to_owned(),
         Reason::Condition(Condition::Unknown(_), _) => return "not understood".to_owned(),
     };
     if had.is_none() {
@@ -189,7 +193,24 @@ pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
         Reason::Condition(Condition::Flags { field, .. } | Condition::Masked { field, .. }, _) => {
             format!("not known: it {}", flags(*field, reason.numbers()))
         }
+        Reason::Condition(Condition::Context { context, .. }, _) => {
+            let what = match context {
+                Context::Limit { .. } => "whether the limit is reached",
+                Context::AddressType { .. } => "of which type the address is",
+                Context::ReversePath { .. } => "by which interface the route back leaves",
+            };
+            format!("not known: {what}")
+        }
         Reason::Condition(Condition::Unknown(_), _) => "not understood".to_owned(),
+    }
+}
+
+/// Why a condition doesn't hold that looks at more than the packet.
+fn not_in_context(context: Context) -> &'static str {
+    match context {
+        Context::Limit { .. } => "as long as the limit is not reached",
+        Context::AddressType { .. } => "its address is not of such a type",
+        Context::ReversePath { .. } => "by the route back",
     }
 }
 

@@ -890,6 +890,191 @@ fn what_a_rule_does_is_quoted_so_that_iptables_can_delete_it() {
     }
 }
 
+/// Beside each rule, an inbound connection from each of two hosts: what explain says, and whether it arrives.
+#[test]
+fn what_routing_says_of_addresses_is_known() {
+    let nft = |chain: &str, rule: &str| format!("nft add rule inet f {chain} {rule}");
+    for (rule, near, far) in [
+        (
+            "iptables-nft -A INPUT -m addrtype ! --dst-type LOCAL -j DROP".to_owned(),
+            true,
+            true,
+        ),
+        (
+            "iptables-nft -A INPUT -m addrtype --dst-type LOCAL -j DROP".to_owned(),
+            false,
+            false,
+        ),
+        (
+            "iptables-legacy -A INPUT -m addrtype --src-type UNICAST --dst-type LOCAL -j DROP".to_owned(),
+            false,
+            false,
+        ),
+        (
+            "iptables-legacy -t raw -A PREROUTING -m addrtype --src-type LOCAL,BROADCAST -j DROP".to_owned(),
+            true,
+            true,
+        ),
+        (
+            "iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP".to_owned(),
+            true,
+            false,
+        ),
+        (
+            "iptables-legacy -t raw -A PREROUTING -m rpfilter --loose --invert -j DROP".to_owned(),
+            true,
+            true,
+        ),
+        (
+            "iptables-legacy -A INPUT -m iprange --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(),
+            true,
+            false,
+        ),
+        (
+            "iptables-nft -A INPUT -m iprange ! --src-range 203.0.113.1-203.0.113.9 -j DROP".to_owned(),
+            false,
+            true,
+        ),
+        (nft("in", "fib daddr type local drop"), false, false),
+        (nft("in", "fib daddr type != { local, broadcast } drop"), true, true),
+        (nft("pre", "fib saddr type local drop"), true, true),
+        (nft("pre", "fib saddr . iif oif missing drop"), true, false),
+        (nft("pre", "fib saddr oif missing drop"), true, true),
+        (nft("pre", "fib saddr . iif oif exists drop"), false, true),
+    ] {
+        let lab = pod_with_chart("native");
+        // The route back to the far host leaves by another interface.
+        for line in [
+            "ip link add other type veth peer name end",
+            "ip link set other up",
+            "ip link set end up",
+            "ip route add 203.0.113.0/24 dev other",
+            "nft add table inet f",
+            "nft add chain inet f in { type filter hook input priority 0; }",
+            "nft add chain inet f late { type filter hook input priority 200; }",
+            "nft add chain inet f pre { type filter hook prerouting priority -300; }",
+        ] {
+            lab.pod.sh(line);
+        }
+        lab.pod
+            .sh("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0");
+        lab.outside.sh("ip address add 203.0.113.7/32 dev lo");
+        lab.pod.sh(&rule);
+        let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
+        for (from, passes) in [("10.77.0.1", near), ("203.0.113.7", far)] {
+            let said = first_line(&lab, &format!("inbound --to 10.77.0.2:80 --from {from} --in eth0"));
+            let is_dropped = said == "dropped";
+            assert!(
+                !said.starts_with("not known") && is_dropped != passes,
+                "{rule} {from}: {said}"
+            );
+            lab.pod.sh("nft flush chain inet f late");
+            lab.pod.sh(&format!(
+                "nft add rule inet f late ip saddr {from} tcp dport 4143 counter"
+            ));
+            let client = Client::new(SocketAddr::new(from.parse().unwrap(), 20_001));
+            handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
+            let arrives = !lab.pod.sh("nft list chain inet f late").contains("packets 0 ");
+            assert_eq!(arrives, passes, "{rule} {from}");
+        }
+    }
+}
+
+/// What holds as long as a limit isn't reached is the answer, with that condition.
+#[test]
+fn limits_are_conditions_of_the_answer() {
+    for (rules, mode, limit) in [
+        (
+            &[
+                "-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT",
+                "-A INPUT -p tcp -j DROP",
+            ][..],
+            "legacy",
+            Some("-m limit --limit 25/min --limit-burst 5"),
+        ),
+        (
+            &[
+                "-A INPUT -p tcp -m limit --limit 25/min -j ACCEPT",
+                "-A INPUT -p tcp -j DROP",
+            ],
+            "nft",
+            Some("limit"),
+        ),
+        (
+            &["-A INPUT -p tcp -m connlimit --connlimit-above 1000 -j REJECT"],
+            "nft",
+            Some("--connlimit-above 1000"),
+        ),
+        (
+            &[
+                "-A INPUT -p tcp -m connlimit --connlimit-upto 1000 -j ACCEPT",
+                "-A INPUT -j DROP",
+            ],
+            "legacy",
+            Some("--connlimit-upto 1000"),
+        ),
+        (
+            &["-A INPUT -p tcp -m hashlimit --hashlimit-above 9/sec --hashlimit-name x -j DROP"],
+            "nft",
+            Some("-m hashlimit"),
+        ),
+        (
+            &[
+                "-A INPUT -m recent --name x --set",
+                "-A INPUT -m recent --name x --update --seconds 9 --hitcount 9 -j DROP",
+            ],
+            "legacy",
+            Some("-m recent"),
+        ),
+        (
+            &["-A INPUT -m quota --quota 1000000 -j ACCEPT", "-A INPUT -j DROP"],
+            "legacy",
+            Some("-m quota"),
+        ),
+        // What it comes to is the same either way.
+        (&["-A INPUT -p tcp -m limit --limit 25/min -j LOG"], "nft", None),
+    ] {
+        let lab = pod_with_chart("native");
+        for rule in rules {
+            lab.pod.sh(&format!("iptables-{mode} {rule}"));
+        }
+        let said = first_line(&lab, "inbound --to 10.77.0.2:80");
+        let (answer, condition) = said.split_once(", unless the limit of `").unwrap_or((&said, ""));
+        assert_eq!(answer, "to the proxy, port 4143", "{rules:?}: {said}");
+        match limit {
+            Some(limit) => assert!(
+                condition.contains(limit) && condition.ends_with(" is reached"),
+                "{said}"
+            ),
+            None => assert_eq!(condition, ""),
+        }
+        let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
+        let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
+        let reached = handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
+        assert!(matches!(reached, Outcome::Answered { .. }), "{rules:?}: {reached:?}");
+    }
+    let lab = pod_with_chart("native");
+    for rule in [
+        "tcp dport 4143 limit rate over 9/second drop",
+        "ct count over 99 reject",
+        "quota over 9 mbytes drop",
+    ] {
+        feed(
+            &lab.pod,
+            "nft -f -",
+            &format!("table inet f {{ chain in {{ type filter hook input priority 5; {rule}; }}; }}"),
+        )
+        .success();
+        let said = first_line(&lab, "inbound --to 10.77.0.2:80");
+        let begins = "to the proxy, port 4143, unless the limit of `";
+        assert!(
+            said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"),
+            "{said}"
+        );
+        lab.pod.sh("nft delete table inet f");
+    }
+}
+
 #[test]
 fn what_both_backends_have_is_looked_at() {
     let lab = pod_with_chart("nft");

@@ -198,7 +198,7 @@ fn rule(family: Family, layout: &Layout, entry: &Entry<'_>, heads: &[(usize, &[u
     while place < end {
         let found = extension(entry.bytes.get(place..end).ok_or(Malformed)?)?;
         needs_tracking |= xt::needs_tracking(found.name);
-        match xt::read_match(found.name, found.revision.into(), found.info)? {
+        match xt::read_match(found.name, found.revision.into(), found.info, family)? {
             xt::Read::Comment(text) => comment = Some(text),
             xt::Read::Conditions(read) => conditions.extend(read),
         }

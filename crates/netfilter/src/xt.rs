@@ -6,7 +6,7 @@
 
 use packets::rules::flags::{CtState, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
-use packets::rules::{Action, Bits, Condition, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
+use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
 
 use crate::netlink::message::{Malformed, address, put, string, u8_at, u16_at, u32_at};
 
@@ -92,7 +92,7 @@ pub enum Read {
 }
 
 /// Reads a match. One that isn't understood is an unknown condition by its name.
-pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malformed> {
+pub fn read_match(name: &[u8], revision: u32, info: &[u8], family: Family) -> Result<Read, Malformed> {
     let conditions = match (name, revision) {
         (b"comment", 0) => return Ok(Read::Comment(Name::from(string(info)?))),
         (b"multiport", 1) => read_multiport(info)?,
@@ -101,6 +101,12 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8]) -> Result<Read, Malfo
         (b"conntrack", 3) => read_conntrack(info)?,
         (b"icmp6", 0) => Some(vec![read_icmpv6(info)?]),
         (b"hl", 0) => read_hop_limit(info)?.map(|condition| vec![condition]),
+        (b"addrtype", 0 | 1) => read_address_type(revision, info)?,
+        (b"rpfilter", 0) => read_reverse_path(info)?.map(|condition| vec![condition]),
+        (b"iprange", 1) => Some(read_ranges(info, family)?),
+        (b"limit" | b"hashlimit" | b"quota" | b"connlimit" | b"recent", _) => {
+            Some(vec![read_limit(name, revision, info)?])
+        }
         (b"mark", 1) => Some(vec![read_mark(Field::Mark, info)?]),
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
@@ -490,6 +496,168 @@ fn hop_limit(info: &[u8]) -> Result<Effect, Malformed> {
     })
 }
 
+/// The names of types of addresses, by the number of `RTN_*` (iptables' libxt_addrtype.c).
+const ADDRESS_TYPES: [&str; 12] = [
+    "UNSPEC",
+    "UNICAST",
+    "LOCAL",
+    "BROADCAST",
+    "ANYCAST",
+    "MULTICAST",
+    "BLACKHOLE",
+    "UNREACHABLE",
+    "PROHIBIT",
+    "THROW",
+    "NAT",
+    "XRESOLVE",
+];
+
+/// `struct xt_addrtype_info` and the one after it: the types of the source, those of the destination, and what of that is
+/// inverted: in the first, each by a number of its own.
+fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>>, Malformed> {
+    let flags = match revision {
+        0 => u32::from(u32_at(info, 4)? != 0) | u32::from(u32_at(info, 8)? != 0) << 1,
+        _ => u32_at(info, 4)?,
+    };
+    // Some are limited to a device.
+    if flags & !3 != 0 {
+        return Ok(None);
+    }
+    let mut conditions = Vec::new();
+    for (is_source, types, bit, side) in [(true, u16_at(info, 0)?, 1, "src"), (false, u16_at(info, 2)?, 2, "dst")] {
+        if types == 0 {
+            continue;
+        }
+        let negated = flags & bit != 0;
+        let named = (0..).zip(ADDRESS_TYPES).filter(|(number, _)| types & 1 << number != 0);
+        let named: Vec<_> = named.map(|(_, name)| name).collect();
+        // Both are of one match.
+        let name = if conditions.is_empty() { "-m addrtype" } else { "" };
+        conditions.push(Condition::Context {
+            text: format!("{name}{} --{side}-type {}", not(negated), named.join(","))
+                .trim_start()
+                .to_owned(),
+            context: Context::AddressType {
+                is_source,
+                types,
+                negated,
+                is_xt: true,
+            },
+            holding: None,
+        });
+    }
+    Ok(Some(conditions))
+}
+
+/// `struct xt_rpfilter_info`: flags.
+fn read_reverse_path(info: &[u8]) -> Result<Option<Condition>, Malformed> {
+    const LOOSE: u8 = 1;
+    const INVERTED: u8 = 8;
+    let flags = u8_at(info, 0)?;
+    let named = [
+        (LOOSE, " --loose"),
+        (2, " --validmark"),
+        (4, " --accept-local"),
+        (INVERTED, " --invert"),
+    ];
+    let words = named.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, word)| *word);
+    Ok(Some(Condition::Context {
+        text: format!("-m rpfilter{}", words.collect::<String>()),
+        context: Context::ReversePath {
+            is_loose: flags & LOOSE != 0,
+            negated: flags & INVERTED != 0,
+        },
+        holding: None,
+    }))
+}
+
+/// `struct xt_iprange_mtinfo`: the first and the last source, the same of the destination, each as long as IPv6's, and flags
+/// (`IPRANGE_SRC` and the others).
+fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed> {
+    let flags = u8_at(info, 64)?;
+    let mut conditions = Vec::new();
+    for (field, first, bit, side) in [
+        (Field::Source(family), 0, 1, "src"),
+        (Field::Destination(family), 32, 2, "dst"),
+    ] {
+        if flags & bit == 0 {
+            continue;
+        }
+        let held = |place: usize| address(info.get(place..place + field.bytes()).ok_or(Malformed)?);
+        let (first, last) = (held(first)?, held(first + 16)?);
+        let negated = flags & bit << 4 != 0;
+        let numbers = Intervals::new([(packets::rules::address(first), packets::rules::address(last))]);
+        let numbers = if negated {
+            field.any().without(&numbers)
+        } else {
+            numbers
+        };
+        let name = if conditions.is_empty() { "-m iprange" } else { "" };
+        conditions.push(Condition::Flags {
+            text: format!("{name}{} --{side}-range {first}-{last}", not(negated))
+                .trim_start()
+                .to_owned(),
+            field,
+            numbers: numbers.as_slice().to_vec(),
+        });
+    }
+    Ok(conditions)
+}
+
+/// What counts packets or connections: whether it holds as long as there are few.
+fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malformed> {
+    // `XT_HASHLIMIT_INVERT`, in `mode` of `struct hashlimit_cfg1` and those after it.
+    const ABOVE: u32 = 1 << 4;
+    // `XT_RECENT_SET`, which holds for whoever is new too.
+    const SET: u8 = 2;
+    let holds_below = match (name, revision) {
+        (b"hashlimit", 1) => u32_at(info, 16)? & ABOVE == 0,
+        (b"hashlimit", _) => u32_at(info, 272)? & ABOVE == 0,
+        (b"quota", _) => u32_at(info, 0)? & 1 == 0,
+        (b"connlimit", _) => u32_at(info, 20)? != 0,
+        (b"recent", _) => (u8_at(info, 8)? & SET != 0) != (u8_at(info, 9)? != 0),
+        _ => true,
+    };
+    // `XT_HASHLIMIT_RATE_MATCH`, which compares rates in another way.
+    if name == b"hashlimit" && u32_at(info, if revision == 1 { 16 } else { 272 })? & 1 << 6 != 0 {
+        return Ok(Condition::Unknown("-m hashlimit [...]".to_owned()));
+    }
+    let is_always = name == b"recent" && u8_at(info, 8)? & SET != 0;
+    let words = match name {
+        b"limit" => rate(u32_at(info, 0)?, u32_at(info, 4)?),
+        b"connlimit" if holds_below => format!("--connlimit-upto {} [...]", u32_at(info, 16)?),
+        b"connlimit" => format!("--connlimit-above {} [...]", u32_at(info, 16)?),
+        _ => "[...]".to_owned(),
+    };
+    Ok(Condition::Context {
+        text: format!("-m {} {words}", Name::from(name)),
+        context: Context::Limit { holds_below },
+        holding: is_always.then(|| packets::rules::always(holds_below)),
+    })
+}
+
+/// The rate of `struct xt_rateinfo`, as iptables has it: 10,000 over the packets of a second.
+fn rate(period: u32, burst: u32) -> String {
+    const UNITS: [(&str, u32); 4] = [
+        ("day", 864_000_000),
+        ("hour", 36_000_000),
+        ("min", 600_000),
+        ("sec", 10_000),
+    ];
+    let mut shown = UNITS[0];
+    for unit in UNITS.into_iter().skip(1) {
+        if period == 0 || period > unit.1 || unit.1 / period < unit.1 % period {
+            break;
+        }
+        shown = unit;
+    }
+    let (name, length) = shown;
+    format!(
+        "--limit {}/{name} --limit-burst {burst}",
+        length.checked_div(period).unwrap_or_default()
+    )
+}
+
 fn not(negated: bool) -> &'static str {
     if negated { " !" } else { "" }
 }
@@ -664,7 +832,7 @@ mod tests {
     use super::*;
 
     fn numbers(name: &[u8], info: &[u8]) -> (String, Field, Vec<(u128, u128)>) {
-        let Ok(Read::Conditions(conditions)) = read_match(name, 0, info) else {
+        let Ok(Read::Conditions(conditions)) = read_match(name, 0, info, Family::V6) else {
             panic!("no conditions");
         };
         match conditions.as_slice() {
@@ -703,7 +871,10 @@ mod tests {
             assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
         }
         let unknown = vec![Condition::Unknown("-m hl [...]".to_owned())];
-        assert_eq!(read_match(b"hl", 0, &[4, 64]), Ok(Read::Conditions(unknown)));
+        assert_eq!(
+            read_match(b"hl", 0, &[4, 64], Family::V6),
+            Ok(Read::Conditions(unknown))
+        );
     }
 
     #[test]

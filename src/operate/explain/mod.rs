@@ -8,16 +8,17 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Direction, Field, Name};
+use packets::rules::{Context, Direction, Field, Name, always};
 use packets::walk::{Matched, Packet, Place, Step};
 
-use self::routing::Routing;
+use self::routing::{Destination, Routing};
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
 use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;
+use crate::operate::neighbours::settle;
 use crate::operate::{proxy, words};
 use crate::ours::is_ours;
 use crate::wanted::Mode;
@@ -39,6 +40,8 @@ pub struct Explained<'a> {
     steps: Vec<Step<'a>>,
     /// For whom the answer is another, in words.
     exceptions: Vec<String>,
+    /// On whose limits it depends, in words.
+    limits: Vec<String>,
     at: Option<Place<'a>>,
     ports: Vec<u16>,
 }
@@ -103,37 +106,25 @@ pub fn explain<T: Send>(
         let mut connection = asked.clone();
         let routing = Routing::ask();
         let destination = routing::complete(&routing, &mut connection)?;
-        let found = all::read()?;
+        let mut found = all::read()?;
         must_see(&found, Mode::Nft)?;
         if !explain::exempted(&found, &connection, Field::InInterface).is_empty() {
-            connection.device = routing::only_device(&routing);
+            connection.device = routing.network.only_device().map(|device| device.name.clone());
         }
-        let answer_for = |connection: &Connection, back: Option<&Name>| {
-            let routes = routing::of_others(&routing, &found, connection, destination);
-            let mut answer = explain::of_seen(&found, connection, &routing.network, &routes, back);
-            routing::deliver(&routing, connection, destination, &mut answer);
-            answer
-        };
-        let mut answer = answer_for(&connection, None);
-        match routing::way_back(&routing, &found, &connection, &answer) {
-            Some(Ok(device)) if connection.direction == Direction::Inbound && connection.device != device => {
-                answer = answer_for(&connection, device.as_ref());
+        settle(
+            &mut found,
+            &routing.network,
+            routing::device_back(&routing, &connection),
+        );
+        let mut below = None;
+        let mut answer = answer_by(&found, asked, &connection, &routing, destination);
+        let has_limits = || found.asks(|context| matches!(context, Context::Limit { .. }));
+        if matches!(answer.verdict, Verdict::NotKnown(_)) && has_limits() {
+            let below = below_limits(below.insert(found.clone()));
+            let conditional = answer_by(below, asked, &connection, &routing, destination);
+            if !matches!(conditional.verdict, Verdict::NotKnown(_)) {
+                answer = explain::below_limits(conditional);
             }
-            Some(Err(why)) => {
-                answer.steps.retain(|step| step.packet == Packet::First);
-                answer.verdict = Verdict::Lost(why);
-            }
-            _ => {}
-        }
-        for other in routing::of_other_users(&routing, &found, asked, &connection) {
-            let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
-            if !is_same {
-                answer.verdict =
-                    Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
-            }
-        }
-        if let Some(neighbours) = routing::neighbours(&routing, &connection, destination, &answer) {
-            answer = explain::after_discovery(&found, &routing.network, &neighbours, answer);
         }
         let answer = explain::as_far_as_seen(&found, routing.as_far_as_asked(answer));
         let mut explained = Explained::new(&found, &connection, answer);
@@ -143,6 +134,53 @@ pub fn explain<T: Send>(
             .retain(|warning| warning.is_about(&connection, &explained.verdict));
         Ok(report(&explained))
     })
+}
+
+/// Assumes that no limit is reached.
+fn below_limits(found: &mut Found) -> &Found {
+    found.settle(|context| match context {
+        Context::Limit { holds_below } => Some(always(holds_below)),
+        Context::AddressType { .. } | Context::ReversePath { .. } => None,
+    });
+    found
+}
+
+/// What becomes of a connection by what was found and by routing; `asked` is what was said of it.
+fn answer_by<'a>(
+    found: &'a Found,
+    asked: &Connection,
+    connection: &Connection,
+    routing: &Routing,
+    destination: Destination,
+) -> Answer<'a> {
+    let answer_for = |connection: &Connection, back: Option<&Name>| {
+        let routes = routing::of_others(routing, found, connection, destination);
+        let mut answer = explain::of_seen(found, connection, &routing.network, &routes, back);
+        routing::deliver(routing, connection, destination, &mut answer);
+        answer
+    };
+    let mut answer = answer_for(connection, None);
+    match routing::way_back(routing, found, connection, &answer) {
+        Some(Ok(device)) if connection.direction == Direction::Inbound && connection.device != device => {
+            answer = answer_for(connection, device.as_ref());
+        }
+        Some(Err(why)) => {
+            answer.steps.retain(|step| step.packet == Packet::First);
+            answer.verdict = Verdict::Lost(why);
+        }
+        _ => {}
+    }
+    for other in routing::of_other_users(routing, found, asked, connection) {
+        let is_same = other.is_some_and(|other| answer_for(&other, None).verdict == answer.verdict);
+        if !is_same {
+            answer.verdict =
+                Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
+        }
+    }
+    match routing::neighbours(routing, connection, destination, &answer) {
+        Some(neighbours) => explain::after_discovery(found, &routing.network, &neighbours, answer),
+        None => answer,
+    }
 }
 
 impl<'a> Explained<'a> {
@@ -166,10 +204,12 @@ impl<'a> Explained<'a> {
             Verdict::Proxy(_) | Verdict::Bypass | Verdict::Elsewhere(_)
         );
         let exceptions = answer.exceptions.iter().filter(|_| stands);
+        let limits = answer.limits.iter().map(ToString::to_string).collect();
         Self {
             exceptions: exceptions
                 .map(|(field, numbers)| words::numbers(*field, numbers))
                 .collect(),
+            limits,
             steps: answer.steps,
             at: answer.at,
             ports: explain::proxy_ports(&found.tables),

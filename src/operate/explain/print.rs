@@ -25,10 +25,17 @@ impl Explained<'_> {
     /// What becomes of it in one line: the verdict, and for whom that is another, where the rules exempt somebody and the
     /// connection may be theirs.
     pub fn answer(&self) -> String {
-        match self.exceptions.as_slice() {
-            [] => self.verdict.to_string(),
-            exceptions => format!("{}, except {}", self.verdict, exceptions.join(" and ")),
+        let mut answer = self.verdict.to_string();
+        if !self.exceptions.is_empty() {
+            answer += &format!(", except {}", self.exceptions.join(" and "));
         }
+        if let Some((limit, others)) = self.limits.split_first() {
+            answer += &format!(", unless the limit of {limit} is reached");
+            if !others.is_empty() {
+                answer += &format!(", or one of {} others", others.len());
+            }
+        }
+        answer
     }
 
     /// For machines; docs/explain.md has the schema.

@@ -9,7 +9,8 @@ use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
 use packets::found::{Device, Found, Listener, Network};
 use packets::rules::{
-    Action, Direction, Family, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface, ip,
+    Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface,
+    ip,
 };
 use packets::walk::{self, Matched, Neighbours, Step, any_but_lo};
 
@@ -235,13 +236,34 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
     Ok(Destination::Usual)
 }
 
-/// The only device beside lo by which anything comes in, if there is one.
-pub(super) fn only_device(routing: &Routing) -> Option<Name> {
-    let mut devices = routing.network.devices.clone()?;
-    devices.retain(|device| device.is_up && device.index != LOOPBACK_INDEX);
-    match devices.as_slice() {
-        [only] => Some(only.name.clone()),
-        _ => None,
+/// The names of the device by which the route back to the other host leaves, and of lo; of lo alone, if there is none. None: it
+/// isn't known which host that is, or routing can't be asked.
+pub(super) fn device_back(routing: &Routing, connection: &Connection) -> Option<Intervals> {
+    let to = match connection.direction {
+        Direction::Inbound => connection.from?,
+        Direction::Outbound => connection.to.ip(),
+    };
+    // It has one on each link.
+    if matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+        return Some(Field::InInterface.any());
+    }
+    let lo = interface(LOOPBACK);
+    match routing.route(Packet {
+        uid: None,
+        ..packet(SocketAddr::new(to, 0), connection)
+    }) {
+        // Then whatever comes in comes by that.
+        Ok(found)
+            if routing
+                .network
+                .only_device()
+                .is_some_and(|only| only.name == found.device.name) =>
+        {
+            Some(Field::InInterface.any())
+        }
+        Ok(found) => Some(Intervals::each([lo, interface(found.device.name.as_bytes())])),
+        Err(error) if is_refusal(&error) => Some(Intervals::one(lo)),
+        Err(_) => None,
     }
 }
 

@@ -163,6 +163,7 @@ fn any_condition() -> impl Strategy<Value = String> {
             "ct state new", "ct state established", "ct state != new", "ct state { new, related }", "ct state invalid",
             "ct state untracked", "ct state != invalid", "ct state established,related", "ct state new,untracked",
             "ct state != { established, new }", "ct state ! new",
+            "fib daddr type local", "fib daddr type != local", "fib saddr type local", "fib daddr type { local, broadcast }",
         ]),
         1 => words(&["ct direction original", "ct direction reply", "ct status dnat", "ct status & dnat != 0", "ct status snat"]),
         2 => words(&["meta mark 0", "meta mark 7", "meta mark != 7", "meta mark & 0x3 == 0x3", "meta mark { 5, 7 }", "ct mark 0", "ct mark 7", "ct mark != 0"]),

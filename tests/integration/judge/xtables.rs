@@ -55,7 +55,7 @@ pub(super) struct Rule {
     pub(super) target: &'static str,
 }
 
-const CONDITIONS: [&str; 47] = [
+const CONDITIONS: [&str; 54] = [
     "",
     "",
     "-p tcp",
@@ -84,6 +84,13 @@ const CONDITIONS: [&str; 47] = [
     "-m conntrack --ctdir ORIGINAL",
     "-m conntrack --ctdir REPLY",
     "-m state --state NEW",
+    "-m addrtype --dst-type LOCAL",
+    "-m addrtype ! --dst-type LOCAL",
+    "-m addrtype --src-type LOCAL",
+    "-m addrtype --dst-type UNICAST",
+    "-m addrtype ! --src-type MULTICAST",
+    "-m iprange --src-range NEIGHBOUR-NEIGHBOUR",
+    "-m iprange ! --dst-range POD-POD",
     "-m mark --mark 7",
     "-m mark ! --mark 7",
     "-m mark --mark 0x1/0x3",

@@ -150,42 +150,37 @@ pub(crate) fn device_numbered(index: u32) -> Result<Device, ReadError> {
 }
 
 pub fn devices() -> Result<Vec<Device>, ReadError> {
-    ask_devices(&open()?, Which::All)
+    dump(libc::RTM_GETLINK, &[0; IFINFOMSG], |message| {
+        read_device(message).map(Some)
+    })
 }
 
 #[derive(Clone, Copy)]
 enum Which<'a> {
-    All,
     Numbered(u32),
     Named(&'a [u8]),
 }
 
 fn ask_device(socket: &Socket, which: Which<'_>) -> Result<Device, ReadError> {
-    let device = ask_devices(socket, which)?.pop();
-    device.ok_or(ReadError::Socket(Errno::ENODEV))
-}
-
-fn ask_devices(socket: &Socket, which: Which<'_>) -> Result<Vec<Device>, ReadError> {
-    let (flags, index, name) = match which {
-        Which::All => (libc::NLM_F_DUMP, 0, None),
-        Which::Numbered(index) => (libc::NLM_F_ACK, index, None),
-        Which::Named(name) => (libc::NLM_F_ACK, 0, Some(name)),
+    let (index, name) = match which {
+        Which::Numbered(index) => (index, None),
+        Which::Named(name) => (0, Some(name)),
     };
     let mut subheader = [0; IFINFOMSG];
     // `ifi_index`
     put(&mut subheader, 4, &index.to_ne_bytes());
     let mut request = Writer::with_capacity(64);
-    request.any_message(libc::RTM_GETLINK.into(), flags, 0, &subheader, |attributes| {
+    request.any_message(libc::RTM_GETLINK.into(), libc::NLM_F_ACK, 0, &subheader, |attributes| {
         if let Some(name) = name {
             attributes.bytes(libc::IFLA_IFNAME, &[name, &[0]].concat());
         }
     });
-    let mut devices = Vec::new();
+    let mut device = None;
     socket.request(request, &mut |message| {
-        devices.push(read_device(message)?);
+        device = Some(read_device(message)?);
         Ok(())
     })?;
-    Ok(devices)
+    device.ok_or(ReadError::Socket(Errno::ENODEV))
 }
 
 fn read_gateway(message: &Message<'_>) -> Result<Option<IpAddr>, Malformed> {
@@ -225,12 +220,7 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
 
 /// The addresses of the thread's network namespace.
 pub fn addresses() -> Result<Vec<Address>, ReadError> {
-    let mut found = Vec::new();
-    dump(libc::RTM_GETADDR, &[0; IFADDRMSG], |message| {
-        found.extend(read_address(message)?);
-        Ok(())
-    })?;
-    Ok(found)
+    dump(libc::RTM_GETADDR, &[0; IFADDRMSG], read_address)
 }
 
 /// An address; none if the message has none.
@@ -258,15 +248,40 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
 pub fn user_ranges_like(of: IpAddr) -> Result<Vec<(u32, u32)>, ReadError> {
     let mut subheader = [0; FIB_RULE_HDR];
     subheader[0] = family(of);
-    let mut found = Vec::new();
     dump(libc::RTM_GETRULE, &subheader, |message| {
         let attributes = Attributes(message.payload.get(FIB_RULE_HDR..).ok_or(Malformed)?);
-        if let Some(range) = attributes.find(FRA_UID_RANGE)? {
-            found.push((u32_at(range, 0)?, u32_at(range, 4)?));
-        }
-        Ok(())
-    })?;
-    Ok(found)
+        let range = attributes.find(FRA_UID_RANGE)?;
+        range
+            .map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?)))
+            .transpose()
+    })
+}
+
+/// An entry of the local table: the number of its type (`RTN_*`), and the addresses for which it is.
+pub type LocalEntry = (u8, (u128, u128));
+
+/// The local table of this one's family in the thread's network namespace.
+pub fn local_table(of: IpAddr) -> Result<Vec<LocalEntry>, ReadError> {
+    let mut subheader = [0; RTMSG];
+    subheader[0] = family(of);
+    dump(libc::RTM_GETROUTE, &subheader, |message| read_local_entry(message, of))
+}
+
+/// An entry of the local table; none if it is of another one.
+fn read_local_entry(message: &Message<'_>, of: IpAddr) -> Result<Option<LocalEntry>, Malformed> {
+    // `rtm_dst_len`, `rtm_table` and `rtm_type`
+    let byte = |place: usize| message.payload.get(place).copied().ok_or(Malformed);
+    let (length, table, kind) = (byte(1)?, byte(4)?, byte(7)?);
+    if table != libc::RT_TABLE_LOCAL {
+        return Ok(None);
+    }
+    let bits: u32 = if of.is_ipv4() { 32 } else { 128 };
+    let free = bits.checked_sub(length.into()).ok_or(Malformed)?;
+    let attributes = Attributes(message.payload.get(RTMSG..).ok_or(Malformed)?);
+    let to = attributes.find(libc::RTA_DST)?.map(address).transpose()?;
+    let first = to.map_or(0, packets::rules::address);
+    let last = first | u128::MAX.checked_shr(128 - free).unwrap_or(0);
+    Ok(Some((kind, (first, last))))
 }
 
 /// Another host on a device's link, whose hardware address is known.
@@ -282,12 +297,7 @@ pub struct Neighbour {
 pub fn neighbours_like(of: IpAddr) -> Result<Vec<Neighbour>, ReadError> {
     let mut subheader = [0; NDMSG];
     subheader[0] = family(of);
-    let mut found = Vec::new();
-    dump(libc::RTM_GETNEIGH, &subheader, |message| {
-        found.extend(read_neighbour(message)?);
-        Ok(())
-    })?;
-    Ok(found)
+    dump(libc::RTM_GETNEIGH, &subheader, read_neighbour)
 }
 
 /// A neighbour; none if its hardware address isn't known.
@@ -307,15 +317,28 @@ fn read_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed>
     Ok(is_known.then_some(neighbour))
 }
 
-fn dump(
+/// Asks for a list, as often as it changes while it is read.
+fn dump<T>(
     kind: u16,
     subheader: &[u8],
-    mut read: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
-) -> Result<(), ReadError> {
-    let socket = open()?;
-    let mut request = Writer::with_capacity(32);
-    request.any_message(kind.into(), libc::NLM_F_DUMP, 0, subheader, |_| ());
-    socket.request(request, &mut |message| read(message))
+    read: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
+) -> Result<Vec<T>, ReadError> {
+    const TRIES: usize = 100;
+    let mut tries = 1;
+    loop {
+        let socket = open()?;
+        let mut request = Writer::with_capacity(32);
+        request.any_message(kind.into(), libc::NLM_F_DUMP, 0, subheader, |_| ());
+        let mut found = Vec::new();
+        let answer = socket.request(request, &mut |message| {
+            found.extend(read(message)?);
+            Ok(())
+        });
+        match answer {
+            Err(ReadError::Interrupted) if tries < TRIES => tries += 1,
+            answer => return answer.map(|()| found),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -168,6 +168,19 @@ expressions! {
         first_port: Option<u32> = NFTA_NAT_REG_PROTO_MIN(5),
         last_port: Option<u32> = NFTA_NAT_REG_PROTO_MAX(6),
     }
+    /// `[ fib saddr . iif oif => reg REGISTER ]`; the result is one of `NFT_FIB_RESULT_*`, the flags are `NFTA_FIB_F_*`.
+    Fib "fib" { register: u32 = NFTA_FIB_DREG(1), result: u32 = NFTA_FIB_RESULT(2), flags: u32 = NFTA_FIB_FLAGS(3) }
+    /// `[ limit rate RATE/UNIT … ]`: so many packets, or bytes, in so many seconds.
+    Limit "limit" {
+        rate: u64 = NFTA_LIMIT_RATE(1),
+        seconds: u64 = NFTA_LIMIT_UNIT(2),
+        kind: u32 = NFTA_LIMIT_TYPE(4),
+        flags: u32 = NFTA_LIMIT_FLAGS(5),
+    }
+    /// `[ quota bytes BYTES … ]`
+    Quota "quota" { bytes: u64 = NFTA_QUOTA_BYTES(1), flags: u32 = NFTA_QUOTA_FLAGS(2) }
+    /// `[ connlimit count COUNT flags FLAGS ]`
+    Connlimit "connlimit" { count: u32 = NFTA_CONNLIMIT_COUNT(1), flags: u32 = NFTA_CONNLIMIT_FLAGS(2) }
     /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of `NFT_REJECT_ICMPX_*`.
     Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }
     /// `[ exthdr load … => reg REGISTER ]`: of an extension header, or of an option of TCP's.
@@ -341,7 +354,14 @@ impl<'a> Expression<'a> {
     fn is_only_read(&self) -> bool {
         matches!(
             self,
-            Self::Nat(_) | Self::SetPayload(_) | Self::LoadOption(_) | Self::SetOption(_) | Self::SetObject(_)
+            Self::Nat(_)
+                | Self::Fib(_)
+                | Self::Limit(_)
+                | Self::Quota(_)
+                | Self::SetPayload(_)
+                | Self::LoadOption(_)
+                | Self::SetOption(_)
+                | Self::SetObject(_)
         )
     }
 

@@ -7,8 +7,8 @@
 use packets::rules::flags::{constant, ct_state, of_states, tracked};
 use packets::rules::nftables::{ARP, is_of, masked, nfproto};
 use packets::rules::{
-    Action, Bits, Condition, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat,
-    Rule, Set, TableFamily, Values, interface, set_size,
+    Action, Bits, Condition, Context, Counters, Effect, Family, Field, ICMPV6, Intervals, LOOPBACK, LOOPBACK_INDEX,
+    Name, Nat, Rule, Set, TableFamily, Values, interface, set_size,
 };
 
 use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
@@ -198,6 +198,30 @@ impl<'a> Reader<'a> {
             Expression::Redirect(redirect) => self.redirect(redirect),
             Expression::Nat(nat) => self.nat(nat),
             Expression::Reject(reject) => self.decide(Action::Reject(rejection(reject))),
+            Expression::Fib(fib) => self.load(fib.register, looked_up(fib)),
+            Expression::Limit(limit) => {
+                let units = [
+                    (1, "second"),
+                    (60, "minute"),
+                    (3600, "hour"),
+                    (86400, "day"),
+                    (604_800, "week"),
+                ];
+                let unit = units.iter().find(|(seconds, _)| *seconds == limit.seconds);
+                let over = if limit.flags & 1 == 0 { "" } else { "over " };
+                // `NFT_LIMIT_PKT_BYTES`
+                let bytes = if limit.kind == 1 { " bytes" } else { "" };
+                let (rate, unit) = (limit.rate, unit.map_or("[...]", |(_, name)| name));
+                self.limit(format!("limit rate {over}{rate}{bytes}/{unit}"), limit.flags);
+            }
+            Expression::Quota(quota) => {
+                let over = if quota.flags & 1 == 0 { "until" } else { "over" };
+                self.limit(format!("quota {over} {} bytes", quota.bytes), quota.flags);
+            }
+            Expression::Connlimit(connlimit) => {
+                let over = if connlimit.flags & 1 == 0 { "" } else { "over " };
+                self.limit(format!("ct count {over}{}", connlimit.count), connlimit.flags);
+            }
             Expression::Other(name) => self.other(name),
         }
         Ok(())
@@ -372,6 +396,10 @@ impl<'a> Reader<'a> {
                 };
                 Condition::compare(Field::Family, number, negated)
             }
+            Loaded::AddressType { is_source } => address_type(is_source, 1u16.checked_shl(number?)?, negated),
+            // `missing` is 0: no device.
+            Loaded::ReversePath { is_loose } if value.iter().all(|&byte| byte == 0) => reverse_path(is_loose, !negated),
+            Loaded::ReversePath { is_loose } if value.first() == Some(&1) => reverse_path(is_loose, negated),
             Loaded::Index(field) => Condition::compare(field, interface(&(self.devices)(number?)?), negated),
             Loaded::Bits(Bits { field, mask, xor }) => masked(field, mask, bits_of(field, value)? ^ xor, negated),
             Loaded::State(mask) => {
@@ -505,6 +533,15 @@ impl<'a> Reader<'a> {
                 });
                 Some((condition, Some(Field::State)))
             }
+            Loaded::AddressType { is_source } => {
+                // Numbers of types are in the machine's order, as marks are.
+                let numbers = set.numbers_of(Field::Mark)?;
+                let mut types = 0;
+                for number in numbers.as_slice().iter().flat_map(|&(first, last)| first..=last) {
+                    types |= 1u16.checked_shl(u32::try_from(number).ok()?)?;
+                }
+                Some((address_type(is_source, types, negated), None))
+            }
             Loaded::Index(field) => {
                 // Numbers of devices are in the machine's order, as marks are.
                 let numbers = set.numbers_of(Field::Mark)?;
@@ -538,7 +575,11 @@ impl<'a> Reader<'a> {
     }
 
     fn xt_match(&mut self, xt: expression::Match<'_>) -> Result<(), Malformed> {
-        match (xt::read_match(xt.name.0, xt.revision, xt.info.0)?, &self.changes) {
+        let family = self.family.unwrap_or(Family::V4);
+        match (
+            xt::read_match(xt.name.0, xt.revision, xt.info.0, family)?,
+            &self.changes,
+        ) {
             (xt::Read::Comment(comment), _) => self.rule.comment = Some(comment),
             (xt::Read::Conditions(_), Some(change)) => self.unknown(change.clone()),
             (xt::Read::Conditions(conditions), None) => self.rule.conditions.extend(conditions),
@@ -630,6 +671,17 @@ impl<'a> Reader<'a> {
         self.rule.effects.push(Effect::Mark { field, to, text });
     }
 
+    /// A limit, which holds as long as it isn't reached or, by its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
+    fn limit(&mut self, text: String, flags: u32) {
+        self.rule.conditions.push(Condition::Context {
+            text,
+            context: Context::Limit {
+                holds_below: flags & 1 == 0,
+            },
+            holding: None,
+        });
+    }
+
     fn redirect(&mut self, Redirect { first, last, flags }: Redirect) {
         // Flags beside that of the ports (random, persistent) don't change which port it may be.
         if first.is_some() && flags.unwrap_or_default() & NF_NAT_RANGE_PROTO_SPECIFIED == 0 {
@@ -697,6 +749,70 @@ impl<'a> Reader<'a> {
             // without one.
             _ => self.decide(Action::Unknown(text)),
         }
+    }
+}
+
+/// What a lookup by routing loads: `fib daddr type`, or `fib saddr . iif oif`.
+fn looked_up(fib: expression::Fib) -> Loaded {
+    // `NFTA_FIB_F_*`: by the source or the destination, the mark, the device of either way; and whether there is one.
+    const SOURCE: u32 = 1;
+    const DESTINATION: u32 = 2;
+    const MARK: u32 = 4;
+    const IN: u32 = 8;
+    const PRESENT: u32 = 32;
+    // Marks are 0 until a rule sets them, and then routing is not followed.
+    let flags = fib.flags & !(MARK | PRESENT);
+    match (fib.result, flags) {
+        // `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`
+        (1, SOURCE) => Loaded::ReversePath { is_loose: true },
+        (1, flags) if flags == SOURCE | IN => Loaded::ReversePath { is_loose: false },
+        (3, SOURCE | DESTINATION) => Loaded::AddressType {
+            is_source: flags == SOURCE,
+        },
+        _ => Loaded::Other("[fib]".to_owned()),
+    }
+}
+
+fn address_type(is_source: bool, types: u16, negated: bool) -> Condition {
+    const NAMES: [&str; 10] = [
+        "unspec",
+        "unicast",
+        "local",
+        "broadcast",
+        "anycast",
+        "multicast",
+        "blackhole",
+        "unreachable",
+        "prohibit",
+        "throw",
+    ];
+    let named = (0..).zip(NAMES).filter(|(number, _)| types & 1 << number != 0);
+    let named: Vec<_> = named.map(|(_, name)| name).collect();
+    let side = if is_source { "saddr" } else { "daddr" };
+    let not = if negated { "!= " } else { "" };
+    Condition::Context {
+        text: match named.as_slice() {
+            [only] => format!("fib {side} type {not}{only}"),
+            list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
+        },
+        context: Context::AddressType {
+            is_source,
+            types,
+            negated,
+            is_xt: false,
+        },
+        holding: None,
+    }
+}
+
+/// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
+fn reverse_path(is_loose: bool, negated: bool) -> Condition {
+    let by = if is_loose { "" } else { " . iif" };
+    let so = if negated { "missing" } else { "exists" };
+    Condition::Context {
+        text: format!("fib saddr{by} oif {so}"),
+        context: Context::ReversePath { is_loose, negated },
+        holding: None,
     }
 }
 

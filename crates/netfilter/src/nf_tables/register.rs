@@ -94,6 +94,14 @@ pub(super) enum Loaded {
     EtherType,
     /// The number of a device, whose name is this field.
     Index(Field),
+    /// The type that routing has for the source or the destination.
+    AddressType {
+        is_source: bool,
+    },
+    /// The number of the device by which the route to the source leaves: the one on which the packet came or, if loose, any.
+    ReversePath {
+        is_loose: bool,
+    },
     /// What a map has for a field.
     Mapped {
         field: Field,
@@ -113,7 +121,14 @@ impl Loaded {
             Self::Field(part) => part.bytes,
             Self::Masked { mask, .. } => mask.len(),
             Self::Value(value) => value.len(),
-            Self::State(_) | Self::Status(_) | Self::Direction | Self::Bits(_) | Self::EtherType | Self::Index(_) => 4,
+            Self::State(_)
+            | Self::Status(_)
+            | Self::Direction
+            | Self::Bits(_)
+            | Self::EtherType
+            | Self::Index(_)
+            | Self::AddressType { .. }
+            | Self::ReversePath { .. } => 4,
             Self::Mapped { .. } | Self::Bytes(..) | Self::Other(_) => 16,
         };
         bytes.div_ceil(4) as u32
@@ -123,6 +138,7 @@ impl Loaded {
     fn loader(&self) -> &'static str {
         match self {
             Self::State(_) | Self::Status(_) | Self::Direction => "ct",
+            Self::AddressType { .. } | Self::ReversePath { .. } => "fib",
             Self::Index(_) => "meta",
             Self::Mapped { .. } => "map",
             Self::Field(Part { field, .. }) | Self::Bits(Bits { field, .. }) => match field {

@@ -11,7 +11,7 @@ pub use self::device::Device;
 pub use self::line::Line;
 pub use self::listener::Listener;
 pub use self::network::{Address, Network, Settings};
-use crate::rules::{NAT, Subsystem, Table, TableFamily};
+use crate::rules::{Condition, Context, Holding, Hook, NAT, Subsystem, Table, TableFamily};
 
 /// The tables of a network namespace that decide where a TCP connection goes; neither routes nor BPF programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,6 +33,40 @@ pub struct Unseen {
 }
 
 impl Found {
+    /// Whether a condition asks for a context that is such a one and isn't known.
+    pub fn asks(&self, is_such: impl Fn(Context) -> bool) -> bool {
+        let mut conditions = self
+            .tables
+            .iter()
+            .flat_map(Table::rules)
+            .flat_map(|rule| &rule.conditions);
+        conditions.any(
+            |condition| matches!(condition, Condition::Context { context, holding: None, .. } if is_such(*context)),
+        )
+    }
+
+    /// Says of conditions that ask for a context where they hold, as far as `holding` knows. At input, nft's lookup of the route
+    /// back fails for what lo brings back, which isn't followed.
+    pub fn settle(&mut self, holding: impl Fn(Context) -> Option<Holding>) {
+        for table in &mut self.tables {
+            let is_xtables = table.is_xtables();
+            for chain in &mut table.chains {
+                let hook = chain.base.map(|base| base.hook);
+                let is_first = is_xtables || matches!(hook, Some(Hook::Ingress | Hook::Prerouting));
+                for condition in chain.rules.iter_mut().flat_map(|rule| &mut rule.conditions) {
+                    if let Condition::Context {
+                        context, holding: held, ..
+                    } = condition
+                        && held.is_none()
+                        && (is_first || !matches!(context, Context::ReversePath { .. }))
+                    {
+                        *held = holding(*context);
+                    }
+                }
+            }
+        }
+    }
+
     /// The tables of a subsystem.
     pub fn tables_of(&self, subsystem: Subsystem) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter(move |table| table.subsystem == subsystem)

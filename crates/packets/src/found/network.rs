@@ -99,6 +99,13 @@ impl Network {
         Intervals::each(ports.map(|device| interface(device.name.as_bytes())))
     }
 
+    /// The only device beside lo that is up, if there is one.
+    pub fn only_device(&self) -> Option<&Device> {
+        let is_such = |device: &&Device| device.is_up && device.index != LOOPBACK_INDEX;
+        let mut devices = self.devices.iter().flatten().filter(is_such);
+        devices.next().filter(|_| devices.next().is_none())
+    }
+
     /// The names of the devices that are there, as numbers; every name, where they could not be asked for, or where there
     /// are none yet but lo.
     pub fn device_names(&self) -> Intervals {

@@ -2,6 +2,7 @@
 //!
 //! What is wanted and what was [found](crate::found) is said in this vocabulary.
 
+mod context;
 mod direction;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
@@ -18,6 +19,7 @@ mod subnet;
 mod table;
 pub mod xtables;
 
+pub use self::context::{RoutingFacts, always};
 pub use self::direction::Direction;
 pub use self::family::Family;
 pub use self::field::{Field, FieldFacts, IptablesOption};
@@ -25,8 +27,8 @@ pub use self::hook::{Hook, NAT, NAT_PRIORITY, XTABLES, nat_priority};
 pub use self::intervals::Intervals;
 pub use self::name::{Name, is_hidden};
 pub use self::rule::{
-    Action, Bits, Condition, Counters, Effect, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP, Values, address,
-    beginning, device, interface,
+    Action, Bits, Condition, Context, Counters, Effect, Holding, ICMPV6, LOOPBACK, LOOPBACK_INDEX, Nat, Rule, TCP,
+    Values, address, beginning, device, interface,
 };
 pub use self::set::{Set, Shape, set_elements, set_field, set_size};
 pub use self::subnet::{addresses, ip, subnet};

@@ -95,9 +95,10 @@ impl fmt::Display for NftCondition<'_> {
                     },
                 }
             }
-            Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
-                f.write_str(text)
-            }
+            Condition::Flags { text, .. }
+            | Condition::Masked { text, .. }
+            | Condition::Context { text, .. }
+            | Condition::Unknown(text) => f.write_str(text),
         }
     }
 }

@@ -140,16 +140,48 @@ pub enum Condition {
         /// It holds if they are not.
         negated: bool,
     },
+    /// It depends on more than the packet.
+    Context {
+        text: String,
+        context: Context,
+        /// Where it holds; none: that isn't known.
+        holding: Option<Holding>,
+    },
     /// A condition that isn't understood: it may hold or not.
     Unknown(String),
 }
+
+/// What a condition asks that looks at more than the packet: what routing says of its addresses, or how many came before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Context {
+    /// Whether the type that routing has for an address is one of these.
+    AddressType {
+        is_source: bool,
+        /// A bit for each type, by the number of `RTN_*` in linux/rtnetlink.h.
+        types: u16,
+        negated: bool,
+        /// xt's match tells types of IPv6's addresses in another way than nft's.
+        is_xt: bool,
+    },
+    /// Whether the route back to the source leaves by the device on which the packet came or, if loose, by any.
+    ReversePath { is_loose: bool, negated: bool },
+    /// Whether fewer packets came before than a limit says.
+    Limit {
+        /// Whether it holds as long as the limit isn't reached.
+        holds_below: bool,
+    },
+}
+
+/// Of which packets a condition holds: where they have the field, it is one of these numbers. Of a packet that has none of
+/// the fields, that isn't known.
+pub type Holding = Vec<(Field, Vec<(u128, u128)>)>;
 
 impl Condition {
     /// What it looks at, if it is understood.
     pub fn field(&self) -> Option<Field> {
         match self {
             Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
-            Self::Unknown(_) => None,
+            Self::Context { .. } | Self::Unknown(_) => None,
         }
     }
 

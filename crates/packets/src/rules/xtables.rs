@@ -66,13 +66,18 @@ fn order(condition: &Condition) -> u8 {
             IptablesOption::Header(place, _) => place,
             IptablesOption::Match { .. } | IptablesOption::None => OTHERS,
         },
-        Condition::Flags { .. } | Condition::Masked { .. } | Condition::Unknown(_) => OTHERS,
+        Condition::Flags { .. } | Condition::Masked { .. } | Condition::Context { .. } | Condition::Unknown(_) => {
+            OTHERS
+        }
     }
 }
 
 fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Result {
     let (field, values, negated) = match condition {
-        Condition::Flags { text, .. } | Condition::Masked { text, .. } | Condition::Unknown(text) => {
+        Condition::Flags { text, .. }
+        | Condition::Masked { text, .. }
+        | Condition::Context { text, .. }
+        | Condition::Unknown(text) => {
             return write!(f, "{text} ");
         }
         Condition::In { field, values, negated } => (*field, values, *negated),

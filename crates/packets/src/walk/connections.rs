@@ -166,9 +166,21 @@ impl Connections {
         }
     }
 
+    /// What a condition looks at in them; of several fields, the one that they have.
+    pub fn field_of(&self, condition: &Condition) -> Option<Field> {
+        match condition {
+            Condition::Context { holding, .. } => {
+                let mut fields = holding.iter().flatten().map(|(field, _)| *field);
+                fields.find(|field| self.get(*field).is_some())
+            }
+            _ => condition.field(),
+        }
+    }
+
     /// Which of them meet a condition of a rule of this table.
     pub fn meeting(&self, table: &Table, condition: &Condition) -> Meeting {
-        meeting(condition.field().and_then(|field| self.get(field)), table, condition)
+        let field = self.field_of(condition);
+        meeting(field, field.and_then(|field| self.get(field)), table, condition)
     }
 
     /// Whether it is plain that none of them meets a condition.
@@ -295,13 +307,23 @@ fn misses(known: Option<&Intervals>, condition: &Condition) -> bool {
 
 /// Which connections meet a condition of a rule of this table, by the numbers that the field may have which it looks
 /// at; none if the field doesn't exist.
-pub(super) fn meeting(known: Option<&Intervals>, table: &Table, condition: &Condition) -> Meeting {
+pub(super) fn meeting(
+    field: Option<Field>,
+    known: Option<&Intervals>,
+    table: &Table,
+    condition: &Condition,
+) -> Meeting {
     match (condition, known) {
-        (Condition::Unknown(_), _) => Meeting::NotUnderstood,
+        (Condition::Unknown(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
         (_, None) => Meeting::None,
         _ if misses(known, condition) => Meeting::None,
         (Condition::Flags { numbers, .. }, Some(known)) => {
             split(known, &Intervals::new(numbers.iter().copied()), false)
+        }
+        (Condition::Context { holding, .. }, Some(known)) => {
+            let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
+            let numbers = of_field.map(|(_, numbers)| numbers.iter().copied());
+            split(known, &Intervals::new(numbers.into_iter().flatten()), false)
         }
         (
             Condition::Masked {

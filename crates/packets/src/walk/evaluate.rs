@@ -48,11 +48,11 @@ pub(super) fn ask<'a>(table: &Table, rule: &'a Rule, state: &State<'_>) -> Resul
         setting_apart: 0,
     };
     for condition in &rule.conditions {
-        let field = condition.field();
+        let field = state.connections.field_of(condition);
         let numbers = field.and_then(|field| state.connections.get(field));
         let is_its = |(known, numbers): &&(Field, Intervals)| Some(*known) == field && is_few(numbers);
         let narrowed = split.left.iter().rev().find(is_its).map(|(_, numbers)| numbers);
-        let meeting = meeting(narrowed.or(numbers), table, condition);
+        let meeting = meeting(field, narrowed.or(numbers), table, condition);
         let reason = || Reason::Condition(condition, state.connections.clone());
         match (field, meeting) {
             (_, Meeting::All) => continue,

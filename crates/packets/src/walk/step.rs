@@ -198,7 +198,7 @@ impl Reason<'_> {
     /// The numbers that the field may have which decides; none: it doesn't exist, or something else decides.
     pub fn numbers(&self) -> Option<&Intervals> {
         match self {
-            Reason::Condition(condition, connections) => connections.get(condition.field()?),
+            Reason::Condition(condition, connections) => connections.get(connections.field_of(condition)?),
             Reason::Map(field, _, connections) => connections.get(*field),
             Reason::Device(_) => None,
         }
