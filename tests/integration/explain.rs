@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
@@ -248,6 +249,30 @@ fn where_routing_cannot_be_asked_the_answer_is_not_known() {
         unfolded(&said).contains("not known: whether neighbours find each other over IPv4 (rtnetlink: EPERM"),
         "{said}"
     );
+}
+
+/// A list of addresses that changes while the kernel makes it is asked for again.
+#[test]
+fn addresses_that_come_and_go_meanwhile_are_no_trouble() {
+    let lab = pod_with_chart("nft");
+    let mut many = String::new();
+    for number in 0..1500 {
+        many += &format!("address add 10.9.{}.{}/32 dev lo\n", number / 250, number % 250);
+    }
+    feed(&lab.pod, "ip -batch -", &many).success();
+    let changing =
+        "for i in $(seq 20000); do ip address add 10.8.0.1/32 dev lo; ip address del 10.8.0.1/32 dev lo; done";
+    let mut child = lab
+        .pod
+        .run(|| Command::new("sh").args(["-c", changing]).spawn())
+        .unwrap();
+    let line = "explain inbound --to 10.77.0.2:80 --output short";
+    for _ in 0..60 {
+        assert_eq!(install(&lab.pod, line), "to the proxy, port 4143\n");
+    }
+    assert!(child.try_wait().unwrap().is_none(), "nothing changed any more");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
