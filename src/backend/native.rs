@@ -148,7 +148,8 @@ fn add<'a>(table: &'a Table, edits: &mut Vec<Edit<'a>>) {
     for (set, id) in table.sets.iter().zip(1..) {
         add_set(set, id, edits);
     }
-    edits.extend(ChainName::ALL.map(|chain| Edit::AddChain(TABLE, chain.into())));
+    // Each before those that jump to it: nft 0.9.8 writes a chain's rules into its JSON before it has written the next chain.
+    edits.extend(Ruleset::CHAINS.map(|chain| Edit::AddChain(TABLE, chain.into())));
     for chain in &table.chains {
         if let Some(name) = ChainName::from_name(chain.name.as_bytes()) {
             edits.extend(

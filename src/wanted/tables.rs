@@ -31,7 +31,7 @@ pub fn expected(mode: Mode, rulesets: &[Ruleset]) -> Vec<Table> {
 /// Native mode's table, which does what the rulesets do.
 pub fn native(rulesets: &[Ruleset]) -> Table {
     let mut sets = Sets(Vec::new());
-    let merged = ChainName::ALL.map(|name| (name, merged(&mut sets, name, rulesets)));
+    let merged = Ruleset::CHAINS.map(|name| (name, merged(&mut sets, name, rulesets)));
     let sets = sets.finish();
     let mut chains = merged.map(|(name, merged)| {
         let mut rules: Vec<Rule> = merged.into_iter().map(|rule| rule.rule(&sets)).collect();

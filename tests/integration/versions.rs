@@ -247,6 +247,21 @@ fn every_version_of_nft_reads_and_edits_native_modes_table() {
         std::fs::remove_file(&listing).unwrap();
         assert_eq!(listed(&namespace), before, "{release}");
 
+        // And as JSON.
+        std::fs::write(&listing, nft.stdout(&namespace, "-j list ruleset")).unwrap();
+        nft.stdout(&namespace, "delete table inet proxy-init");
+        nft.stdout(&namespace, &format!("-j -f {}", listing.display()));
+        std::fs::remove_file(&listing).unwrap();
+        // Which has the rules' comments alone in 0.9.8.
+        let without = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.trim_start().starts_with("comment "));
+            lines.map(ToOwned::to_owned).collect()
+        };
+        let (now, then) = (without(&listed(&namespace)), without(&before));
+        let differing = now.iter().zip(&then).find(|(now, then)| now != then);
+        assert!(now == then, "{release}: {differing:?}");
+        let before = listed(&namespace);
+
         nft.stdout(&namespace, "add element inet proxy-init inbound-ports { 9090 }");
         assert_ne!(listed(&namespace), before, "{release}");
         nft.stdout(&namespace, "delete element inet proxy-init inbound-ports { 9090 }");

@@ -651,10 +651,10 @@ no rules of other programs run before these
     # pkts  matches                      does                     why
 inbound
   PREROUTING (prerouting, priority -100)
-    1    1  everything                   to PROXY_INIT_REDIRECT   entry
+    1    3  everything                   to PROXY_INIT_REDIRECT   entry
   PROXY_INIT_REDIRECT
-    1    3  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
-    2    4  tcp                          to the proxy, port 4143  all the rest
+    1    1  to port 4190-4191,4567-4568  bypasses the proxy       ignored ports
+    2    2  tcp                          to the proxy, port 4143  all the rest
 ";
         assert!(text.starts_with(want), "{text}");
         assert!(
