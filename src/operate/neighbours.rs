@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::path::Path;
 
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::user_namespace::owns_network;
@@ -24,6 +25,25 @@ pub(super) fn network(fails: &dyn Fn(&ReadError)) -> Network {
         listeners: listeners().unwrap_or_default(),
         settings: settings(),
     }
+}
+
+/// Whose tables for ARP or for a bridge's packets there may be, that are not read; none where nothing shows any.
+pub(super) fn unread(network: &Network, asks_by_arp: bool) -> Option<&'static str> {
+    // Of this namespace alone, and root's to read (`xt_proto_init` in net/netfilter/x_tables.c).
+    let arp = fs::read(format!("{}/net/arp_tables_names", proc_of_thread())).unwrap_or_default();
+    if asks_by_arp && !arp.is_empty() {
+        return Some("arptables-legacy");
+    }
+    let mut devices = network.devices.iter().flatten();
+    let has_bridge = devices.any(|device| device.kind == b"bridge" && network.beneath(device).next().is_some());
+    // Of the whole machine.
+    let is_loaded = |table: &&str| {
+        Path::new("/sys/module")
+            .join(format!("ebtable_{table}/initstate"))
+            .exists()
+    };
+    let is_used = has_bridge && ["filter", "nat", "broute"].iter().any(is_loaded);
+    is_used.then_some("ebtables-legacy")
 }
 
 /// The kernel's settings; what can't be read is taken for what is usual.

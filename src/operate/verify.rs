@@ -16,7 +16,7 @@ use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, network, settle};
+use crate::operate::neighbours::{devices_that_ask, network, settle, unread};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
@@ -221,7 +221,12 @@ impl Verification {
         self.neighbours = shown_by_namespace(found, network.devices.as_deref().unwrap_or_default());
         for &family in config.families() {
             match devices_that_ask(network, family) {
-                Ok(devices) => self.findings.extend(undiscovered(found, network, family, &devices)),
+                Ok(devices) => {
+                    let whose = unread(network, family == Family::V4 && !devices.is_empty());
+                    let unread = whose.map(|whose| format!("not known: what {whose}'s tables drop over {family}"));
+                    self.neighbours.extend(unread);
+                    self.findings.extend(undiscovered(found, network, family, &devices));
+                }
                 Err(error) => self.neighbours.push(format!(
                     "not known: whether neighbours find each other over {family} (rtnetlink: {error})"
                 )),

@@ -8,7 +8,7 @@ use lab::handshake::{Client, Handshakes, Outcome};
 use lab::network::{Lab, NEIGHBOUR, Owner, POD, ROOT, families};
 use lab::wait;
 
-use crate::support::{Run, chart_in, feed, install};
+use crate::support::{Run, chart_in, feed, install, unfolded};
 
 /// A connection to port 80 of the pod or of its neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -473,5 +473,49 @@ fn users_have_routes_of_their_own() {
             "{}",
             of_one.said()
         );
+    }
+}
+
+/// What nothing here can read may drop what neighbours find each other by, and what a bridge passes.
+#[test]
+fn what_is_not_read_is_named() {
+    // The kernel makes the table as it is asked for: `ARPT_SO_GET_INFO` for `struct arpt_getinfo`.
+    let table = "import socket, ctypes\ns = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)\n\
+                 info = ctypes.create_string_buffer(b'filter', 68)\n\
+                 ctypes.CDLL(None).getsockopt(s.fileno(), 0, 96, info, ctypes.byref(ctypes.c_uint(68)))";
+    let explain = Run::new(&format!("{} --output short", Question::Inbound.line(0)));
+    let ebtables = |run: &Run| {
+        let folder = "/sys/module/ebtable_filter";
+        run.clone().after_mounting(&format!(
+            "mount -t tmpfs tmpfs /sys; mkdir -p {folder}; touch {folder}/initstate"
+        ))
+    };
+    for (network, run, arp, whose) in [
+        (&[][..], explain.clone(), true, Some("arptables-legacy")),
+        (&[], explain.clone(), false, None),
+        (&[], ebtables(&explain), false, None),
+        (&BRIDGE, ebtables(&explain), false, Some("ebtables-legacy")),
+        (&BRIDGE, explain.clone(), false, None),
+    ] {
+        let lab = Lab::new();
+        network.iter().for_each(|line| apply(&lab, line));
+        install(&lab.pod, &chart_in("nft"));
+        if arp {
+            lab.pod.stdout("python3", ["-c", table]);
+        }
+        let said = run.output(&lab.pod).success();
+        let named =
+            whose.map(|whose| format!("not known: {whose}'s tables are not read; by all others it goes to the proxy"));
+        assert!(
+            said.starts_with(named.as_deref().unwrap_or(PROXY)),
+            "{network:?}: {said}"
+        );
+        if arp {
+            let verified = unfolded(&Run::new("verify").output(&lab.pod).stdout());
+            assert!(
+                verified.contains("not known: what arptables-legacy's tables drop over IPv4"),
+                "{verified}"
+            );
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use packets::found::Found;
-use packets::rules::{Context, Direction, Field, Name, always};
+use packets::rules::{Context, Direction, Family, Field, LOOPBACK, Name, always};
 use packets::walk::{Matched, Packet, Place, Step};
 
 use self::routing::{Destination, Routing};
@@ -18,7 +18,7 @@ use crate::findings::explain::{self, Answer, Connection, Verdict};
 use crate::findings::neighbours::owner_of;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;
-use crate::operate::neighbours::settle;
+use crate::operate::neighbours::{settle, unread};
 use crate::operate::{proxy, words};
 use crate::ours::is_ours;
 use crate::wanted::Mode;
@@ -177,10 +177,26 @@ fn answer_by<'a>(
                 Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
         }
     }
-    match routing::neighbours(routing, connection, destination, &answer) {
-        Some(neighbours) => explain::after_discovery(found, &routing.network, &neighbours, answer),
-        None => answer,
+    let neighbours = routing::neighbours(routing, connection, destination, &answer);
+    if let Some(neighbours) = &neighbours {
+        answer = explain::after_discovery(found, &routing.network, neighbours, answer);
     }
+    // What stays in this namespace meets neither ARP nor a bridge.
+    let leaves_host = connection
+        .device
+        .as_ref()
+        .is_some_and(|device| device.as_bytes() != LOOPBACK);
+    let is_open = match answer.verdict {
+        Verdict::Bypass => connection.direction == Direction::Inbound || leaves_host,
+        Verdict::Proxy(_) | Verdict::Elsewhere(_) => connection.direction == Direction::Inbound,
+        _ => false,
+    };
+    let asks_by_arp = neighbours.is_some_and(|asking| asking.family == Family::V4);
+    if let Some(whose) = unread(&routing.network, asks_by_arp).filter(|_| is_open) {
+        let by_others = answer.verdict.clause();
+        answer.verdict = Verdict::NotKnown(format!("{whose}'s tables are not read; by all others it {by_others}"));
+    }
+    answer
 }
 
 impl<'a> Explained<'a> {
