@@ -247,7 +247,9 @@ const BRIDGE: [&str; 7] = [
     "ip route add default via 10.77.0.1",
 ];
 
-const MACVLAN: [&str; 6] = [
+/// eth0 would answer who asks for the address of mac0, too, and get packets that can't be redirected to one of its own.
+const MACVLAN: [&str; 7] = [
+    "sysctl -qw net.ipv4.conf.eth0.arp_ignore=1",
     "ip address flush dev eth0",
     "ip link add mac0 link eth0 type macvlan mode bridge",
     "ip address add 10.77.0.2/24 dev mac0",
