@@ -310,7 +310,9 @@ impl Table {
             || (action == "masquerade" && !(self.kind == "nat" && self.hook == "postrouting"))
             || (action.contains("reject")
                 && !(self.kind == "filter" && ["input", "output", "forward"].contains(&self.hook)))
-            || (needs_tracking && self.family == "netdev");
+            || (needs_tracking && self.family == "netdev")
+            // Before IP's hooks, no routes are asked (`nft_fib_validate` in net/netfilter/nft_fib.c).
+            || (has("fib ") && ["ingress", "egress"].contains(&self.hook));
         in_a_loop || of_other_family || not_in_inet || contradicts || out_of_place
     }
 }
