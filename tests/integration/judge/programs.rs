@@ -159,4 +159,6 @@ fn judge(mode: &str, of_debian: bool) {
     }
     println!("{mode}: {tried} tried, {not_known} not known");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // In native mode, some depend on which of two nat chains of the same priority runs first.
+    assert!(10 * not_known <= tried, "more than one in ten not known");
 }
