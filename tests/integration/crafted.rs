@@ -1,7 +1,7 @@
 //! Rules, routes and devices by which a netfilter engineer would try to prove `explain` wrong, and what becomes of a real
 //! connection beside them.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use lab::handshake::{Client, Handshakes, Outcome};
@@ -519,5 +519,28 @@ fn what_is_not_read_is_named() {
                 "{verified}"
             );
         }
+    }
+}
+
+/// A redirected connection goes to the first address of its device, wherever else something listens.
+#[test]
+fn a_listener_on_another_address_is_none() {
+    for (address, is_reached) in [("10.77.0.2", true), ("10.77.0.9", false)] {
+        let lab = Lab::new();
+        lab.pod.sh("ip address add 10.77.0.9/24 dev eth0");
+        install(&lab.pod, &format!("{} --ipv6=false", chart_in("nft")));
+        let listener = lab.pod.run_here(|| TcpListener::bind((address, 4143)).unwrap());
+        let said = Run::new(&Question::Inbound.line(0)).output(&lab.pod).success();
+        assert_eq!(
+            !said.contains("nothing listens on port 4143"),
+            is_reached,
+            "{address}: {said}"
+        );
+        let to = (POD[0], 80).into();
+        let connected = lab
+            .outside
+            .run_here(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
+        assert_eq!(connected.is_ok(), is_reached, "{address}: {connected:?}");
+        drop(listener);
     }
 }
