@@ -82,7 +82,7 @@ pub fn read() -> Result<Found, Error> {
 }
 
 fn nf_tables() -> Result<Found, Error> {
-    let socket = Socket::open().map_err(ReadError::Socket);
+    let socket = Socket::open().map_err(ReadError::NotAsked);
     let reason = match socket.and_then(|socket| read::snapshot(&socket)) {
         Ok(snapshot) => {
             return Ok(Found {
@@ -92,10 +92,10 @@ fn nf_tables() -> Result<Found, Error> {
         }
         // The kernel has no nfnetlink (netlink_create in net/netlink/af_netlink.c), or that without nf_tables
         // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
-        Err(ReadError::Socket(Errno::EPROTONOSUPPORT | Errno::EINVAL | Errno::EOPNOTSUPP)) => {
+        Err(ReadError::NotAsked(Errno::EPROTONOSUPPORT) | ReadError::Socket(Errno::EINVAL | Errno::EOPNOTSUPP)) => {
             return Ok(Found::default());
         }
-        Err(ReadError::Socket(Errno::EPERM)) => None,
+        Err(ReadError::Socket(Errno::EPERM) | ReadError::NotAsked(Errno::EPERM)) => None,
         Err(ReadError::Socket(errno) | ReadError::NotAsked(errno)) => Some(error::Errno::of(errno).to_string()),
         Err(error) => return Err(refusal::unreadable(error).in_mode(Mode::Nft)),
     };
