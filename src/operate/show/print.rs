@@ -189,11 +189,12 @@ fn counted(chain: &ShownChain<'_>) -> &'static str {
 /// A rule that one family has, or both.
 type Row<'a> = Vec<(&'a ShownChain<'a>, &'a ShownRule<'a>)>;
 
-/// What rules are alike in that differ in what they match.
-fn kind(row: &Row<'_>) -> Option<(bool, [String; 2])> {
-    let (_, rule) = row.first()?;
+/// What rules of proxy-init's are alike in that differ in what they match. Foreign ones, of which there may be thousands, are
+/// not put into words for that.
+fn kind(row: &Row<'_>) -> Option<[String; 2]> {
+    let (_, rule) = row.first().filter(|(_, rule)| rule.is_ours())?;
     let [_, does, why] = rule.words();
-    Some((rule.is_ours(), [does, why]))
+    Some([does, why])
 }
 
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
