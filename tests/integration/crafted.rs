@@ -181,6 +181,23 @@ fn what_rewrites_packets_is_not_harmless() {
     );
 }
 
+/// Of a connection that isn't tracked on its way in, the server's data is taken for the first packet of another one, of
+/// which it isn't the reply.
+#[test]
+fn what_is_tracked_from_its_middle_goes_the_original_way() {
+    for (direction, answer) in [("REPLY", "bypasses the proxy"), ("ORIGINAL", "dropped")] {
+        let set_up = [
+            "iptables-nft -t raw -A PREROUTING -i eth0 -j CT --notrack",
+            // It would be redirected to the proxy as if it were an outbound connection.
+            "iptables-nft -t nat -I OUTPUT -o eth0 -j ACCEPT",
+            &format!(
+                "iptables-nft -t nat -I OUTPUT -p tcp -m conntrack --ctdir {direction} -j REDIRECT --to-ports 9999"
+            ),
+        ];
+        is_so(&set_up, Question::Inbound, 0, answer);
+    }
+}
+
 /// They are put together before, and those of a handshake are none.
 #[test]
 fn fragments_are_of_no_connection() {

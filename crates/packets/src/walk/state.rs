@@ -325,7 +325,8 @@ impl<'a> State<'a> {
         let is_it = |tracked: &Tracked| {
             let is = |known: Option<bool>, so: bool| known.is_none_or(|known| known == so);
             let ([snat, dnat], is_reply) = if tracked.has_entry() {
-                (self.has_nat, self.packet == Packet::Reply)
+                // What is taken for the first packet of a connection goes the way of that one, whoever sends it.
+                (self.has_nat, self.packet == Packet::Reply && state != CtState::New)
             } else {
                 ([Some(false); 2], false)
             };
