@@ -69,11 +69,7 @@ fn run(command: Command) -> Exit {
             output,
             explain(path.as_deref(), &connection, |explained| {
                 let text = match output {
-                    Output::Short => {
-                        explained.answer()
-                            + "
-"
-                    }
+                    Output::Short => format!("{}\n", explained.answer()),
                     _ => output.form(|| for_people(explained), || explained.json()),
                 };
                 let is_expected = expected.is_none_or(|expected| expected.is(&explained.verdict));
