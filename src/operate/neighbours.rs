@@ -102,7 +102,7 @@ pub(super) fn settle(found: &mut Found, network: &Network, back: Option<Interval
     // What comes in comes by the only device.
     let any = || network.only_device().map(|_| Field::InInterface.any());
     let mut facts = RoutingFacts {
-        back: back.or_else(any).unwrap_or_default(),
+        back: back.or_else(any),
         ..RoutingFacts::default()
     };
     for family in Family::ALL {

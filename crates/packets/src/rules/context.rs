@@ -22,9 +22,9 @@ pub fn always(holds: bool) -> Holding {
 pub struct RoutingFacts {
     /// The entries of the local table: the number of their type, and the addresses.
     pub local: Vec<(u8, Family, (u128, u128))>,
-    /// The names of the device by which the route back to the other host leaves, and of lo; of lo alone, if there is none;
-    /// empty: that isn't known.
-    pub back: Intervals,
+    /// The names of the device by which the route back to the other host leaves, and of lo; of lo alone, if there is none.
+    /// None: that isn't known.
+    pub back: Option<Intervals>,
 }
 
 /// `RTN_*`
@@ -62,20 +62,21 @@ impl RoutingFacts {
                 }
                 Some(holding)
             }
-            Context::ReversePath { is_loose, negated } if !self.back.is_empty() => {
+            Context::ReversePath { is_loose, negated } => {
+                let back = self.back.as_ref()?;
                 // Of what lo brings back, the device is always the right one (`rpfilter_is_loopback`,
                 // `nft_fib_is_loopback`).
                 let lo = Intervals::one(interface(LOOPBACK));
                 let any = Field::InInterface.any();
-                let by = if is_loose && self.back != lo {
+                let by = if is_loose && *back != lo {
                     any.clone()
                 } else {
-                    self.back.clone()
+                    back.clone()
                 };
                 let held = if negated { any.without(&by) } else { by };
                 Some(vec![(Field::InInterface, held.as_slice().to_vec())])
             }
-            Context::ReversePath { .. } | Context::Limit { .. } => None,
+            Context::Limit { .. } => None,
         }
     }
 
@@ -171,7 +172,7 @@ mod tests {
                 entry(LOCAL, Family::V6, 0xfd << 120 | 2, 0xfd << 120 | 2),
                 entry(ANYCAST, Family::V6, 0xfd << 120, 0xfd << 120),
             ],
-            back: Intervals::default(),
+            back: None,
         }
     }
 
@@ -252,7 +253,7 @@ mod tests {
         let (lo, eth0, eth1) = (interface(LOOPBACK), interface(b"eth0"), interface(b"eth1"));
         let holds = |back: &[u128], is_loose, negated, by: u128| {
             let facts = RoutingFacts {
-                back: Intervals::each(back.iter().copied()),
+                back: (!back.is_empty()).then(|| Intervals::each(back.iter().copied())),
                 ..RoutingFacts::default()
             };
             let holding = facts.holding(Context::ReversePath { is_loose, negated })?;
