@@ -12,6 +12,8 @@ const METRICS: &str = "127.0.0.1:9990";
 const PROBES: &str = "127.0.0.1:9991";
 /// How long kubelet waits for a probe's answer, unless the manifest says otherwise.
 const DEADLINE: Duration = Duration::from_secs(1);
+/// How many probes in a row have to fail until kubelet acts on it, unless the manifest says otherwise.
+const FAILURES: usize = 3;
 /// How many connections each listener has to bear.
 const CONNECTIONS: usize = 400;
 
@@ -111,23 +113,24 @@ fn whoever_uses_up_its_connections_every_probe_is_answered() {
         }
         sleep(Duration::from_secs(1));
         let mut slowest = Duration::ZERO;
+        let mut failures = [0; 5];
         for round in 0..30 {
             // Linkerd's chart has both on one address.
-            for (address, path) in [
+            let probes = [
                 (PROBES, "/livez"),
                 (PROBES, "/readyz"),
                 (METRICS, "/live"),
                 (METRICS, "/ready"),
                 (METRICS, "/metrics"),
-            ] {
+            ];
+            for ((address, path), failures) in probes.into_iter().zip(&mut failures) {
                 let begun = Instant::now();
                 let answered = node.network.run_here(|| status(address, path));
                 slowest = slowest.max(begun.elapsed());
-                assert_eq!(
-                    answered,
-                    Some(200),
-                    "round {round}: {address}{path} in {:?}",
-                    begun.elapsed()
+                *failures = if answered == Some(200) { 0 } else { *failures + 1 };
+                assert!(
+                    *failures < FAILURES,
+                    "round {round}: {address}{path} answers {answered:?}, {FAILURES} times in a row"
                 );
             }
             sleep(Duration::from_millis(200));
