@@ -196,6 +196,35 @@ fn what_is_tracked_from_its_middle_goes_the_original_way() {
         ];
         is_so(&set_up, Question::Inbound, 0, answer);
     }
+    // It has another source then, or the one that it had.
+    for (source, answer) in [
+        ("SNAT --to-source 10.77.0.9", "dropped"),
+        ("SNAT --to-source 10.77.0.2:80", "bypasses the proxy"),
+        ("MASQUERADE", NOT_KNOWN),
+    ] {
+        let set_up = [
+            "iptables-nft -t raw -A PREROUTING -i eth0 -j CT --notrack",
+            "iptables-nft -t nat -I OUTPUT -o eth0 -j ACCEPT",
+            &format!("iptables-nft -t nat -I POSTROUTING -p tcp -j {source}"),
+        ];
+        is_so(&set_up, Question::Inbound, 0, answer);
+    }
+}
+
+/// A reply that connection tracking leaves alone isn't translated back: the socket gets it if nothing was translated.
+#[test]
+fn an_untracked_reply_needs_no_translation_back_where_there_was_none() {
+    let untracked = "iptables-nft -t raw -A PREROUTING -i eth0 -j CT --notrack";
+    for (target, answer) in [
+        ("MASQUERADE", NOT_KNOWN),
+        ("MASQUERADE --to-ports 40001", "dropped: the reply"),
+        ("SNAT --to-source 10.77.0.2:40000", "bypasses the proxy"),
+        ("SNAT --to-source 10.77.0.2", NOT_KNOWN),
+        ("SNAT --to-source 10.77.0.9", "dropped: the reply"),
+    ] {
+        let translating = format!("iptables-nft -t nat -I POSTROUTING -p tcp -j {target}");
+        is_so(&[untracked, &translating], Question::OfProxy, 0, answer);
+    }
 }
 
 /// They are put together before, and those of a handshake are none.

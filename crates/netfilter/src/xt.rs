@@ -180,17 +180,21 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
             } else {
                 &LAYOUT_V6
             };
-            let Nat { text, .. } = read_translation("SNAT --to-source", info, family, layout)?;
-            Action::Nat(Nat::somewhere(text))
+            Action::Nat(read_translation("SNAT --to-source", info, family, layout)?)
         }
         (b"MASQUERADE", 0) => {
             let layout = if family == Family::V4 { &LAYOUT_V4 } else { &LAYOUT_V6 };
-            let ports = match read_ports(info, layout)? {
+            let ports = read_ports(info, layout)?;
+            let shown = match ports {
                 Some((first, last)) if first == last => format!(" --to-ports {first}"),
                 Some((first, last)) => format!(" --to-ports {first}-{last}"),
                 None => String::new(),
             };
-            Action::Nat(Nat::somewhere(format!("MASQUERADE{ports}{}", options(info, layout)?)))
+            Action::Nat(Nat {
+                text: format!("MASQUERADE{shown}{}", options(info, layout)?),
+                address: None,
+                ports,
+            })
         }
         (b"DNAT" | b"SNAT" | b"NETMAP" | b"MASQUERADE", _) => {
             Action::Nat(Nat::somewhere(format!("{} [...]", text(name))))

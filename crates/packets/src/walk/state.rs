@@ -280,6 +280,15 @@ impl<'a> State<'a> {
         matches!(self.taken, Some((_, Some(Action::Redirect(_)))))
     }
 
+    /// Whether translating the connections has changed their source or destination; none: that isn't known.
+    pub(super) fn is_translated(&self) -> Option<bool> {
+        match self.has_nat {
+            [Some(true), _] | [_, Some(true)] => Some(true),
+            [Some(false), Some(false)] => Some(false),
+            _ => None,
+        }
+    }
+
     /// Whether connection tracking was told to leave the first packet alone.
     pub(super) fn is_untracked(&self) -> bool {
         matches!(self.taken, Some((_, None)))

@@ -501,8 +501,14 @@ impl<'a, 'g> Walker<'a, 'g> {
         }
         if !state.flow.pending.is_empty() {
             // It isn't translated, so that whoever waits for it gets it from a stranger, or somebody else gets it.
-            self.decide(state, at, Fate::Dropped);
-            return false;
+            match state.is_translated() {
+                Some(true) => {
+                    self.decide(state, at, Fate::Dropped);
+                    return false;
+                }
+                Some(false) => {}
+                None => self.leave_open(at, state),
+            }
         }
         if state.packet == Packet::First {
             self.decide(state, at, Fate::Untracked);
@@ -524,12 +530,17 @@ impl<'a, 'g> Walker<'a, 'g> {
                 false
             }
             None => {
-                self.decide(state, at, Fate::NotUnderstood);
-                let question = self.ask(Open::Action(at));
-                state.assumptions.push(Assumption::no(question));
+                self.leave_open(at, state);
                 true
             }
         }
+    }
+
+    /// Leaves open what a rule's action makes of a packet. It goes on as if that were nothing.
+    fn leave_open(&mut self, at: Place<'a>, state: &mut State<'a>) {
+        self.decide(state, at, Fate::NotUnderstood);
+        let question = self.ask(Open::Action(at));
+        state.assumptions.push(Assumption::no(question));
     }
 
     /// What a rule does with connections that match it.
@@ -546,16 +557,24 @@ impl<'a, 'g> Walker<'a, 'g> {
                 state.left = Some(at);
                 visit.returned.push(state);
             }
-            Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => match state.is_settled {
-                true => visit.left_chain.push(state),
-                // It is of a connection that isn't tracked, and is taken from it.
-                false => self.decide(&state, at, Fate::Dropped),
-            },
+            Action::Redirect(_) | Action::Nat(_) if state.packet != Packet::First => {
+                if state.is_settled {
+                    return visit.left_chain.push(state);
+                }
+                // It is of a connection that isn't tracked, and if it is changed, it is taken from it.
+                let mut translated = state.clone();
+                translate(&mut translated, self.hook, at, action, self.network);
+                match translated.is_translated() {
+                    Some(true) => return self.decide(&state, at, Fate::Dropped),
+                    Some(false) => {}
+                    None => self.leave_open(at, &mut state),
+                }
+                state.is_settled = true;
+                visit.left_chain.push(state);
+            }
             Action::Redirect(_) | Action::Nat(_) => {
                 if self.may_answer_elsewhere(&state, action) {
-                    self.decide(&state, at, Fate::NotUnderstood);
-                    let question = self.ask(Open::Action(at));
-                    state.assumptions.push(Assumption::no(question));
+                    self.leave_open(at, &mut state);
                 }
                 self.decide(&state, at, Fate::Translated);
                 state.is_settled = true;
@@ -569,9 +588,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                 }
             }
             Action::Unknown(_) => {
-                self.decide(&state, at, Fate::NotUnderstood);
-                let question = self.ask(Open::Action(at));
-                state.assumptions.push(Assumption::no(question));
+                self.leave_open(at, &mut state);
                 visit.next.push(state);
             }
             Action::Jump(name) | Action::Goto(name) => {
