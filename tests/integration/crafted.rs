@@ -227,6 +227,19 @@ fn an_untracked_reply_needs_no_translation_back_where_there_was_none() {
     }
 }
 
+/// A connection is made by then, of which nobody gets anything.
+#[test]
+fn what_the_server_sends_has_to_get_through_too() {
+    let table = |hook: &str| {
+        format!(
+            "table inet t {{ chain c {{ type filter hook {hook} priority 0; tcp flags & (syn | rst) != syn drop; }}; }}"
+        )
+    };
+    is_so(&[&table("output")], Question::Inbound, 0, "dropped: the reply");
+    is_so(&[&table("input")], Question::OfProxy, 0, "dropped: the reply");
+    is_so(&[&table("input")], Question::Inbound, 0, "dropped: the ACK");
+}
+
 /// They are put together before, and those of a handshake are none.
 #[test]
 fn fragments_are_of_no_connection() {

@@ -139,7 +139,10 @@ pub const SYN: [u8; 4] = [0x02, 0x42, 0x82, 0xc2];
 pub const SYN_ACK: [u8; 4] = [0x12, 0x52, 0x92, 0xd2];
 
 /// Those of a later packet: ACK, perhaps with PSH.
-pub const ACK: [u8; 2] = [0x10, 0x18];
+pub const ACK: [u8; 2] = [0x10, DATA];
+
+/// Those of the last packet that somebody sends at once: ACK and PSH.
+pub const DATA: u8 = 0x18;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use crate::found::{Found, Listener, Network, Settings};
-use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, interface};
+use crate::rules::flags::DATA;
+use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, interface};
 use crate::walk::connections::{Connections, lo};
 use crate::walk::state::{Owner, State, merged};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
@@ -173,10 +174,15 @@ pub fn there_and_back<'a>(
         .iter_mut()
         .for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
+    let are_told = found.tables.iter().flat_map(Table::rules).any(reads_flags);
     for (way, states) in ways(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
-        let replies = there.into_iter().map(|state| reply(state, way, around)).collect();
-        let back = follow(&mut walker, way.back(), None, replies);
+        let replies: Vec<_> = there.into_iter().map(|state| reply(state, way, around)).collect();
+        let data = if are_told { replies.clone() } else { Vec::new() };
+        let mut back = follow(&mut walker, way.back(), None, replies);
+        if are_told && !back.is_empty() && !gets_through(&mut walker, way.back(), data) {
+            back.clear();
+        }
         let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
         let made = follow(&mut walker, way, None, acks);
         // Where none of them is tracked, the packets after them have to get through too.
@@ -188,6 +194,23 @@ pub fn there_and_back<'a>(
         }
     }
     walker.finish(arrived)
+}
+
+fn reads_flags(rule: &Rule) -> bool {
+    let field = Field::TcpFlags;
+    let decides = matches!(&rule.action, Action::Map(by, _) | Action::RedirectByMap(by, _) if *by == field);
+    decides || rule.conditions.iter().any(|condition| condition.field() == Some(field))
+}
+
+/// Takes what servers send after their first reply the same way; only TCP's flags tell it from that. Returns whether
+/// any of it gets through.
+fn gets_through<'a>(walker: &mut Walker<'a, '_>, way: Way, replies: Vec<State<'a>>) -> bool {
+    let (untracked, mut data): (Vec<_>, Vec<_>) = replies.into_iter().partition(State::is_untracked);
+    for state in &mut data {
+        state.set(Field::TcpFlags, Intervals::one(DATA.into()));
+    }
+    let through = walker.look_for_decisions(|walker| follow(walker, way, None, data));
+    !(untracked.is_empty() && through.is_empty())
 }
 
 /// Neighbours who have to find each other before a connection's first packet: over IPv6 by ICMPv6, over IPv4 by ARP.

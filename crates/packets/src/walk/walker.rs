@@ -146,6 +146,17 @@ impl<'a, 'g> Walker<'a, 'g> {
         states
     }
 
+    /// Takes packets somewhere, and records their steps only if something is decided about them.
+    pub(super) fn look_for_decisions(&mut self, take: impl FnOnce(&mut Self) -> Vec<State<'a>>) -> Vec<State<'a>> {
+        let decisions = self.decisions.len();
+        let steps = self.steps.as_ref().map_or(0, Vec::len);
+        let taken = take(self);
+        if let Some(recorded) = self.steps.as_mut().filter(|_| self.decisions.len() == decisions) {
+            recorded.truncate(steps);
+        }
+        taken
+    }
+
     fn base_chains(&mut self, hook: Hook, slots: Vec<Slot<'a>>, mut states: Vec<State<'a>>) -> Vec<State<'a>> {
         self.hook = hook;
         let Some(first) = states.first() else {
