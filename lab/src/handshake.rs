@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Gid, Pid, Uid, setfsgid, setfsuid};
 
-use crate::network::{Namespace, Owner, ROOT, families, listen};
+use crate::network::{Namespace, Owner, ROOT, as_server_of, families, listen};
 
 /// How often a datagram goes round: each time, what waits on the processor is handled. A handshake has three packets,
 /// each of which may take the way by lo beside that to the other namespace, and may be answered by another packet.
@@ -142,7 +142,8 @@ impl Handshakes {
         let mut taken = None;
         for (by, listener) in &self.listeners {
             // Others than this client have been given up.
-            while let Ok((stream, peer)) = listener.accept() {
+            let port = listener.local_addr().map_or(0, |address| address.port());
+            while let Ok((stream, peer)) = as_server_of(port, || listener.accept()) {
                 if peer.port() == client.from.port() {
                     taken = Some((*by, stream));
                 }

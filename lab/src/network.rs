@@ -510,12 +510,9 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         AddressFamily::Inet6
     };
-    // A socket belongs to the user of the thread that makes it. As in a pod, the proxy's ports are the proxy's user's.
-    let is_proxy = [4143, 4140].contains(&address.port());
-    let before = is_proxy.then(|| setfsuid(Uid::from_raw(2102)));
-    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
-    before.map(setfsuid);
-    let socket = socket?;
+    let socket = as_server_of(address.port(), || {
+        socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+    })?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     // There is a listener of its own for IPv4.
     if address.is_ipv6() {
@@ -536,9 +533,19 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
+/// Makes or accepts a socket, which belongs to the user of the thread that does so. As in a pod, the proxy's ports are the
+/// proxy's user's.
+pub(crate) fn as_server_of<T>(port: u16, make: impl FnOnce() -> T) -> T {
+    let is_proxy = [4143, 4140].contains(&port);
+    let before = is_proxy.then(|| setfsuid(Uid::from_raw(2102)));
+    let made = make();
+    before.map(setfsuid);
+    made
+}
+
 fn serve(listener: &TcpListener, port: u16, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        match listener.accept() {
+        match as_server_of(port, || listener.accept()) {
             Ok((mut stream, _)) => {
                 // The client sees a lost connection if this fails.
                 let _ = original_destination(&stream).and_then(|original| {
