@@ -33,7 +33,7 @@ pub enum Error {
     /// A connection that is to be explained has no route.
     #[error(
         "no connection can be made to {to}{}: this network namespace has no route for it ({errno}), so no rule is asked: \
-         check the addresses, or name a device with --out", from.map(|from| format!(" from {from}")).unwrap_or_default()
+         check the addresses, or name the device by which it leaves", from.map(|from| format!(" from {from}")).unwrap_or_default()
     )]
     NoRoute {
         to: IpAddr,
@@ -46,8 +46,8 @@ pub enum Error {
     NoConnection { to: IpAddr, reason: &'static str },
 
     /// A connection that is to be explained names a device that doesn't exist.
-    #[error("this network namespace has no network device {device}: name another one, or leave out {flag}")]
-    NoDevice { device: String, flag: &'static str },
+    #[error("this network namespace has no network device {device}: name another one, or none")]
+    NoDevice { device: String },
 
     /// The rules by which `auto` chooses a mode could not be seen.
     #[error("cannot read this network namespace's rules, by which auto chooses a mode: {reason}")]
@@ -55,9 +55,9 @@ pub enum Error {
 
     /// A pod is about to install its rules in the node's own network namespace.
     #[error(
-        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or --netns leads \
-         there): the rules would redirect the node's own connections, and stay when the pod is gone: run the pod without \
-         hostNetwork or without this init container; --allow-host-network installs the rules all the same"
+        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or the namespace that was \
+         named is the node's): the rules would redirect the node's own connections, and stay when the pod is gone: run the pod without \
+         hostNetwork or without this init container; allow-host-network installs the rules all the same"
     )]
     HostNetwork,
 
@@ -69,8 +69,10 @@ pub enum Error {
         advice: &'static str,
     },
 
-    /// The timeout of `--timeout-close-wait-secs` cannot be written.
-    #[error("nothing was changed: cannot write --timeout-close-wait-secs, {seconds}, to {path}: {errno}: {advice}")]
+    /// The timeout of connections in CLOSE_WAIT cannot be written.
+    #[error(
+        "nothing was changed: cannot write the close-wait timeout, {seconds} seconds, to {path}: {errno}: {advice}"
+    )]
     Sysctl {
         seconds: u32,
         path: &'static str,
@@ -81,7 +83,7 @@ pub enum Error {
     /// Another backend was given rules of proxy-init's while this one installed them.
     #[error(
         "{mode} mode: {other} mode was given proxy-init's rules at the same time, and both together would redirect \
-         connections twice, so those of {mode} mode {}: run one proxy-init at a time, or with one --iptables-mode",
+         connections twice, so those of {mode} mode {}: run one proxy-init at a time, or all in one mode",
         match not_removed {
             None => "were removed again".to_owned(),
             Some(error) => format!("should be removed again, but could NOT be ({})", reason(error)),
@@ -149,7 +151,7 @@ pub enum Error {
     /// An iptables command is not installed.
     #[error(
         "legacy mode: nothing was changed: {command} is not on PATH: install iptables-legacy (Debian: package \
-         iptables), or use --iptables-mode nft, which needs no iptables"
+         iptables), or use nft mode, which needs no iptables"
     )]
     NoCommand { command: String },
 
@@ -167,14 +169,14 @@ pub enum Error {
     /// An iptables command did not end, and was killed.
     #[error(
         "legacy mode: nothing was changed: {command} did not end within {seconds} seconds and was killed: find out \
-         what it waits for with strace, or use --iptables-mode nft"
+         what it waits for with strace, or use nft mode"
     )]
     CommandHung { command: PathBuf, seconds: u64 },
 
     /// An iptables command refused, for a reason that has no error of its own here.
     #[error(
         "legacy mode: nothing was changed: {command} failed ({status}): {stderr}: the kernel may lack an extension \
-         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use --iptables-mode nft"
+         that a rule needs (xt_multiport, xt_owner, xt_REDIRECT; dmesg may tell), or use nft mode"
     )]
     CommandRefused {
         command: PathBuf,
@@ -185,13 +187,13 @@ pub enum Error {
     /// An iptables command reported success without having done its work.
     #[error(
         "legacy mode: nothing was changed: {command} ended without an error, but afterwards the {family} nat table is not as \
-         it should be: check that it is iptables' own, or use --iptables-mode nft"
+         it should be: check that it is iptables' own, or use nft mode"
     )]
     NoEffect { command: PathBuf, family: Family },
 
     /// Another program is changing legacy rules.
     #[error(
-        "legacy mode: nothing was changed: another program holds the xtables lock: add -w to wait for it, or find it \
+        "legacy mode: nothing was changed: another program holds the xtables lock: wait for it, as iptables does with -w, or find it \
          with `fuser {file}`"
     )]
     LockHeld { file: PathBuf },
@@ -206,7 +208,7 @@ pub enum Error {
     /// The kernel has no legacy tables.
     #[error(
         "legacy mode: nothing was changed: this kernel has no legacy nat table ({stderr}): load iptable_nat and \
-         ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use --iptables-mode nft"
+         ip6table_nat on the node (CONFIG_IP_NF_NAT, CONFIG_IP6_NF_NAT), or use nft mode"
     )]
     NoLegacyTables { stderr: String },
 
@@ -430,7 +432,6 @@ mod tests {
             },
             Error::NoDevice {
                 device: "eth1".to_owned(),
-                flag: "--in",
             },
             Error::InstalledMeanwhile {
                 mode,
@@ -548,6 +549,13 @@ mod tests {
         }
         for row in &rows {
             assert!(texts.iter().any(|text| says(text, row)), "said by no error: {row}");
+        }
+    }
+
+    #[test]
+    fn other_programs_have_no_flags() {
+        for error in all() {
+            assert!(!error.to_string().contains("--"), "{error}");
         }
     }
 

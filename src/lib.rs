@@ -37,8 +37,8 @@
 //!
 //! That takes CAP_NET_ADMIN, and CAP_SYS_ADMIN for another namespace than the process' own. A mode that would leave
 //! connections redirected twice, because another backend holds rules already, is refused. [`error::chain`] writes an
-//! error with its causes. Where one advises a flag of the program, the field of that name does the same:
-//! `--replace-other-backend` is [`Install::replace_other_backend`].
+//! error with its causes. Where one advises a setting, such as replace-other-backend, that is the field of that name
+//! here, and a flag of the program.
 //!
 //! [`explain`] tells what becomes of a connection, and which rule says so; [`show`] what redirects connections here,
 //! whichever program made the rules; [`recognize`] whether that is one complete installation; [`detect`] what this

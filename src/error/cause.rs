@@ -106,13 +106,13 @@ pub enum Lack {
 
 impl Lack {
     pub(super) fn remedy(&self) -> String {
-        const LEGACY: &str = "use --iptables-mode legacy";
+        const LEGACY: &str = "use legacy mode";
         let (modules, options, instead) = match self {
             Self::NfTables => ("the module nf_tables", "CONFIG_NF_TABLES", LEGACY),
             Self::Tables(_) => (
                 "the family's modules",
                 "CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6, CONFIG_NF_TABLES_INET",
-                "without IPv6, pass --ipv6=false",
+                "without IPv6, install rules for IPv4 alone",
             ),
             Self::NatChains(_) => ("the module nft_chain_nat", "CONFIG_NFT_NAT", LEGACY),
             Self::Extension {
@@ -122,7 +122,7 @@ impl Lack {
                 ..
             } => {
                 let instead = match instead {
-                    Mode::Native => "use --iptables-mode native, which needs no xt module",
+                    Mode::Native => "use native mode, which needs no xt module",
                     Mode::Nft | Mode::Legacy => LEGACY,
                 };
                 return format!("load the module {module} on the node ({option}), or {instead}");

@@ -69,8 +69,8 @@ pub enum ModeError {
     /// The proxy's user or group does not exist in this user namespace.
     #[error(
         "nothing was changed: id {ids} is not mapped in this user namespace, so no rule can be about it \
-         (`{rule}`): map it (newuidmap, `unshare --map-users`; in a pod, hostUsers and runAsUser), or name a \
-         mapped id with --proxy-uid or --proxy-gid (--skip-uid, --skip-gid)"
+         (`{rule}`): map it (newuidmap; in a pod, hostUsers and runAsUser), or name a mapped user or \
+         group"
     )]
     UnmappedOwner {
         rule: String,
@@ -169,7 +169,7 @@ pub enum ModeError {
     #[error(
         "nothing was changed: {0} mode holds proxy-init's rules already, and both together would \
          redirect connections twice: remove those with `proxy-init uninstall`, or in the same run with \
-         --replace-other-backend"
+         replace-other-backend"
     )]
     OtherBackend(Mode),
 }

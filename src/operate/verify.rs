@@ -123,7 +123,7 @@ impl fmt::Display for Verification {
         for other in &self.others {
             text += &format!(
                 "\nproxy-init's rules are in {other} mode too: `proxy-init uninstall` removes all of them, \
-                 --replace-other-backend those of other modes when installing\n"
+                 installing with replace-other-backend those of other modes\n"
             );
         }
         for subsystem in &self.not_known {

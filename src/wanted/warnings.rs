@@ -14,21 +14,21 @@ use crate::wanted::flags::{
 pub enum Warning {
     /// No rule lets the proxy's own connections through.
     #[display(
-        "neither --{PROXY_UID} nor --{PROXY_GID} is given: the proxy's own connections will be redirected back \
+        "neither {PROXY_UID} nor {PROXY_GID} is given: the proxy's own connections will be redirected back \
          to the proxy"
     )]
     NoOwner,
     /// Inbound and outbound connections go to the same port of the proxy.
-    #[display("--{INCOMING_PROXY_PORT} and --{OUTGOING_PROXY_PORT} are both {_0}")]
+    #[display("{INCOMING_PROXY_PORT} and {OUTGOING_PROXY_PORT} are both {_0}")]
     SamePort(Port),
     /// A subnet of all addresses that counts for this family too, which is not its own.
     #[display(
-        "--{INBOUND_SUBNETS_TO_IGNORE} {_0}: inbound {_1} connections bypass the proxy too, as with \
+        "{INBOUND_SUBNETS_TO_IGNORE} {_0}: inbound {_1} connections bypass the proxy too, as with \
          linkerd-init"
     )]
     BothFamilies(Subnet, Family),
     /// A subnet of a family that gets no rules.
-    #[display("subnet {_0} has no effect: with --{IPV6}=false there are no rules for {}",
+    #[display("subnet {_0} has no effect: with {IPV6}=false there are no rules for {}",
         _0.family())]
     NoRulesFor(Subnet),
 }
@@ -101,7 +101,7 @@ mod tests {
             (
                 "0.0.0.0/0",
                 true,
-                "--inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
+                "inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
             ),
             ("0.0.0.0/0", false, ""),
             ("0.0.0.0/0,::/0", true, ""),
@@ -109,7 +109,7 @@ mod tests {
             (
                 "::/0",
                 false,
-                "--inbound-subnets-to-ignore ::/0: inbound IPv4 connections bypass the proxy too, as with linkerd-init",
+                "inbound-subnets-to-ignore ::/0: inbound IPv4 connections bypass the proxy too, as with linkerd-init",
             ),
         ] {
             config.ignored_inbound_subnets = listed.split(',').map(|subnet| subnet.parse().unwrap()).collect();
@@ -120,19 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn warnings_name_the_flags() {
+    fn warnings_name_the_settings() {
         for (warning, words) in [
             (
                 Warning::NoOwner,
-                ["--proxy-uid", "--proxy-gid", "redirected back to the proxy"],
+                ["proxy-uid", "proxy-gid", "redirected back to the proxy"],
             ),
             (
                 Warning::SamePort(Port::new(4143).unwrap()),
-                ["--incoming-proxy-port", "--outgoing-proxy-port", "4143"],
+                ["incoming-proxy-port", "outgoing-proxy-port", "4143"],
             ),
             (
                 Warning::NoRulesFor("fd00::/8".parse().unwrap()),
-                ["fd00::/8", "--ipv6=false", "no rules for IPv6"],
+                ["fd00::/8", "ipv6=false", "no rules for IPv6"],
             ),
         ] {
             let text = warning.to_string();

@@ -333,17 +333,11 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ),
         ("outbound --to 224.0.0.1:80", "it is a broadcast"),
         ("outbound --to [ff02::1]:80", "it is a broadcast"),
-        (
-            "outbound --to [fe80::7]:80",
-            "name the device by which it is reached with --out",
-        ),
+        ("outbound --to [fe80::7]:80", "name the device by which it is reached"),
         ("outbound --to 224.0.0.1:80 --out eth0", "it is a broadcast"),
         ("inbound --to 224.0.0.1:80", "it is a broadcast"),
         ("inbound --to 10.77.0.255:80", "it is a broadcast"),
-        (
-            "inbound --to 0.0.0.0:80",
-            "name an address of this network namespace with --to",
-        ),
+        ("inbound --to 0.0.0.0:80", "name an address of this network namespace"),
         ("inbound --to [::1]:80", "use `explain outbound`"),
         (
             "inbound --to 10.77.0.2:80 --from 127.0.0.1",
@@ -365,11 +359,11 @@ fn a_connection_that_cannot_be_made_is_an_error() {
         ("inbound --to [fd77::2]:80 --from ::1", "by another device than lo"),
         (
             "inbound --to 10.77.0.2:80 --in eth1",
-            "this network namespace has no network device eth1: name another one, or leave out --in",
+            "this network namespace has no network device eth1: name another one, or none",
         ),
         (
             "outbound --to 10.77.0.1:80 --out wg0",
-            "has no network device wg0: name another one, or leave out --out",
+            "has no network device wg0: name another one, or none",
         ),
         // A socket that is bound to a device leaves by that one or not at all.
         ("outbound --to [fd77::1]:80 --out lo", "(ENETUNREACH: "),

@@ -233,21 +233,18 @@ fn what_is_probably_a_mistake_is_one_warning_each() {
     assert_eq!(warnings(PORTS), [""; 0]);
     assert_eq!(warnings(&format!("{PORTS} --subnets-to-ignore fd00::/8")), [""; 0]);
     for (arguments, words) in [
-        (
-            "-p 4143 -o 4140 -u 0 -g -1",
-            "neither --proxy-uid nor --proxy-gid is given",
-        ),
+        ("-p 4143 -o 4140 -u 0 -g -1", "neither proxy-uid nor proxy-gid is given"),
         (
             "-p 4143 -o 4143 -g 7",
-            "--incoming-proxy-port and --outgoing-proxy-port are both 4143",
+            "incoming-proxy-port and outgoing-proxy-port are both 4143",
         ),
         (
             "-p 4143 -o 4140 -u 7 --subnets-to-ignore 0.0.0.0/0",
-            "--inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
+            "inbound-subnets-to-ignore 0.0.0.0/0: inbound IPv6 connections bypass the proxy too, as with linkerd-init",
         ),
         (
             "-p 4143 -o 4140 -u 7 --ipv6=false --subnets-to-ignore 10.0.0.0/8 --outbound-subnets-to-ignore fd00::/8",
-            "subnet fd00::/8 has no effect: with --ipv6=false there are no rules for IPv6",
+            "subnet fd00::/8 has no effect: with ipv6=false there are no rules for IPv6",
         ),
     ] {
         let lines = warnings(arguments);

@@ -367,7 +367,7 @@ fn rules_in_the_other_backend_are_refused_or_replaced() {
             line.contains(&format!("{first} mode holds proxy-init's rules already")),
             "{line}"
         );
-        assert!(line.contains("--replace-other-backend"), "{line}");
+        assert!(line.contains("replace-other-backend"), "{line}");
         assert_eq!(holders(&namespace), first);
 
         install(

@@ -124,9 +124,7 @@ pub(super) fn complete(routing: &Routing, connection: &mut Connection) -> Result
         {
             no_connection(to, NOT_FROM_OTHERS)
         }
-        Direction::Inbound if to.is_unspecified() => {
-            no_connection(to, "name an address of this network namespace with --to")
-        }
+        Direction::Inbound if to.is_unspecified() => no_connection(to, "name an address of this network namespace"),
         Direction::Inbound => match to {
             // `ip6_rcv_core` drops it before any hook.
             IpAddr::V6(Ipv6Addr::LOCALHOST) => no_connection(
@@ -166,10 +164,10 @@ fn is_refused(routing: &Routing, from: IpAddr, connection: &Connection) -> bool 
         || (from.is_ipv4() && own().is_ok_and(|route| route.kind != RouteKind::Unicast))
 }
 
-const NOT_FROM_OTHERS: &str = "the kernel drops what comes in from the address that --from names by another device than \
-                               lo: name another host's";
+const NOT_FROM_OTHERS: &str = "the kernel drops what comes in by another device than lo from the source address that was \
+                               named: name another host's";
 
-const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address with --to";
+const NOT_UNICAST: &str = "it is a broadcast, multicast or anycast address: name a host's address";
 
 /// The device that is named has to exist. Rules see it by its own name, also if another name was given.
 fn check_device(routing: &Routing, connection: &mut Connection) -> Result<(), Error> {
@@ -181,10 +179,6 @@ fn check_device(routing: &Routing, connection: &mut Connection) -> Result<(), Er
         Err(ReadError::Socket(Errno::ENODEV)) => {
             return Err(Error::NoDevice {
                 device: named.to_string(),
-                flag: match connection.direction {
-                    Direction::Inbound => "--in",
-                    Direction::Outbound => "--out",
-                },
             });
         }
         // Where that can't be asked, the answer says so.
@@ -217,10 +211,7 @@ fn add_route(routing: &Routing, connection: &mut Connection) -> Result<Destinati
         };
     }
     if is_link_local {
-        return no_connection(
-            to,
-            "it is a link-local address: name the device by which it is reached with --out",
-        );
+        return no_connection(to, "it is a link-local address: name the device by which it is reached");
     }
     let found = match routing.route(leaving(connection.to, connection)) {
         Ok(found) => found,

@@ -75,7 +75,7 @@ const REFUSED: [Refused; 5] = [
         mode: "nft",
         change: |spec| add_flags(spec, &["--timeout-close-wait-secs", "300"]),
         code: 1,
-        says: "cannot write --timeout-close-wait-secs",
+        says: "cannot write the close-wait timeout",
     },
 ];
 
