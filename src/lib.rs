@@ -148,6 +148,7 @@ pub const BUILD: &str = concat!(
     ")"
 );
 
+pub use backend::all::Stamp;
 pub use error::Error;
 pub use findings::difference::{Finding, FindingKind};
 pub use findings::explain::{Connection, Verdict};

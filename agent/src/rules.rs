@@ -6,7 +6,7 @@ use linkerd_cni::configuration::{Configuration, PodInfo};
 use linkerd_cni::error::Error;
 use linkerd_cni::pod::PodName;
 use linkerd_cni::redirect::{self, Answers, Decision};
-use proxy_init::{HostNetwork, Install, ModeChoice, Namespace, recognize};
+use proxy_init::{HostNetwork, Install, ModeChoice, Namespace, Stamp, recognize};
 use tracing::{debug, warn};
 
 use crate::api::Server;
@@ -86,20 +86,33 @@ pub fn install(configuration: &Configuration, name: &PodName, decision: Decision
 
 /// How a pod's rules differ from what they should be. Changes nothing.
 ///
+/// The rules are read unless the stamp is the one that was `known`. A stamp comes back where they are as they should be, and
+/// will be found so as long as it is the same.
+///
 /// # Errors
 /// Why they can't be read.
-pub fn verify(namespace: &Namespace, wanted: &Wanted) -> Result<Option<Drift>, String> {
-    let drift = namespace.run(|| match wanted {
+pub fn verify(
+    namespace: &Namespace,
+    wanted: &Wanted,
+    known: Option<Stamp>,
+) -> Result<(Option<Drift>, Option<Stamp>), String> {
+    let outcome = namespace.run(|| match wanted {
         Wanted::Plugins(install) => {
+            let stamp = Stamp::now();
+            if stamp.is_some() && stamp == known {
+                return Ok((None, stamp));
+            }
             let mut any = Install::clone(install);
             // Whichever mode holds the rules: an older configuration, or upstream's plugin, may have set the pod up.
             any.mode = ModeChoice::Auto;
-            any.verify().map(Drift::of)
+            let verdict = any.verify()?;
+            let stamp = stamp.filter(|_| verdict.is_alone);
+            Ok((Drift::of(verdict), stamp))
         }
-        Wanted::Inits => recognize(None, None).map(|recognized| Drift::of_two(&recognized)),
-        Wanted::Any => Ok(None),
+        Wanted::Inits => recognize(None, None).map(|recognized| (Drift::of_two(&recognized), None)),
+        Wanted::Any => Ok((None, None)),
     });
-    drift.and_then(|drift| drift).map_err(|error| error.to_string())
+    outcome.and_then(|outcome| outcome).map_err(|error| error.to_string())
 }
 
 /// Installs a pod's rules, and sees that they are in place.
@@ -111,7 +124,8 @@ pub fn repair(namespace: &Namespace, install: Arc<Install>) -> Result<String, St
         .run(|| install.run())
         .and_then(|installed| installed)
         .map_err(|error| error.to_string())?;
-    match verify(namespace, &Wanted::Plugins(install))? {
+    let (drift, _) = verify(namespace, &Wanted::Plugins(install), None)?;
+    match drift {
         None => Ok(format!("{} rules in {} mode", installed.rules(), installed.mode)),
         Some(drift) => Err(format!("the rules were installed, but {}", drift.line)),
     }

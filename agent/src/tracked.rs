@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::runtime::events::{Event, EventType};
-use proxy_init::{Install, Namespace};
+use proxy_init::{Install, Namespace, Stamp};
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
@@ -20,6 +20,11 @@ use crate::settings::{Mode, Settings};
 /// at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
+/// For how long a pod's rules are taken for those that were read, as nf_tables says that nobody has changed them. What it
+/// doesn't tell of, such as tables that go with the program that owns them, is seen then. Reading them so often costs next to
+/// nothing beside asking each half minute.
+const READ_AGAIN: Duration = Duration::from_secs(600);
+
 /// What the agent knows of a pod's rules.
 #[derive(Debug, Clone)]
 pub struct Tracked {
@@ -28,6 +33,8 @@ pub struct Tracked {
     start: Start,
     /// How it stood last time.
     pub standing: Standing,
+    /// If its rules were in place and nothing else mattered when they were read last: when that was.
+    read: Option<(Stamp, Instant)>,
     /// When to look again.
     pub due: Instant,
     pause: Duration,
@@ -68,6 +75,7 @@ impl Default for Tracked {
             wanted: None,
             start: Start::NotKnown,
             standing: Standing::New,
+            read: None,
             due: Instant::now(),
             pause: PAUSE.0,
             told_drift: Told::default(),
@@ -118,14 +126,20 @@ impl Tracked {
         if let Wanted::Any = wanted {
             return Ok((Standing::Left, None));
         }
-        let asked = wanted.clone();
+        let (asked, begun) = (wanted.clone(), Instant::now());
+        let read = self
+            .read
+            .take()
+            .filter(|(_, when)| !failed && begun < *when + READ_AGAIN);
         let look = in_background(move || {
             let network = open()?;
-            Ok((rules::verify(&network, &asked)?, network))
+            Ok((rules::verify(&network, &asked, read.map(|(stamp, _)| stamp))?, network))
         });
-        let (drift, network) = look.await?;
+        let ((drift, stamp), network) = look.await?;
         let network = Arc::new(network);
         let Some(drift) = drift else {
+            let is_read = |stamp: &Stamp| read.filter(|(read, _)| read == stamp);
+            self.read = stamp.map(|stamp| is_read(&stamp).unwrap_or((stamp, begun)));
             if self.start == Start::NotKnown {
                 self.start = Start::Today;
             }
@@ -147,7 +161,8 @@ impl Tracked {
             // It may have a new sandbox since, and the plugin goes by today's configuration and annotations.
             let today = today().await?;
             let (network, asked) = (Arc::clone(&network), today.clone());
-            if in_background(move || rules::verify(&network, &asked)).await?.is_none() {
+            let (drift, _) = in_background(move || rules::verify(&network, &asked, None)).await?;
+            if drift.is_none() {
                 self.start = Start::Today;
                 self.wanted = Some(today);
                 return Ok((self.as_at_start(), None));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use netfilter::netlink::{ReadError, Socket};
+use netfilter::netlink::{Generation, ReadError, Socket};
 use netfilter::nf_tables::edit::Edit;
 use netfilter::nf_tables::read;
 use nix::errno::Errno;
@@ -107,6 +107,26 @@ fn nf_tables() -> Result<Found, Error> {
             reason: reason.unwrap_or_else(|| format!("EPERM: {PRIVILEGE}")),
         }],
     })
+}
+
+/// When the rules of a network namespace were looked at. While another stamp is the same as this one, it is the same namespace,
+/// nf_tables has not been changed since, and there are no legacy tables, as there were none then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    namespace: u64,
+    generation: Generation,
+}
+
+impl Stamp {
+    /// Of the thread's network namespace, now. None where that tells nothing: legacy tables are there, or may be, of which
+    /// changes leave no trace; or the kernel doesn't tell (before 5.14, it has no numbers for namespaces).
+    pub fn now() -> Option<Self> {
+        let socket = Socket::open().ok()?;
+        legacy::read::has_none().then_some(Self {
+            namespace: socket.namespace().ok()?,
+            generation: read::generation(&socket).ok()?,
+        })
+    }
 }
 
 /// What a mode over netlink installs. There are two such modes, and each has to consider the other.

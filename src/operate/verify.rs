@@ -3,7 +3,7 @@
 use std::fmt;
 
 use packets::found::{Found, Network};
-use packets::rules::{Family, NAT, Subsystem, TableFamily};
+use packets::rules::{Family, NAT, Policy, Subsystem, Table, TableFamily};
 use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
@@ -44,6 +44,9 @@ pub struct Verification {
     pub neighbours: Vec<String>,
     /// Whether any rule of proxy-init's was found, in whichever mode.
     pub finds_rules: bool,
+    /// Whether the rules are as expected, and nothing else that the kernel holds decides about connections, as far as
+    /// [`Install::verify`] looks: until the rules change, it finds them so whatever else changes.
+    pub is_alone: bool,
     /// If what was found isn't in place, but is one complete, untouched installation of another config, as an earlier
     /// one leaves it: that config. Whoever takes away a rule that a config may do without leaves such an installation
     /// too.
@@ -250,8 +253,10 @@ pub(crate) fn verdict(
     network: &Network,
 ) -> Result<Verification, Error> {
     must_see(found, mode)?;
-    let all = differences(mode, &expected(mode, rulesets), found, network).into_iter();
-    let (doubts, findings): (Vec<_>, Vec<_>) = all.partition(|finding| finding.problem.is_warning());
+    let expected = expected(mode, rulesets);
+    let all = differences(mode, &expected, found, network);
+    let is_alone = all.is_empty() && found.not_known.is_empty() && !has_others(&found.tables, &expected);
+    let (doubts, findings): (Vec<_>, Vec<_>) = all.into_iter().partition(|finding| finding.problem.is_warning());
     Ok(Verification {
         mode,
         findings,
@@ -261,8 +266,20 @@ pub(crate) fn verdict(
         warnings: Vec::new(),
         neighbours: Vec::new(),
         finds_rules: has_rules(found),
+        is_alone,
         other_config: None,
     })
+}
+
+/// Whether tables that hold all that is expected hold something else, too, that decides about packets: another rule, or a
+/// policy to drop them.
+fn has_others(found: &[Table], expected: &[Table]) -> bool {
+    let rules = |tables: &[Table]| tables.iter().flat_map(Table::rules).count();
+    let mut bases = found
+        .iter()
+        .flat_map(|table| &table.chains)
+        .filter_map(|chain| chain.base);
+    rules(found) != rules(expected) || bases.any(|base| base.policy != Policy::Accept)
 }
 
 /// The config whose rules a mode holds, if these are complete and untouched, and nothing is in their way.
@@ -274,7 +291,8 @@ fn complete_config(mode: Mode, found: &Found, network: &Network) -> Option<Confi
 
 #[cfg(test)]
 mod tests {
-    use packets::rules::Table;
+    use packets::found::Unseen;
+    use packets::rules::{Action, Hook, Kind, examples};
 
     use super::*;
     use crate::wanted::OwnerId;
@@ -328,6 +346,42 @@ mod tests {
             );
             assert_eq!(complete_config(mode, &Found::default(), &Network::default()), None);
         }
+    }
+
+    #[test]
+    fn rules_are_alone_where_nothing_else_decides() {
+        let rulesets = plan(&chart());
+        let is_alone = |mode, tables| {
+            let verdict = verdict(mode, &rulesets, &found(tables), &Network::default()).unwrap();
+            verdict.is_alone
+        };
+        let beside = |mode, table: &Table| [expected(mode, &rulesets), vec![table.clone()]].concat();
+        let mut other = examples::table("inet other", vec![examples::chain("other", vec![])]);
+        let mut filter = examples::base("filter", Kind::Filter, Hook::Forward, 0, vec![]);
+        for mode in [Mode::Nft, Mode::Native] {
+            assert!(is_alone(mode, expected(mode, &rulesets)), "{mode}");
+            assert!(is_alone(mode, beside(mode, &other)), "{mode}");
+        }
+        other.chains[0].rules.push(examples::rule([], Action::Accept));
+        // It sees no connection of the pod's.
+        filter.base.as_mut().unwrap().policy = Policy::Drop;
+        for other in [other, examples::table("inet filter", vec![filter])] {
+            assert!(!is_alone(Mode::Nft, beside(Mode::Nft, &other)), "{other}");
+        }
+        let mut less = expected(Mode::Nft, &rulesets);
+        less[0].chains[0].rules.pop();
+        assert!(!is_alone(Mode::Nft, less));
+        let mut unseen = found(expected(Mode::Nft, &rulesets));
+        unseen.not_known.push(Unseen {
+            subsystem: Subsystem::Legacy,
+            not_permitted: true,
+            reason: String::new(),
+        });
+        assert!(
+            !verdict(Mode::Nft, &rulesets, &unseen, &Network::default())
+                .unwrap()
+                .is_alone
+        );
     }
 
     #[test]

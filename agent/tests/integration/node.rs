@@ -305,7 +305,7 @@ pub(crate) fn traced(call: &str, injection: &str) -> Command {
     command
 }
 
-fn program() -> OsString {
+pub(crate) fn program() -> OsString {
     let program = std::env::var_os("LINKERD_CNI_AGENT");
     program.unwrap_or_else(|| AGENT.into())
 }

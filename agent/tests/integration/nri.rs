@@ -17,7 +17,7 @@ use linkerd_cni_agent::nri::message::{
 };
 use prost::Message;
 
-use crate::node::{AGENT, Agent, Node, traced, until};
+use crate::node::{Agent, Node, program, traced, until, until_within};
 use crate::watch::rules;
 
 const ENTRY: &str = r#"{"name": "linkerd-cni", "type": "linkerd-cni", "linkerd": {"pod-info": "annotations",
@@ -161,7 +161,7 @@ fn agent(node: &Node, arguments: &[&str]) -> Agent {
 }
 
 fn agent_of(node: &Node, entry: &str, arguments: &[&str]) -> Agent {
-    start(node, Command::new(AGENT), entry, arguments)
+    start(node, Command::new(program()), entry, arguments)
 }
 
 fn start(node: &Node, mut command: Command, entry: &str, arguments: &[&str]) -> Agent {
@@ -404,6 +404,81 @@ fn rules_that_somebody_changed_are_told_and_those_of_an_earlier_configuration_st
     assert!(has_rules(&network));
     assert_eq!(drifted("configuration").as_deref(), Some("1"));
     second.terminate();
+}
+
+/// A look at rules that nobody has touched asks for nf_tables' generation, and lists nothing.
+#[test]
+fn untouched_rules_are_not_listed_again_and_whatever_changes_is_seen() {
+    // nf_tables' number, and the message's.
+    const GET_GENERATION: &str = "nlmsg_type=0xa10,";
+    const GET_RULES: &str = "nlmsg_type=0xa07,";
+    let node = Node::new();
+    let runtime = Runtime::start(&node);
+    let asked = node.path().join("asked");
+    let mut strace = Command::new("strace");
+    strace.args(["-D", "-f", "-qq", "-X", "raw", "--trace=sendto", "--output"]);
+    strace.arg(&asked).arg(program());
+    let agent = start(&node, strace, ENTRY, &["--verify-every", "1"]);
+    let count = |message: &str| fs::read_to_string(&asked).unwrap().matches(message).count();
+    let network = Namespace::new();
+    let pod = pod("web-0", &network.path());
+    let mut plugin = runtime.registered(vec![pod.clone()]);
+    plugin.on_pod("CreateContainer", &pod).unwrap();
+    // One look finds them where the agent has just put them.
+    let before = count(GET_GENERATION);
+    until("they were looked at", || count(GET_GENERATION) >= before + 6);
+    let (lists, looks) = (count(GET_RULES), count(GET_GENERATION));
+    assert!(lists > 0);
+    until("they are looked at again and again", || {
+        count(GET_GENERATION) >= looks + 4
+    });
+    assert_eq!(count(GET_RULES), lists);
+    // All of them, and one of them, are taken away.
+    for line in ["nft flush ruleset", "iptables-nft -t nat -D PREROUTING 1"] {
+        network.sh(line);
+        until("they are back", || rules(&network).contains("-j PROXY_INIT_REDIRECT"));
+    }
+    // What legacy tables drop is no change of nf_tables.
+    let dropped = || {
+        let metric = node.metric(r#"linkerd_cni_agent_pods_drifted{reason="dropped"}"#);
+        metric.as_deref() == Some("1")
+    };
+    let looks = count(GET_GENERATION);
+    until("they are looked at", || count(GET_GENERATION) >= looks + 6);
+    assert!(!dropped());
+    network.sh("iptables-legacy -t filter -I INPUT -p tcp --dport 4143 -j DROP");
+    until("it is told", dropped);
+    network.sh("iptables-legacy -t filter -F INPUT");
+    until("it is over", || !dropped());
+    network.sh("iptables-legacy -t filter -I INPUT -p tcp --dport 4143 -j DROP");
+    until("it is told again", dropped);
+    agent.terminate();
+}
+
+/// As [`crate::watch`] has it by CNI: docs/scale.md has the figures of the program in the image, which LINKERD_CNI_AGENT
+/// names.
+#[test]
+fn a_full_node_costs_little() {
+    const PODS: u32 = 110;
+    const SECONDS: u32 = 10;
+    let node = Node::new();
+    let runtime = Runtime::start(&node);
+    let agent = agent(&node, &["--verify-every", "1"]);
+    let networks: Vec<Namespace> = (0..PODS).map(|_| Namespace::new()).collect();
+    let pods = (0..).zip(&networks);
+    let pods = pods.map(|(number, network): (u32, _)| pod(&format!("web-{number}"), &network.path()));
+    let _plugin = runtime.registered(pods.collect());
+    let are_in_place = || node.metric(r#"linkerd_cni_agent_pods{standing="in_place"}"#) == Some(PODS.to_string());
+    until_within(Duration::from_secs(600), "all are healed", are_in_place);
+    sleep(Duration::from_secs(3));
+    let before = agent.processor_time();
+    sleep(Duration::from_secs(SECONDS.into()));
+    let minute = (agent.processor_time() - before) * 2 / SECONDS / PODS;
+    let memory = agent.memory();
+    println!("{PODS} pods: {minute:?} of processor time for each pod and minute; {memory} KiB at most");
+    assert!(minute < Duration::from_millis(1), "{minute:?}");
+    assert!(memory < 48 << 10, "{memory} KiB");
+    agent.terminate();
 }
 
 #[test]

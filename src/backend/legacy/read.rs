@@ -108,6 +108,14 @@ impl Lists {
     }
 }
 
+/// Whether it is certain that no family has a legacy table.
+pub(crate) fn has_none() -> bool {
+    let lists = Family::ALL.map(names);
+    let inferred = inferred(&lists, &XTABLES.map(|(name, _)| name));
+    let mut lists = lists.into_iter().zip(inferred);
+    lists.all(|(list, inferred)| list.ok().or(inferred).is_some_and(|names| names.is_empty()))
+}
+
 pub(crate) fn has_nat_table(family: Family) -> Result<bool, Unseen> {
     let names = names(family).map_err(|error| not_known(&error))?;
     Ok(names.iter().any(|name| name == NAT))

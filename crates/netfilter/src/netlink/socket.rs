@@ -142,6 +142,24 @@ impl Socket {
         })
     }
 
+    /// The number of the network namespace that the socket is in, which no other gets until the next boot. `ENOPROTOOPT`: the
+    /// kernel has no such numbers, as before 5.14.
+    pub fn namespace(&self) -> Result<u64, Errno> {
+        let mut number = 0_u64;
+        let mut length = size_of_val(&number) as libc::socklen_t;
+        // SAFETY: the socket is open, and the kernel writes at most `length` bytes, which `number` has.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_NETNS_COOKIE,
+                (&raw mut number).cast(),
+                &raw mut length,
+            )
+        };
+        Errno::result(result).map(|_| number)
+    }
+
     /// Sends a batch whose last message asks for an acknowledgement, and receives the outcome.
     ///
     /// The kernel has answered by the time `sendmsg` returns: with an error for each bad message, in their order, and

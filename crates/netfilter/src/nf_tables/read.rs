@@ -37,7 +37,7 @@ pub(crate) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
     let start = Instant::now();
     for attempt in 0.. {
         back_off(attempt);
-        let generation = generation(socket)?;
+        let generation = generation_by(socket)?;
         if generation == Generation::FRESH {
             return Ok(Snapshot {
                 generation,
@@ -45,7 +45,7 @@ pub(crate) fn snapshot_by(socket: &impl Ask) -> Result<Snapshot, ReadError> {
             });
         }
         match tables(socket) {
-            Ok(tables) if self::generation(socket)? == generation => return Ok(Snapshot { generation, tables }),
+            Ok(tables) if generation_by(socket)? == generation => return Ok(Snapshot { generation, tables }),
             Err(error @ (ReadError::Socket(_) | ReadError::Malformed(_))) if !is_passing(&error) => return Err(error),
             _ if start.elapsed() > PATIENCE => break,
             _ => {}
@@ -68,7 +68,15 @@ pub fn back_off(attempt: u32) {
     }
 }
 
-pub(crate) fn generation(socket: &impl Ask) -> Result<Generation, ReadError> {
+/// The generation that the rules are at now.
+///
+/// # Errors
+/// nf_tables can't be asked.
+pub fn generation(socket: &Socket) -> Result<Generation, ReadError> {
+    generation_by(socket)
+}
+
+fn generation_by(socket: &impl Ask) -> Result<Generation, ReadError> {
     let mut generation = None;
     let request = Header {
         flags: libc::NLM_F_ACK,
