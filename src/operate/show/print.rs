@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use packets::rules::{Direction, Family, TableFamily};
+use packets::rules::{Direction, Family, Field, TableFamily};
 use packets::walk::Slot;
 use serde_json::Value;
 
@@ -197,6 +197,15 @@ fn kind(row: &Row<'_>) -> Option<[String; 2]> {
     Some([does, why])
 }
 
+/// Whether a rule of proxy-init's redirects connections, but not all that get to it.
+fn redirects_a_part(row: &Row<'_>) -> bool {
+    let Some((_, rule)) = row.first().filter(|(_, rule)| rule.is_ours()) else {
+        return false;
+    };
+    let mut conditions = rule.line.rule.conditions.iter();
+    matches!(rule.effect, Effect::Proxy(_)) && conditions.any(|condition| condition.field() != Some(Field::Protocol))
+}
+
 fn line(used: &[&str], row: &Row<'_>) -> Option<Line> {
     let (_, rule) = row.first()?;
     let mut numbers: Vec<String> = row.iter().map(|(_, rule)| rule.line.number.to_string()).collect();
@@ -388,6 +397,9 @@ impl Backend<'_> {
             if foreign > MOST {
                 let more = format!("{ROW}... {} more foreign rules", foreign - MOST);
                 lines.push(Line::text(Style::Trouble, more));
+            }
+            if rows.last().is_some_and(redirects_a_part) {
+                lines.push(Line::text(Style::Bypass, format!("{ROW}all others bypass the proxy")));
             }
         }
     }
@@ -631,6 +643,18 @@ flags that install proxy-init's rules as found
         let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
         assert!(text.contains("\n    ... 12 more like these\n"), "{text}");
         assert!(text.contains("\n    15 "), "the rule after them: {text}");
+    }
+
+    #[test]
+    fn what_no_rule_redirects_is_told_after_those_that_redirect_a_part() {
+        let mut config = chart();
+        config.redirected_ports = vec!["8080".parse().unwrap()];
+        for mode in [Mode::Nft, Mode::Native] {
+            let text = Shown::of(&installed(mode, &config)).text(false);
+            let told = "chosen port\n    all others bypass the proxy\n\noutbound\n";
+            assert!(text.contains(told), "{text}");
+            assert_eq!(text.matches("all others").count(), 1, "{text}");
+        }
     }
 
     #[test]
