@@ -22,26 +22,24 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use self::message::{
     ConfigureRequest, ConfigureResponse, Event, PodRequest, PodSandbox, RegisterPluginRequest, Request, Response,
     StateChangeEvent, Status, SynchronizeRequest, SynchronizeResponse,
 };
-use self::sandboxes::{List, Refusal, Sandbox, Sandboxes};
+use self::sandboxes::{Refusal, Sandbox, Sandboxes};
 use self::wire::{Connection, Kind, Message, Wire};
 use crate::admin::Health;
 use crate::api::Server;
 use crate::events::Events;
 use crate::settings::Settings;
 
-/// The agent's name among the runtime's plugins, and when it is called: before those that only watch.
-const NAME: (&str, &str) = ("linkerd-proxy-init", "10");
-/// How long the runtime may take to list its pods after the agent has registered. containerd first waits for whatever is
-/// under way, such as containers that take as long to stop as their pods allow, and lets nothing else begin meanwhile
-/// (`BlockPluginSync`; containerd's issue 14083). To connect again would have it do so twice.
-const REGISTRATION: Duration = Duration::from_secs(3600);
+/// The agent's name among the runtime's plugins.
+const NAME: &str = "linkerd-proxy-init";
+/// It is called before those that only watch.
+const INDEX: &str = "10";
 /// How long a runtime waits that doesn't say (`DefaultPluginRequestTimeout`).
 const DEADLINE: Duration = Duration::from_secs(2);
 /// An answer that takes longer is worth a line in the log.
@@ -140,10 +138,9 @@ impl Agent<'_> {
 
     /// Registers, and answers until something goes wrong.
     async fn converse(&self, mut wire: Wire) -> Result<Infallible, String> {
-        let (name, index) = NAME;
         let registration = RegisterPluginRequest {
-            plugin_name: name.to_owned(),
-            plugin_idx: index.to_owned(),
+            plugin_name: NAME.to_owned(),
+            plugin_idx: INDEX.to_owned(),
         };
         let request = Request {
             service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
@@ -157,18 +154,12 @@ impl Agent<'_> {
             body: request.encode_to_vec(),
         };
         wire.send(&message).await.map_err(|error| error.to_string())?;
-        let deadline = Instant::now() + REGISTRATION;
-        let mut listed = List::default();
+        let mut listed = Vec::new();
         loop {
-            let received = if self.is_registered.get() {
-                wire.receive().await
-            } else {
-                let received = timeout_at(deadline, wire.receive()).await;
-                received.map_err(|_| {
-                    format!("{REGISTRATION:?} after the agent has registered, the runtime hasn't listed its pods")
-                })?
-            };
-            let message = received.map_err(|error| error.to_string())?;
+            // It may take long to list its pods: containerd first waits for whatever is under way, such as containers that take
+            // as long to stop as their pods allow, and lets nothing else begin meanwhile (`BlockPluginSync`; containerd's issue
+            // 14083). To connect again would have it do so twice.
+            let message = wire.receive().await.map_err(|error| error.to_string())?;
             match (message.connection, message.kind) {
                 (Connection::Plugin, Kind::Request) => {
                     let answer = self.answer(&message.body, &mut listed).await;
@@ -195,7 +186,7 @@ impl Agent<'_> {
         }
     }
 
-    async fn answer(&self, body: &[u8], listed: &mut List) -> Result<Vec<u8>, Status> {
+    async fn answer(&self, body: &[u8], listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
         let start = Instant::now();
         let request: Request = decoded(body)?;
         let answer = self.perform(&request, listed).await;
@@ -206,12 +197,10 @@ impl Agent<'_> {
         answer
     }
 
-    async fn perform(&self, request: &Request, listed: &mut List) -> Result<Vec<u8>, Status> {
+    async fn perform(&self, request: &Request, listed: &mut Vec<Sandbox>) -> Result<Vec<u8>, Status> {
         if request.service != "nri.pkg.api.v1alpha1.Plugin" {
-            return Err(status(
-                UNIMPLEMENTED,
-                format!("there is no service {:?}", request.service),
-            ));
+            let message = format!("there is no service {:?}", request.service);
+            return Err(status(UNIMPLEMENTED, message));
         }
         let payload = request.payload.as_slice();
         // The rest is for the way there and back, and for a runtime that is slow itself.
@@ -219,12 +208,10 @@ impl Agent<'_> {
         match request.method.as_str() {
             "Configure" => {
                 let configuration: ConfigureRequest = decoded(payload)?;
-                let patience = u64::try_from(configuration.request_timeout).unwrap_or_default();
-                self.patience.set(if patience == 0 {
-                    DEADLINE
-                } else {
-                    Duration::from_millis(patience)
-                });
+                let told = u64::try_from(configuration.request_timeout)
+                    .ok()
+                    .filter(|&told| told > 0);
+                self.patience.set(told.map_or(DEADLINE, Duration::from_millis));
                 info!(
                     "registered with {} {}, which waits {:?} for each answer",
                     configuration.runtime_name,
@@ -239,7 +226,8 @@ impl Agent<'_> {
                 let SynchronizeRequest { pods, more } = decoded(payload)?;
                 for pod in pods {
                     match Sandbox::read(pod) {
-                        Ok(sandbox) => listed.extend(sandbox),
+                        Ok(Some(sandbox)) if sandboxes::fits(listed.iter(), &sandbox) => listed.push(sandbox),
+                        Ok(_) => {}
                         Err(refusal) => warn!("{}", refusal.message),
                     }
                 }
@@ -254,11 +242,10 @@ impl Agent<'_> {
             "RemovePodSandbox" => self.sandboxes.remove(&pod(payload)?.id),
             "StateChange" => {
                 let change: StateChangeEvent = decoded(payload)?;
-                match (change.event(), change.pod) {
-                    (Event::RunPodSandbox, Some(pod)) => self.sandboxes.run(pod, patience).await?,
-                    (Event::RemovePodSandbox, Some(pod)) => self.sandboxes.remove(&pod.id),
-                    (Event::RunPodSandbox | Event::RemovePodSandbox, None) => return Err(nameless()),
-                    (Event::CreateContainer | Event::Unknown, _) => {}
+                match change.event() {
+                    Event::RunPodSandbox => self.sandboxes.run(known(change.pod)?, patience).await?,
+                    Event::RemovePodSandbox => self.sandboxes.remove(&known(change.pod)?.id),
+                    Event::CreateContainer | Event::Unknown => {}
                 }
             }
             "Shutdown" => {}
@@ -279,11 +266,7 @@ impl Agent<'_> {
             });
             let trial = trial.await.map_err(|error| error.to_string());
             let refused = trial.and_then(|trial| trial.map_err(|refusal| refusal.message)).err();
-            pause = if refused.is_none() {
-                TRIALS[0]
-            } else {
-                (pause * 2).min(TRIALS[0])
-            };
+            pause = TRIALS[0].min(if refused.is_none() { TRIALS[0] } else { pause * 2 });
             if let Some(reason) = refused.as_ref().filter(|_| *self.refused.borrow() != refused) {
                 warn!("no pod can be set up on this node: {reason}");
             }
@@ -297,13 +280,11 @@ impl Agent<'_> {
     fn tell(&self) {
         let ready = self.is_registered.get() && self.refused.borrow().is_none();
         self.health.metrics.ready.set(ready.into());
-        let changed = self
-            .health
-            .ready
-            .send_if_modified(|was| std::mem::replace(was, ready) != ready);
-        if changed && ready {
+        let told = &self.health.ready;
+        let is_news = told.send_if_modified(|was| std::mem::replace(was, ready) != ready);
+        if is_news && ready {
             info!("ready: the runtime asks the agent about each pod");
-        } else if changed {
+        } else if is_news {
             info!("not ready");
         }
     }
@@ -319,11 +300,11 @@ fn decoded<T: prost::Message + Default>(bytes: &[u8]) -> Result<T, Status> {
 
 /// The pod that a request is about.
 fn pod(payload: &[u8]) -> Result<PodSandbox, Status> {
-    decoded::<PodRequest>(payload)?.pod.ok_or_else(nameless)
+    known(decoded::<PodRequest>(payload)?.pod)
 }
 
-fn nameless() -> Status {
-    status(INVALID_ARGUMENT, "the request names no pod".to_owned())
+fn known(pod: Option<PodSandbox>) -> Result<PodSandbox, Status> {
+    pod.ok_or_else(|| status(INVALID_ARGUMENT, "the request names no pod".to_owned()))
 }
 
 impl From<Refusal> for Status {

@@ -130,22 +130,13 @@ impl fmt::Display for Sandbox {
     }
 }
 
-/// The sandboxes that the runtime lists, as many as are kept.
-#[derive(Debug, Default)]
-pub struct List {
-    sandboxes: Vec<Sandbox>,
-    size: usize,
-}
-
-impl Extend<Sandbox> for List {
-    fn extend<I: IntoIterator<Item = Sandbox>>(&mut self, sandboxes: I) {
-        for sandbox in sandboxes {
-            self.size += sandbox.size;
-            if self.size <= MOST {
-                self.sandboxes.push(sandbox);
-            }
-        }
+/// Whether another one is kept beside these. If not, it says so.
+pub fn fits<'a>(kept: impl Iterator<Item = &'a Sandbox>, other: &Sandbox) -> bool {
+    let fits = kept.map(|sandbox| sandbox.size).sum::<usize>() + other.size <= MOST;
+    if !fits {
+        warn!("{other} is not looked at: {MEMORY}");
     }
+    fits
 }
 
 /// The configuration of the rules.
@@ -226,8 +217,8 @@ impl<'a> Sandboxes<'a> {
             let installed = open(&path, own)?.run(|| work.run_with(tell))??;
             Ok::<_, Refusal>((installed, warnings))
         });
-        let installed = installed.await.map_err(|error| Refusal::new(100, error.to_string()))?;
-        let (installed, warnings) = installed?;
+        let installed = installed.await.map_err(|error| Refusal::new(100, error.to_string()));
+        let (installed, warnings) = installed??;
         let (rules, mode) = (installed.rules(), installed.mode);
         for warning in warnings {
             warn!("{sandbox}: {warning}");
@@ -247,8 +238,9 @@ impl<'a> Sandboxes<'a> {
     /// # Errors
     /// Why they aren't: the container must not be made.
     pub async fn create(&self, pod: PodSandbox, patience: Duration) -> Result<(), Refusal> {
-        let is_seen = |(_, tracked): &(_, Tracked)| !matches!(tracked.standing, Standing::New | Standing::NotKnown(_));
-        if self.all.borrow().get(&pod.id).is_some_and(is_seen) {
+        if let Some((_, tracked)) = self.all.borrow().get(&pod.id)
+            && !matches!(tracked.standing, Standing::New | Standing::NotKnown(_))
+        {
             return Ok(());
         }
         let name = format!("{}/{}", pod.namespace, pod.name);
@@ -275,31 +267,22 @@ impl<'a> Sandboxes<'a> {
     }
 
     /// These are all of the runtime's. Each is looked at: the agent may have missed what became of it.
-    pub fn synchronize(&self, listed: List) {
-        if listed.size > MOST {
-            warn!("{MEMORY}, and some are not looked at");
-        }
+    pub fn synchronize(&self, listed: Vec<Sandbox>) {
         let mut before = self.all.take();
-        for sandbox in listed.sandboxes {
-            let tracked = match before.remove(&sandbox.id) {
-                // Its rules are still those of its start.
-                Some((_, known)) => known.anew(),
-                None => Tracked::default(),
-            };
-            self.keep(sandbox.into(), tracked);
+        for sandbox in listed {
+            // Its rules are still those of its start.
+            let known = before.remove(&sandbox.id).map(|(_, tracked)| tracked.anew());
+            self.keep(sandbox.into(), known.unwrap_or_default());
         }
         self.count();
     }
 
     fn keep(&self, sandbox: Arc<Sandbox>, tracked: Tracked) {
         let mut all = self.all.borrow_mut();
-        let size: usize = all.values().map(|(sandbox, _)| sandbox.size).sum();
-        if size + sandbox.size > MOST {
-            warn!("{sandbox} is not looked at again: {MEMORY}");
-            return;
+        if fits(all.values().map(|(kept, _)| &**kept), &sandbox) {
+            all.insert(sandbox.id.clone(), (sandbox, tracked));
+            self.news.notify_one();
         }
-        all.insert(sandbox.id.clone(), (sandbox, tracked));
-        self.news.notify_one();
     }
 
     /// Looks at pods as they are due, for ever.
@@ -359,10 +342,8 @@ impl<'a> Sandboxes<'a> {
             let install = self.wanted(&sandbox).map_err(|refusal| refusal.message)?;
             Ok(install.map_or(Wanted::Any, Wanted::Plugins))
         };
-        let metrics = &self.health.metrics;
-        let outcome = tracked
-            .heal(&*sandbox, false, self.settings, metrics, open, today)
-            .await;
+        let (settings, metrics) = (self.settings, &self.health.metrics);
+        let outcome = tracked.heal(&*sandbox, false, settings, metrics, open, today).await;
         if outcome.is_err() && !sandbox.network.exists() {
             self.all.borrow_mut().remove(id);
             let path = sandbox.network.display();
@@ -391,13 +372,9 @@ impl<'a> Sandboxes<'a> {
 
 /// Gives work up that takes longer: the runtime would go on without an answer, and the pod without rules.
 async fn within(patience: Duration, work: impl Future<Output = Result<(), Refusal>>) -> Result<(), Refusal> {
-    let late = |_| {
-        Err(Refusal::new(
-            11,
-            format!("the rules took longer than {patience:?}; try again later"),
-        ))
-    };
-    timeout(patience, work).await.unwrap_or_else(late)
+    let late = format!("the rules took longer than {patience:?}; try again later");
+    let outcome = timeout(patience, work).await;
+    outcome.unwrap_or_else(|_| Err(Refusal::new(11, late)))
 }
 
 /// Opens a pod's network namespace, unless it is the agent's own.
