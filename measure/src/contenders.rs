@@ -19,30 +19,30 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// What Linkerd's chart asks for by default.
-    pub(crate) fn chart() -> Self {
+    /// What Linkerd's chart asks for by default, or with `ipv6`, with `disableIPv6: false`.
+    pub(crate) fn chart(ipv6: bool) -> Self {
         Self {
-            label: "chart".to_owned(),
+            label: if ipv6 { "both" } else { "chart" }.to_owned(),
             inbound: vec![4190, 4191, 4567, 4568],
-            ipv6: false,
+            ipv6,
         }
     }
 
-    /// The same with `disableIPv6: false`.
-    pub(crate) fn both_families() -> Self {
-        Self {
-            label: "both".to_owned(),
-            ipv6: true,
-            ..Self::chart()
-        }
-    }
-
-    /// The same with so many more, no two of which make a range.
-    pub(crate) fn with_ports(more: u16) -> Self {
-        let mut rules = Self::chart();
+    /// The same with so many more ports, no two of which make a range.
+    pub(crate) fn with_ports(&self, more: u16) -> Self {
+        let mut rules = self.clone();
         rules.label = more.to_string();
         rules.inbound.extend((1..=more).map(|index| index * 3));
         rules
+    }
+
+    /// The families in words.
+    pub(crate) fn families(&self) -> &'static str {
+        if self.ipv6 {
+            "IPv4 and IPv6, as with disableIPv6: false in Linkerd's charts"
+        } else {
+            "IPv4, as Linkerd's charts have it"
+        }
     }
 
     /// As the program's flags, with a mode.

@@ -17,6 +17,9 @@ const MODES: [&str; 2] = ["nft", "legacy"];
 /// The group that the first chart shows.
 pub(crate) const INSTALL: &str = "Whole process, from spawn to exit";
 
+/// The only group whose rules are always for IPv6 too.
+pub(crate) const BOTH_FAMILIES: &str = "Whole process, both families";
+
 /// How many rules other programs have in the crowded namespace.
 const CROWD: usize = 10_000;
 
@@ -24,20 +27,19 @@ const CROWD: usize = 10_000;
 ///
 /// # Errors
 /// A file can't be written, or the kernel makes no namespace.
-pub(crate) fn all(tools: &Tools) -> Result<Vec<Group>> {
+pub(crate) fn all(rules: &Rules, tools: &Tools) -> Result<Vec<Group>> {
     Ok(vec![
-        install(tools),
+        install(rules, tools),
         both_families(tools),
-        limited(tools),
-        read_beside(tools)?,
+        limited(rules, tools),
+        read_beside(rules, tools)?,
     ])
 }
 
-fn install(tools: &Tools) -> Group {
+fn install(rules: &Rules, tools: &Tools) -> Group {
     let rounds = Rounds { quick: 30, full: 300 };
     let says = "How long a pod waits for its rules. Floors are lower bounds for any program.";
     let mut group = Group::new(INSTALL, says, rounds);
-    let rules = Rules::chart();
     let mut add = |name: &str, contender: Result<Contender>| {
         group.add(name, contender.map(|contender| contender.against(ours("nft"))));
     };
@@ -50,7 +52,7 @@ fn install(tools: &Tools) -> Group {
         add(&name, contender);
     }
     for mode in ["nft", "native", "auto"] {
-        add(&ours(mode), proxy_init(&rules, tools, mode));
+        add(&ours(mode), proxy_init(rules, tools, mode));
     }
     let script = "nft -f native mode's script";
     let nft = rules.nft(tools);
@@ -58,19 +60,19 @@ fn install(tools: &Tools) -> Group {
         script,
         nft.map(|step| Contender::new(script, [step]).check(rules.verify(tools, "native"))),
     );
-    add(&restores(&rules, "nft"), restore(&rules, tools, "nft"));
-    add(&linkerds(&rules, "nft"), linkerd_init(&rules, tools, "nft"));
-    add(&ours("legacy"), proxy_init(&rules, tools, "legacy"));
-    add(&restores(&rules, "legacy"), restore(&rules, tools, "legacy"));
-    add(&linkerds(&rules, "legacy"), linkerd_init(&rules, tools, "legacy"));
+    add(&restores(rules, "nft"), restore(rules, tools, "nft"));
+    add(&linkerds(rules, "nft"), linkerd_init(rules, tools, "nft"));
+    add(&ours("legacy"), proxy_init(rules, tools, "legacy"));
+    add(&restores(rules, "legacy"), restore(rules, tools, "legacy"));
+    add(&linkerds(rules, "legacy"), linkerd_init(rules, tools, "legacy"));
     group
 }
 
 fn both_families(tools: &Tools) -> Group {
     let rounds = Rounds { quick: 15, full: 100 };
     let says = "The same with `disableIPv6: false` in Linkerd's charts: rules for IPv4 and IPv6.";
-    let mut group = Group::new("Whole process, both families", says, rounds);
-    let rules = Rules::both_families();
+    let mut group = Group::new(BOTH_FAMILIES, says, rounds);
+    let rules = Rules::chart(true);
     let mut add = |name: &str, contender: Result<Contender>| {
         group.add(name, contender.map(|contender| contender.against(ours("nft"))));
     };
@@ -82,7 +84,7 @@ fn both_families(tools: &Tools) -> Group {
     group
 }
 
-fn limited(tools: &Tools) -> Group {
+fn limited(rules: &Rules, tools: &Tools) -> Group {
     let rounds = Rounds { quick: 5, full: 30 };
     let says = "Linkerd's charts give the init container the proxy's limits. 100m is 10 ms of processor time in each 100 ms; \
                 whoever needs more waits for the next 100 ms.";
@@ -94,27 +96,26 @@ fn limited(tools: &Tools) -> Group {
             return group;
         }
     };
-    let rules = Rules::chart();
     for mode in MODES {
-        group.add(&ours(mode), proxy_init(&rules, tools, mode));
-        group.add(&linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
+        group.add(&ours(mode), proxy_init(rules, tools, mode));
+        group.add(&linkerds(rules, mode), linkerd_init(rules, tools, mode));
     }
     group.limit(controller)
 }
 
 /// The subcommands that only read, in a namespace with the rules of nft mode and many others.
-fn read_beside(tools: &Tools) -> Result<Group> {
+fn read_beside(rules: &Rules, tools: &Tools) -> Result<Group> {
     let rounds = Rounds { quick: 5, full: 30 };
     let says = format!(
         "Looking at the rules of nft mode beside another program's table with {CROWD} rules that inbound connections pass \
          first, compared with installing in a fresh namespace. The floor is the kernel's time for listing them."
     );
     let mut group = Group::new("Show, verify, explain beside 10,000 rules", says, rounds);
-    group.add(&ours("nft"), proxy_init(&Rules::chart(), tools, "nft"));
+    group.add(&ours("nft"), proxy_init(rules, tools, "nft"));
     let namespace = Arc::new(Namespace::untouched()?);
     let crowd = tools.host("nft").and_then(|nft| {
         let file = tools.file("crowd", crowd_script())?;
-        let steps = [nft_file(&nft, &file), Rules::chart().install(tools, "nft")?];
+        let steps = [nft_file(&nft, &file), rules.install(tools, "nft")?];
         namespace.run(|| tools.launch(None, 0, &steps))
     });
     if let Err(reason) = crowd {
@@ -134,7 +135,7 @@ fn read_beside(tools: &Tools) -> Result<Group> {
         (floor, tools.replay("list", &list_of_rules())),
         (list, tools.host("nft").map(|nft| Step::new(nft, ["list", "ruleset"]))),
         ("proxy-init show", Ok(tools.proxy_init(["show"]))),
-        ("proxy-init verify", Ok(Rules::chart().verify(tools, "nft"))),
+        ("proxy-init verify", Ok(rules.verify(tools, "nft"))),
         ("proxy-init explain", explain()),
     ] {
         let contender = step.map(|step| Contender::new(name, [step]).shared(&namespace).against(ours("nft")));
@@ -179,7 +180,7 @@ pub(crate) const BY_PORTS_SAYS: &str = "Whole processes again, with that many mo
                                         which make a range: medians.";
 
 /// One group for each number of ports; the names end with it.
-pub(crate) fn by_ports(tools: &Tools) -> Vec<Group> {
+pub(crate) fn by_ports(rules: &Rules, tools: &Tools) -> Vec<Group> {
     let rounds = [
         (10, "Whole process, 10 ignored ports", 20, 100),
         (100, "Whole process, 100 ignored ports", 20, 100),
@@ -187,7 +188,7 @@ pub(crate) fn by_ports(tools: &Tools) -> Vec<Group> {
         (10_000, "Whole process, 10,000 ignored ports", 8, 50),
     ];
     let groups = rounds.into_iter().map(|(ports, title, quick, full)| {
-        let rules = Rules::with_ports(ports);
+        let rules = rules.with_ports(ports);
         let mut group = Group::new(title, BY_PORTS_SAYS, Rounds { quick, full });
         for mode in ["nft", "native"] {
             let name = format!("{}/{ports}", ours(mode));

@@ -22,6 +22,7 @@ mod result;
 mod storm;
 mod tools;
 
+use contenders::Rules;
 use group::{Group, Measured, Rounds};
 use report::Report;
 use result::Result;
@@ -40,6 +41,9 @@ Options:
   --only WORD        Only tables with this word in their heading, such as storm;
                      can be repeated
   --runs N           N runs of everything
+  --ipv6[=BOOL]      In every table, rules for IPv6 as well as IPv4, or with
+                     --ipv6=false for IPv4 alone (default: one table for both
+                     families, the others for IPv4, as Linkerd's charts have it)
   --output FOLDER    Where to write the files (default: the current folder)
   --proxy-init PATH  Measure this binary instead of the one inside
   --help, --version
@@ -58,6 +62,8 @@ struct Options {
     full: bool,
     only: Vec<String>,
     runs: Option<usize>,
+    /// Whether every table's rules are for IPv6 too; none: those of one table.
+    ipv6: Option<bool>,
     output: PathBuf,
     proxy_init: Option<PathBuf>,
 }
@@ -79,6 +85,8 @@ impl Options {
                     let runs = number.parse().ok().filter(|runs| *runs > 0);
                     options.runs = Some(runs.ok_or_else(|| format!("--runs: {number} is no number of runs"))?);
                 }
+                "--ipv6" | "--ipv6=true" => options.ipv6 = Some(true),
+                "--ipv6=false" => options.ipv6 = Some(false),
                 "--output" => options.output = value()?.into(),
                 "--proxy-init" => options.proxy_init = Some(value()?.into()),
                 "--help" | "-h" => {
@@ -95,7 +103,14 @@ impl Options {
         Ok(Some(options))
     }
 
+    fn rules(&self) -> Rules {
+        Rules::chart(self.ipv6.unwrap_or_default())
+    }
+
     fn wants(&self, title: &str) -> bool {
+        if title == groups::BOTH_FAMILIES && self.ipv6.is_some() {
+            return false;
+        }
         let title = title.to_lowercase();
         self.only.is_empty() || self.only.iter().any(|word| title.contains(word))
     }
@@ -137,9 +152,10 @@ fn run(options: &Options) -> Result<()> {
     let folder = &options.output;
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let tools = Tools::unpack(options.proxy_init.clone())?;
-    let mut report = Report::new(&tools)?;
+    let rules = options.rules();
+    let mut report = Report::new(options.ipv6, &tools)?;
     let mut install = None;
-    let groups = groups::all(&tools)?;
+    let groups = groups::all(&rules, &tools)?;
     let titles: Vec<&str> = groups
         .iter()
         .map(|group| group.title)
@@ -161,14 +177,14 @@ fn run(options: &Options) -> Result<()> {
         }
     }
     if options.wants(BY_PORTS) {
-        let groups = groups::by_ports(&tools).into_iter();
+        let groups = groups::by_ports(&rules, &tools).into_iter();
         let measured: Result<Vec<Measured>> = groups.map(|group| measure(group, &tools, options)).collect();
         report.by_ports(BY_PORTS, groups::BY_PORTS_SAYS, &measured?);
     }
     if options.wants(STORM) {
         let rounds = options.rounds(STORM_ROUNDS);
         let measured = progress(&format!("{STORM}: {} pods, {rounds} x", storm::PODS), || {
-            storm::measure(&tools, rounds)
+            storm::measure(&rules, &tools, rounds)
         })?;
         report.storms(STORM, &measured);
     }
@@ -181,7 +197,7 @@ fn run(options: &Options) -> Result<()> {
     };
     write("benchmarks.md", report.text())?;
     if let Some(install) = &install {
-        write("benchmarks.svg", &report::install_chart(install))?;
+        write("benchmarks.svg", &report::install_chart(&rules, install))?;
     }
     eprintln!(
         "Took {:.0} s; written to {}",
@@ -210,4 +226,34 @@ fn progress<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = work()?;
     eprintln!("{:.1} s", start.elapsed().as_secs_f64());
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<Options> {
+        let options = Options::read(words.iter().map(|&word| word.to_owned()))?;
+        Ok(options.ok_or("help")?)
+    }
+
+    #[test]
+    fn ipv6_is_proxy_inits_flag() {
+        for (words, ipv6, has_both) in [
+            (&[][..], None, true),
+            (&["--ipv6=false"], Some(false), false),
+            (&["--ipv6"], Some(true), false),
+            (&["--ipv6=true"], Some(true), false),
+            (&["--ipv6", "--ipv6=false"], Some(false), false),
+        ] {
+            let options = read(words).unwrap();
+            assert_eq!(options.ipv6, ipv6, "{words:?}");
+            assert_eq!(options.wants(groups::BOTH_FAMILIES), has_both, "{words:?}");
+            let families = options.rules().families();
+            assert_eq!(families.contains("IPv6, as"), ipv6 == Some(true), "{words:?}");
+        }
+        // As with proxy-init, the value comes after an equals sign only.
+        assert!(read(&["--ipv6", "false"]).is_err());
+        assert!(read(&["--ipv6=maybe"]).is_err());
+    }
 }

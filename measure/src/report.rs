@@ -21,11 +21,16 @@ impl Report {
     ///
     /// # Errors
     /// proxy-init can't be run.
-    pub(crate) fn new(tools: &Tools) -> Result<Self> {
+    pub(crate) fn new(ipv6: Option<bool>, tools: &Tools) -> Result<Self> {
+        let families = match ipv6 {
+            None => ", which leave IPv6 off by default; one table has both families",
+            Some(false) => ", which leave IPv6 off by default",
+            Some(true) => " with `disableIPv6: false`: rules for IPv4 and IPv6",
+        };
         Ok(Self(format!(
             "# Benchmarks\n\n{}\n\n`proxy-init-bench` made this page; it is one static binary, which measures any node. Each run \
-             has a fresh network namespace, made outside the timed part, and the arguments of Linkerd's charts, \
-             which leave IPv6 off by default; one table has both families. What a table compares took turns, in another order \
+             has a fresh network namespace, made outside the timed part, and the arguments of Linkerd's \
+             charts{families}. What a table compares took turns, in another order \
              each round. × is the median divided by that of the row it is compared with. Machines are noisy; the spread says how much.\n",
             machine(tools)?
         )))
@@ -112,12 +117,12 @@ fn machine(tools: &Tools) -> Result<String> {
 }
 
 /// Short, for a chart.
-fn short(name: &str) -> String {
+fn short(rules: &Rules, name: &str) -> String {
     for mode in ["nft", "native", "auto", "legacy"] {
         if name == ours(mode) {
             return format!("proxy-init, {mode} mode");
         }
-        if name == linkerds(&Rules::chart(), mode) {
+        if name == linkerds(rules, mode) {
             return name.replace(" iptables", " × iptables").replace(" commands", "");
         }
     }
@@ -125,7 +130,7 @@ fn short(name: &str) -> String {
 }
 
 /// Who, how long. Without the floors, which install nothing or can't be had.
-pub(crate) fn install_chart(install: &Measured) -> String {
+pub(crate) fn install_chart(rules: &Rules, install: &Measured) -> String {
     let reference = install.row(&ours("nft")).map(|row| row.samples.p50());
     let rows = install.rows.iter().map(|row| &row.samples);
     let mut rows: Vec<&Samples> = rows.filter(|samples| !samples.name.starts_with("floor")).collect();
@@ -133,17 +138,16 @@ pub(crate) fn install_chart(install: &Measured) -> String {
     let rows: Vec<Row> = rows
         .into_iter()
         .map(|samples| Row {
-            name: short(&samples.name),
+            name: short(rules, &samples.name),
             microseconds: samples.p50(),
             after: times(samples.p50(), reference),
         })
         .collect();
-    chart::bars(
-        "How long a pod waits for its rules",
-        "Median from the first process' start to the last one's end; IPv4, as Linkerd's charts have it; ×: times as long as \
-         nft mode",
-        &rows,
-    )
+    let says = format!(
+        "Median from the first process' start to the last one's end; {}; ×: times as long as nft mode",
+        rules.families()
+    );
+    chart::bars("How long a pod waits for its rules", &says, &rows)
 }
 
 /// As many times as long as the reference, where it is noticeably more.

@@ -48,17 +48,16 @@ pub(crate) struct Storms {
 ///
 /// # Errors
 /// A run fails that succeeded before, or the user has interrupted.
-pub(crate) fn measure(tools: &Tools, rounds: usize) -> Result<Storms> {
+pub(crate) fn measure(rules: &Rules, tools: &Tools, rounds: usize) -> Result<Storms> {
     let mut left_out = Vec::new();
     let mut contenders = vec![Contender::new(format!("{EMPTY}, {LIBC}"), [tools.empty()?])];
     let mut add = |name: String, contender: Result<Contender>| match contender {
         Ok(contender) => contenders.push(contender),
         Err(reason) => left_out.push(format!("{name}: {reason}")),
     };
-    let rules = Rules::chart();
     for mode in MODES {
-        add(ours(mode), proxy_init(&rules, tools, mode));
-        add(linkerds(&rules, mode), linkerd_init(&rules, tools, mode));
+        add(ours(mode), proxy_init(rules, tools, mode));
+        add(linkerds(rules, mode), linkerd_init(rules, tools, mode));
     }
     contenders.retain(|contender| match contender.try_out(tools) {
         Ok(()) => true,
