@@ -4,7 +4,7 @@
 //! before them, or instead of them, takes connections away.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 
 use derive_more::Display;
@@ -15,7 +15,8 @@ use packets::rules::{
     interface, set_field,
 };
 use packets::walk::{
-    Connections, Fate, Neighbours, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, discovery, there_and_back,
+    Connections, Fate, Meeting, Neighbours, Outcome, Packet, Place, Surroundings, Watched, any_but_lo, discovery,
+    there_and_back,
 };
 
 use crate::findings::explain::proxy;
@@ -38,6 +39,11 @@ impl Finding {
     /// What is wrong.
     pub fn kind(&self) -> FindingKind {
         self.problem.kind()
+    }
+
+    /// Whether it is about hosts that a rule keeps out.
+    pub(crate) fn is_barring(&self) -> bool {
+        matches!(self.problem, Problem::Barred { .. })
     }
 }
 
@@ -145,10 +151,16 @@ pub enum Problem {
         by: String,
         /// Which connections.
         connections: String,
-        /// Which of their packets.
+        /// Whose: the client's, or the reply.
         packet: Packet,
         /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
+    },
+    /// Another rule drops what comes from or goes to other hosts that it names, as a firewall that keeps these out does.
+    Barred {
+        by: String,
+        /// Which connections.
+        connections: String,
     },
     /// Another rule drops what neighbours find each other by, before the first packet of any connection.
     Undiscovered {
@@ -177,7 +189,7 @@ impl Problem {
             Problem::Doubled(_) => FindingKind::Doubled,
             Problem::Shadowed { .. } => FindingKind::Shadowed,
             Problem::Policy => FindingKind::Policy,
-            Problem::Dropped { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
+            Problem::Dropped { .. } | Problem::Barred { .. } | Problem::Undiscovered { .. } => FindingKind::Dropped,
         }
     }
 
@@ -185,13 +197,27 @@ impl Problem {
     pub fn is_about_others(&self) -> bool {
         matches!(
             self,
-            Problem::Shadowed { .. } | Problem::Policy | Problem::Dropped { .. } | Problem::Undiscovered { .. }
+            Problem::Shadowed { .. }
+                | Problem::Policy
+                | Problem::Dropped { .. }
+                | Problem::Barred { .. }
+                | Problem::Undiscovered { .. }
         )
     }
 
-    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so.
+    /// Whether it is only a warning: connections get to the proxy, unless something that isn't understood is so, or they
+    /// are of hosts that somebody keeps out.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Problem::Dropped { certain: false, .. })
+        matches!(self, Problem::Dropped { certain: false, .. } | Problem::Barred { .. })
+    }
+
+    fn connections_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Problem::Shadowed { connections, .. }
+            | Problem::Dropped { connections, .. }
+            | Problem::Barred { connections, .. } => Some(connections),
+            _ => None,
+        }
     }
 
     /// The rules that are expected, and those that were found instead.
@@ -208,7 +234,7 @@ impl Problem {
                 found.iter().map(String::as_str).collect(),
             ),
             Problem::Shadowed { jump, by, .. } => (jump.iter().map(String::as_str).collect(), vec![by]),
-            Problem::Dropped { by, .. } => (vec![], vec![by]),
+            Problem::Dropped { by, .. } | Problem::Barred { by, .. } => (vec![], vec![by]),
             Problem::Undiscovered { by, admit, .. } => (admit.iter().map(String::as_str).collect(), vec![by]),
         }
     }
@@ -271,6 +297,9 @@ impl Problem {
                 };
                 return format!("dropped: the rule marked + drops {what}, so {so}{cure}");
             }
+            Problem::Barred { connections, .. } => {
+                return format!("the rule marked + keeps out other hosts, which it names: {connections}");
+            }
             Problem::Dropped {
                 connections,
                 packet,
@@ -292,7 +321,8 @@ impl Problem {
 impl Finding {
     /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
     pub fn in_a_line(&self) -> String {
-        let text = format!("{}, {}: {}", self.family, self.chain, self.problem.words());
+        let words = self.problem.words().replace("the rule marked +", "a rule");
+        let text = format!("{}, {}: {words}", self.family, self.chain);
         let (expected, found) = self.problem.sides();
         let rules = if found.is_empty() { expected } else { found };
         if rules.is_empty() {
@@ -417,6 +447,7 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
             .flat_map(|family| xtables(mode.subsystem(), family, expected, found))
             .collect(),
     };
+    let mut others = Vec::new();
     for table in expected {
         for family in Family::ALL.into_iter().filter(|&family| sees(table, family)) {
             for direction in Direction::ALL {
@@ -424,11 +455,58 @@ pub fn differences(mode: Mode, expected: &[Table], found: &Found, network: &Netw
                     network,
                     ..proxy(std::slice::from_ref(table))
                 };
-                findings.extend(shadows(table, family, direction, found, &around, &findings));
+                others.extend(shadows(table, family, direction, found, &around, &findings));
             }
         }
     }
+    findings.extend(one_for_each_rule(others));
     findings
+}
+
+/// A rule that several ways lead to decides several times, about these connections and about those.
+fn one_for_each_rule(findings: Vec<Finding>) -> Vec<Finding> {
+    /// So many sets of connections are said of a rule.
+    const MOST: usize = 4;
+    let mut sets: HashMap<Finding, Vec<String>> = HashMap::new();
+    let mut kept = Vec::new();
+    for mut finding in findings {
+        let connections = finding.problem.connections_mut().map(std::mem::take);
+        let said = sets.entry(finding.clone()).or_insert_with(|| {
+            kept.push(finding);
+            Vec::new()
+        });
+        said.extend(connections.filter(|connections| said.len() <= MOST && !said.contains(connections)));
+    }
+    for finding in &mut kept {
+        let mut said = sets.remove(finding).unwrap_or_default();
+        if let Some(connections) = finding.problem.connections_mut() {
+            if said.len() > MOST {
+                said.splice(MOST.., ["...".to_owned()]);
+            }
+            *connections = said.join("; ");
+        }
+    }
+    kept
+}
+
+/// Whether a place drops packets for an address of other hosts that its rule names, whatever device they pass: then these
+/// hosts are meant. Addresses of this namespace's own network among them would be everybody's.
+fn bars_others(at: Place<'_>, family: Family, network: &Network) -> bool {
+    let Some(rule) = at.rule() else {
+        return false;
+    };
+    let all = Connections::all(family, Direction::Inbound);
+    let own = network.own(family);
+    let is_by_device = |field| matches!(field, Some(Field::InInterface | Field::OutInterface));
+    let names_others = |condition| match all.meeting(at.table(), condition) {
+        Meeting::Some(addresses) => !addresses.meets(own.as_slice()),
+        _ => false,
+    };
+    let ends = [Field::Source(family), Field::Destination(family)].map(Some);
+    let mut conditions = rule.conditions.iter();
+    !own.is_empty()
+        && !conditions.clone().any(|condition| is_by_device(condition.field()))
+        && conditions.any(|condition| ends.contains(&condition.field()) && names_others(condition))
 }
 
 /// Whether a table has rules for a family. Native mode's table sees both families, but its jumps may be for only one.
@@ -702,6 +780,8 @@ fn shadows(
         if !is_ours && ChainName::own(name).is_some() {
             return None;
         }
+        let is_barring =
+            outcome.fate == Fate::Dropped && outcome.is_certain() && bars_others(at, family, around.network);
         let is_redirected = outcome.after_watched && matches!(outcome.action, Some(Action::Redirect(_)));
         let problem = if is_redirected && matches!(outcome.fate, Fate::Dropped | Fate::NotUnderstood) {
             // What its device and its sender are, a reply doesn't tell of a connection.
@@ -715,11 +795,17 @@ fn shadows(
             if connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
                 connections = connections.lacking(&[to]);
             }
-            Problem::Dropped {
-                by: named(at),
-                connections: in_words(&connections),
-                packet: outcome.packet,
-                certain: outcome.is_certain(),
+            match is_barring {
+                true => barred(at, in_words(&connections)),
+                false => Problem::Dropped {
+                    by: named(at),
+                    connections: in_words(&connections),
+                    packet: match outcome.packet {
+                        Packet::Reply => Packet::Reply,
+                        _ => Packet::First,
+                    },
+                    certain: outcome.is_certain(),
+                },
             }
         } else if outcome.after_watched {
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide
@@ -730,6 +816,8 @@ fn shadows(
                 return None;
             }
             Problem::Policy
+        } else if is_barring {
+            barred(at, in_words(&outcome.connections))
         } else {
             if is_broken && outcome.fate == Fate::Accepted {
                 return None;
@@ -752,10 +840,14 @@ fn shadows(
             problem,
         })
     };
-    // A rule that several ways lead to decides several times. There may be thousands of rules.
-    let mut seen = HashSet::new();
-    let findings = walk.decisions.iter().chain(&walk.arrived).filter_map(report);
-    findings.filter(|finding| seen.insert(finding.clone())).collect()
+    walk.decisions.iter().chain(&walk.arrived).filter_map(report).collect()
+}
+
+fn barred(at: Place<'_>, connections: String) -> Problem {
+    Problem::Barred {
+        by: named(at),
+        connections,
+    }
 }
 
 #[cfg(test)]

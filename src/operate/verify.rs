@@ -31,7 +31,8 @@ pub struct Verification {
     pub mode: Mode,
     /// Every difference, and everything that certainly keeps connections from the proxy.
     pub findings: Vec<Finding>,
-    /// What may drop connections that are redirected, if something that isn't understood is so.
+    /// What may drop connections that are redirected, if something that isn't understood is so, and what keeps other hosts
+    /// out that it names.
     pub doubts: Vec<Finding>,
     /// Other modes that hold rules of proxy-init's: connections are redirected twice.
     pub others: Vec<Mode>,
@@ -151,6 +152,8 @@ impl Verification {
         }
         let seen = if !self.not_known.is_empty() {
             "nothing that could be seen before or after them drops connections"
+        } else if self.doubts.iter().any(Finding::is_barring) {
+            "nothing before or after them drops connections but of hosts that rules name"
         } else if !self.doubts.is_empty() {
             "nothing before or after them certainly drops connections"
         } else {

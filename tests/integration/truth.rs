@@ -325,6 +325,13 @@ fn sets_maps_and_other_hooks_are_understood() {
         // After the redirection.
         (&["iptables-nft -t filter -A OUTPUT -p tcp --dport 22 -j DROP"], &[]),
         (&["iptables-nft -t filter -P INPUT DROP"], &["dropped"]),
+        // As fail2ban bans a host.
+        (&["iptables-nft -t filter -A INPUT -s 192.0.2.1 -j REJECT"], &[]),
+        (&["iptables-nft -t raw -A PREROUTING -s 192.0.2.1 -j DROP"], &[]),
+        (
+            &["iptables-nft -t filter -A INPUT -s 192.0.2.1 ! -i eth1 -j DROP"],
+            &["dropped"],
+        ),
     ] {
         Case {
             mode: "nft",

@@ -1,4 +1,4 @@
-use packets::found::Listener;
+use packets::found::{Address, Listener};
 use packets::rules::flags::{CtState, ct_state};
 use packets::rules::{Action, Condition, Effect, Field, Hook, Intervals, Kind, Name, Policy, TCP, Values, interface};
 use packets::rules::{
@@ -332,6 +332,57 @@ fn a_rule_that_is_met_twice_is_reported_once() {
     assert_eq!(twice, [shadowed("sub", does, line)]);
 }
 
+/// Each way to it leaves other connections.
+#[test]
+fn a_rule_is_reported_once_with_all_its_connections() {
+    let twice = after(|table| {
+        let drop = rule([], Action::Drop);
+        table.chains.push(chain("sub", vec![drop]));
+        let jump = |port| rule([to_port(port)], Action::Jump(Name::from("sub")));
+        rules_of(table, "PREROUTING").splice(0..0, [80, 81, 82, 83, 84].map(jump));
+    });
+    let does = "drops connections: to port 80; to port 81; to port 82; to port 83; ...";
+    assert_eq!(twice, [shadowed("sub", does, "-A sub -j DROP")]);
+}
+
+/// A firewall that keeps out a host is no fault of what is installed; one that keeps out the pod's own network is.
+#[test]
+fn a_rule_that_names_other_hosts_is_only_a_warning() {
+    let network = Network {
+        addresses: Some(vec![Address {
+            device: 2,
+            address: [10, 77, 0, 2].into(),
+            prefix: 24,
+            broadcast: None,
+        }]),
+        ..Network::default()
+    };
+    let (host, other) = (0x0a4d_0009, 0x0a4d_0100);
+    let source = |values| Condition::compare(Field::Source(Family::V4), values, false);
+    let by = |device| Condition::is(Field::InInterface, interface(device));
+    for (conditions, hook, are_warnings) in [
+        (vec![source((host, host))], Hook::Input, true),
+        (vec![source((host, host))], Hook::Prerouting, true),
+        (vec![source((0x0a4d_0000, 0x0a4d_00ff))], Hook::Input, false),
+        (vec![source((other, u128::from(u32::MAX)))], Hook::Input, true),
+        (vec![source((host, host)), by(b"eth0")], Hook::Input, false),
+        (vec![to_port(4143)], Hook::Input, false),
+    ] {
+        let rules = vec![Rule::new(conditions.clone(), Action::Drop)];
+        let firewall = table("ip mine", vec![base("in", Kind::Filter, hook, -150, rules)]);
+        let found = Found {
+            tables: [installed(), vec![firewall]].concat(),
+            not_known: vec![],
+        };
+        let findings = differences(Mode::Nft, &installed(), &found, &network);
+        let problems: Vec<_> = findings.iter().map(|finding| finding.problem.is_warning()).collect();
+        assert!(
+            !problems.is_empty() && problems.iter().all(|is_warning| *is_warning == are_warnings),
+            "{conditions:?}: {findings:?}"
+        );
+    }
+}
+
 #[test]
 fn policies_that_drop() {
     let policy =
@@ -354,17 +405,14 @@ fn policies_that_drop() {
     };
     let line = "policy drop of inet mine mine";
     let want = shadowed("inet mine mine", "drops connections: all TCP connections", line);
-    let back = "IPv4, inet mine mine: dropped: the rule marked + drops connections that were redirected: to 127.0.0.1 \
-                to port 4140 arriving on \"lo\"\n  + policy drop of inet mine mine\n"
-        .to_owned();
-    assert_eq!(with_policy(-150, "inet mine"), [want, back.clone()]);
-    assert_eq!(
-        with_policy(0, "inet mine"),
-        [
-            back.replace("to 127.0.0.1 to port 4140 arriving on \"lo\"", "to port 4143"),
-            back
-        ]
-    );
+    let back = |inbound: &str| {
+        format!(
+            "IPv4, inet mine mine: dropped: the rule marked + drops connections that were redirected: {inbound}to 127.0.0.1 \
+             to port 4140 arriving on \"lo\"\n  + {line}\n"
+        )
+    };
+    assert_eq!(with_policy(-150, "inet mine"), [want, back("")]);
+    assert_eq!(with_policy(0, "inet mine"), [back("to port 4143; ")]);
     // The other table's base chain has the same name as proxy-init's.
     let mut other = table("ip mine", vec![base("OUTPUT", Kind::Filter, Hook::Output, 0, vec![])]);
     other.chains[0].base.as_mut().unwrap().policy = Policy::Drop;
@@ -651,7 +699,8 @@ fn what_drops_redirected_connections_is_a_finding_or_only_a_warning() {
         let finding = of(packet, certain);
         let said = format!("IPv4, ip mine late: dropped: the rule marked + {words}: to port 80");
         assert_eq!(finding.to_string(), format!("{said}\n  + drop\n"));
-        assert_eq!(finding.in_a_line(), format!("{said} (drop)"));
+        let in_a_line = said.replace("the rule marked +", "a rule");
+        assert_eq!(finding.in_a_line(), format!("{in_a_line} (drop)"));
         let of = |problem| Finding {
             problem,
             ..finding.clone()
