@@ -239,15 +239,19 @@ impl Problem {
         }
     }
 
-    /// What is wrong, in words.
-    fn words(&self) -> String {
-        let does = |verb: &str, certain: &bool| {
-            if *certain {
-                format!("{verb}s")
-            } else {
-                format!("may {verb}")
-            }
-        };
+    /// What is wrong, in words, with this name of the other program's rule.
+    fn words(&self, rule: &str) -> String {
+        if let Some(deed) = self.deed(rule) {
+            let cure = match self {
+                Problem::Undiscovered { admit: Some(_), .. } => "; the command marked - lets them through",
+                Problem::Undiscovered { admit: None, .. } => "; they need a hop limit of 255",
+                _ => "",
+            };
+            return match self {
+                Problem::Barred { .. } => deed,
+                _ => format!("{}: {deed}{cure}", self.kind()),
+            };
+        }
         let words = match self {
             Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
             Problem::NoChain => "not found",
@@ -258,7 +262,21 @@ impl Problem {
             Problem::Different { .. } => "different",
             Problem::OutOfOrder { .. } => "out of order",
             Problem::Doubled(_) => "found more than once",
-            Problem::Policy => "the chain's policy drops the connections that bypass the proxy",
+            _ => "the chain's policy drops the connections that bypass the proxy",
+        };
+        words.to_owned()
+    }
+
+    /// What another program's rule does to connections, by this name of the rule's.
+    fn deed(&self, rule: &str) -> Option<String> {
+        let does = |verb: &str, certain: &bool| {
+            if *certain {
+                format!("{verb}s")
+            } else {
+                format!("may {verb}")
+            }
+        };
+        Some(match self {
             Problem::Shadowed {
                 fate,
                 connections,
@@ -272,11 +290,10 @@ impl Problem {
                     Fate::Dropped => does("drop", certain) + " connections",
                     Fate::Untracked => does("keep", certain) + " connections from being redirected",
                 };
-                return format!("shadowed: the rule marked + {does}: {connections}");
+                format!("{rule} {does}: {connections}")
             }
             Problem::Undiscovered {
                 family,
-                admit,
                 packet,
                 direction,
                 ..
@@ -291,14 +308,10 @@ impl Problem {
                     Direction::Inbound => format!("no neighbour finds an {family} address of this network namespace"),
                     Direction::Outbound => format!("this network namespace finds no neighbour over {family}"),
                 };
-                let cure = match admit {
-                    Some(_) => "; the command marked - lets them through",
-                    None => "; they need a hop limit of 255",
-                };
-                return format!("dropped: the rule marked + drops {what}, so {so}{cure}");
+                format!("{rule} drops {what}, so {so}")
             }
             Problem::Barred { connections, .. } => {
-                return format!("the rule marked + keeps out other hosts, which it names: {connections}");
+                format!("{rule} keeps out other hosts, which it names: {connections}")
             }
             Problem::Dropped {
                 connections,
@@ -311,18 +324,17 @@ impl Problem {
                     Packet::Reply => "the replies to connections that were redirected",
                     _ => "connections that were redirected",
                 };
-                return format!("dropped: the rule marked + {does} {what}: {connections}");
+                format!("{rule} {does} {what}: {connections}")
             }
-        };
-        words.to_owned()
+            _ => return None,
+        })
     }
 }
 
 impl Finding {
     /// As a sentence: where, what is wrong, and the rules that were found or, if there are none, those that are missing.
     pub fn in_a_line(&self) -> String {
-        let words = self.problem.words().replace("the rule marked +", "a rule");
-        let text = format!("{}, {}: {words}", self.family, self.chain);
+        let text = format!("{}, {}: {}", self.family, self.chain, self.problem.words("a rule"));
         let (expected, found) = self.problem.sides();
         let rules = if found.is_empty() { expected } else { found };
         if rules.is_empty() {
@@ -330,12 +342,24 @@ impl Finding {
         }
         format!("{text} ({})", rules.join("; "))
     }
+
+    /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
+    pub fn interference(&self) -> Option<String> {
+        let deed = self.problem.deed("a rule")?;
+        Some(format!("{}, {}: {deed}", self.family, self.chain))
+    }
 }
 
 /// As a diff: what is missing after `-`, what was found instead after `+`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, {}: {}", self.family, self.chain, self.problem.words())?;
+        writeln!(
+            f,
+            "{}, {}: {}",
+            self.family,
+            self.chain,
+            self.problem.words("the rule marked +")
+        )?;
         let (expected, found) = self.problem.sides();
         for rule in expected {
             writeln!(f, "  - {rule}")?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::backend::all::{self, must_see};
 use crate::error::Error;
-use crate::findings::difference::differences;
+use crate::findings::difference::{Finding, differences};
 use crate::findings::recognize::{NoConfig, config};
 use crate::namespace;
 use crate::operate::json::{object, strings};
@@ -128,14 +128,13 @@ fn of(found: &Found, network: &Network, mode: Option<Mode>) -> Result<Recognized
     })
 }
 
-/// The flags that install exactly what was found in a mode; none if that isn't one complete, untouched installation.
-/// Whether rules of other programs take connections away doesn't count here.
-pub(super) fn exact_flags(mode: Mode, found: &Found) -> Option<Vec<String>> {
+/// The flags that install exactly what was found in a mode, and what rules of other programs do to connections; none if
+/// it isn't one complete, untouched installation.
+pub(super) fn exact(mode: Mode, found: &Found, network: &Network) -> Option<(Vec<String>, Vec<Finding>)> {
     let config = config(mode, found).ok()?;
-    differences(mode, &expected(mode, &plan(&config)), found, &Network::default())
-        .iter()
-        .all(|finding| finding.problem.is_about_others())
-        .then(|| spelled(&config, mode))
+    let findings = differences(mode, &expected(mode, &plan(&config)), found, network);
+    let is_exact = findings.iter().all(|finding| finding.problem.is_about_others());
+    is_exact.then(|| (spelled(&config, mode), findings))
 }
 
 /// The flags of a config, the mode first.
@@ -177,7 +176,7 @@ mod tests {
             let installed = found(expected(mode, &plan(&config)));
             assert_eq!(super::config(mode, &installed), Ok(config.clone()));
             assert_eq!(
-                exact_flags(mode, &installed).unwrap().join(" "),
+                exact(mode, &installed, &Network::default()).unwrap().0.join(" "),
                 format!(
                     "--iptables-mode {mode} --incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 \
                      --ports-to-redirect 443,80 --inbound-ports-to-ignore 4190,4191,4567,4568 \

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Server, connect};
+use lab::network::{DISTANT, Lab, Namespace, Owner, POD, ROOT, Reached, Server, connect};
 use serde_json::Value;
 
 use crate::support::{Folder, PROXY_INIT, Run, chart, chart_in, feed, install};
@@ -495,6 +495,38 @@ fn what_can_drop_after_the_rules_is_one_line_a_chain() {
     assert_eq!(named(2), ["inet", "inet deep c", "accept"]);
     assert_eq!(later[2]["hook"], "postrouting");
     assert_eq!(later[2]["priority"], 5);
+}
+
+/// A firewall that knows what was redirected, as firewalld, and a network policy of the pod's port, which sees the proxy's.
+#[test]
+fn a_filter_after_the_rules_interferes_if_connections_say_so() {
+    for (admitted, port) in [("ct status dnat", Some(4143)), ("tcp dport 8080", None)] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        let chain = format!(
+            "type filter hook input priority 10; ct state established accept; iifname lo accept; meta l4proto != tcp accept; \
+             {admitted} accept; reject with tcp reset"
+        );
+        feed(
+            &lab.pod,
+            "nft -f -",
+            &format!("table inet guard {{ chain c {{ {chain}; }}; }}"),
+        )
+        .success();
+        let _server = Server::start(&lab.pod, &[4143, 4140, 8080]);
+        let reached = connect(&lab.outside, ROOT, SocketAddr::new(POD[0], 8080));
+        let reached = match reached {
+            Reached::Server { port, .. } => Some(port),
+            Reached::Refused => None,
+        };
+        assert_eq!(reached, port, "{admitted}");
+        let text = install(&lab.pod, "show");
+        let interferes = "IPv4, inet guard c: a rule drops connections that were redirected: to port 4143";
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words.contains(interferes), port.is_none(), "{text}");
+        let harmless = "after these, and drop nothing that is redirected\n  inet guard c (";
+        assert_eq!(text.contains(harmless), port.is_some(), "{text}");
+    }
 }
 
 #[test]

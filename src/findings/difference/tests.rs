@@ -664,7 +664,7 @@ fn problems_have_names_and_sides_and_words() {
         (Fate::Dropped, false, "may drop connections"),
         (Fate::Untracked, false, "may keep connections from being redirected"),
     ] {
-        let words = shadowed(None, fate, certain).words();
+        let words = shadowed(None, fate, certain).words("the rule marked +");
         assert!(words.ends_with(&format!(" marked + {does}: to port 80")), "{words}");
     }
 }

@@ -5,7 +5,7 @@ mod print;
 
 use std::path::Path;
 
-use packets::found::{Found, Line, Unseen};
+use packets::found::{Found, Line, Network, Unseen};
 use packets::rules::{
     self, Action, Base, Chain, Direction, Family, Field, Hook, Name, Policy, Subsystem, Table, TableFamily,
 };
@@ -13,11 +13,14 @@ use packets::walk::{Slot, first_hooks};
 
 use crate::backend::all;
 use crate::error::Error;
+use crate::findings::difference::Finding;
 use crate::findings::explain::proxy_ports;
+use crate::findings::neighbours::shown_by_namespace;
 use crate::findings::proxy::ProxyWarning;
 use crate::namespace;
 use crate::operate::choose::{Reason, choose, try_out};
-use crate::operate::recognize::exact_flags;
+use crate::operate::neighbours::{network, settle};
+use crate::operate::recognize::exact;
 use crate::operate::{detect, proxy, words};
 use crate::ours::{chain_of, holders, is_ours, leads_to, table_of};
 use crate::wanted::{ChainName, Mode};
@@ -32,6 +35,8 @@ pub struct Shown<'a> {
     pub(crate) not_known: Vec<Unseen>,
     /// What is probably wrong with the proxy that the rules are for.
     pub warnings: Vec<ProxyWarning>,
+    /// What other programs have to do with where connections go.
+    pub(crate) neighbours: Vec<String>,
     /// If no mode holds any: the mode that `auto` would choose, and why; or why it could not choose.
     pub(crate) auto: Option<Result<(Mode, Reason), Error>>,
 }
@@ -43,6 +48,8 @@ pub struct Backend<'a> {
     pub mode: Mode,
     /// The flags that install exactly what was found; none if that isn't one complete, untouched installation.
     pub flags: Option<Vec<String>>,
+    /// What rules of other programs do to connections; none if the flags aren't known, as whether they do anything.
+    pub others: Option<Vec<Finding>>,
     /// The chains, in the order in which they run; each after the rule that leads to it.
     pub chains: Vec<ShownChain<'a>>,
     /// Other base chains on the way of what these redirect, or of its replies, that can drop it.
@@ -121,10 +128,14 @@ pub enum Effect {
 /// The namespace cannot be entered, or what it holds cannot be read.
 pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T + Send) -> Result<T, Error> {
     namespace::run_in(netns, || {
-        let found = all::read()?;
-        let mut shown = Shown::of(&found);
+        let mut found = all::read()?;
+        let network = network(&|_| ());
+        settle(&mut found, &network, None);
+        let mut shown = Shown::of(&found, &network);
         shown.warnings = proxy::of_found(&found);
-        if shown.backends.is_empty() {
+        if !shown.backends.is_empty() {
+            shown.neighbours = shown_by_namespace(&found, network.devices.as_deref().unwrap_or_default());
+        } else {
             let everything = detect::everything();
             let chosen = choose(&found, |mode| try_out(mode, &everything));
             shown.auto = Some(chosen);
@@ -134,17 +145,18 @@ pub fn show<T: Send>(netns: Option<&Path>, report: impl FnOnce(&Shown<'_>) -> T 
 }
 
 impl<'a> Shown<'a> {
-    fn of(found: &'a Found) -> Self {
+    fn of(found: &'a Found, network: &Network) -> Self {
         Self {
-            backends: holders(found).map(|mode| backend(mode, found)).collect(),
+            backends: holders(found).map(|mode| backend(mode, found, network)).collect(),
             not_known: found.not_known.clone(),
             warnings: Vec::new(),
+            neighbours: Vec::new(),
             auto: None,
         }
     }
 }
 
-fn backend(mode: Mode, found: &Found) -> Backend<'_> {
+fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     let mut chains: Vec<ShownChain<'_>> = Vec::new();
     let mut slots: Vec<Slot<'_>> = Vec::new();
     for family in Family::ALL {
@@ -182,9 +194,11 @@ fn backend(mode: Mode, found: &Found) -> Backend<'_> {
             .iter()
             .any(|chain| chain.family == slot.table.family && chain.name == name)
     });
+    let (flags, others) = exact(mode, found, network).unzip();
     Backend {
         mode,
-        flags: exact_flags(mode, found),
+        flags,
+        others,
         later: slots,
         chains,
     }

@@ -8,7 +8,8 @@ use packets::walk::Slot;
 use serde_json::Value;
 
 use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, hooked};
-use crate::operate::json::{object, strings};
+use crate::findings::difference::{Finding, FindingKind};
+use crate::operate::json::object;
 use crate::operate::style::Style;
 use crate::operate::words::{WIDTH, filled, wrapped};
 
@@ -30,9 +31,14 @@ impl Shown<'_> {
             ("schema", 1.into()),
             ("backends", self.backends.iter().map(backend).collect()),
             ("not_known", not_known.collect()),
-            ("warnings", strings(&self.warnings)),
+            ("warnings", self.all_warnings().into()),
         ])
         .to_string()
+    }
+
+    fn all_warnings(&self) -> Vec<String> {
+        let warnings = self.warnings.iter().map(ToString::to_string);
+        warnings.chain(self.neighbours.iter().cloned()).collect()
     }
 
     fn text(&self, colour: bool) -> String {
@@ -65,7 +71,7 @@ impl Shown<'_> {
             Some(Err(error)) => about += &format!("auto cannot choose a mode: {error}\n"),
             None => {}
         }
-        for warning in &self.warnings {
+        for warning in self.all_warnings() {
             about += &format!("warning: {warning}\n");
         }
         for unseen in &self.not_known {
@@ -275,7 +281,7 @@ impl Backend<'_> {
             let what = "not one complete, untouched installation (see proxy-init verify)";
             lines.push(Line::text(Style::Trouble, what));
         }
-        lines.push(self.interference(shown.not_known.is_empty()));
+        lines.extend(self.interference(shown.not_known.is_empty()));
         let counters = vec!["pkts"; used.len()];
         lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
         lines.push(Line::row(
@@ -288,16 +294,19 @@ impl Backend<'_> {
             lines.push(Line::text(Style::Plain, ""));
         }
         if !self.later.is_empty() {
-            lines.push(Line::text(
-                Style::Bold,
-                "after these, and may drop connections (see proxy-init verify)",
-            ));
+            let drops = |finding: &Finding| finding.kind() == FindingKind::Dropped;
+            let (heading, style) = if self.others.as_ref().is_none_or(|others| others.iter().any(drops)) {
+                (
+                    "after these, and may drop connections (see proxy-init verify)",
+                    Style::Trouble,
+                )
+            } else {
+                ("after these, and drop nothing that is redirected", Style::Plain)
+            };
+            lines.push(Line::text(Style::Bold, heading));
             for Slot { table, chain, base } in &self.later {
                 let (name, hooked, policy) = (full_name(table, chain), hooked(*base, chain), base.policy);
-                lines.push(Line::text(
-                    Style::Trouble,
-                    format!("  {name} ({hooked}, policy {policy})"),
-                ));
+                lines.push(Line::text(style, format!("  {name} ({hooked}, policy {policy})")));
             }
             lines.push(Line::text(Style::Plain, ""));
         }
@@ -326,22 +335,49 @@ impl Backend<'_> {
         (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
     }
 
-    /// Whether rules of other programs come first.
-    fn interference(&self, is_all_seen: bool) -> Line {
+    /// Whether rules of other programs come first, and what they and later ones do to connections.
+    fn interference(&self, is_all_seen: bool) -> Vec<Line> {
+        let others = self
+            .others
+            .iter()
+            .flatten()
+            .filter(|finding| !finding.problem.is_warning());
+        let deeds: Vec<String> = others.filter_map(Finding::interference).collect();
         let rules = self.chains.iter().flat_map(before_jump);
         let foreign = rules.filter(|rule| !rule.is_ours()).count();
-        match foreign {
-            0 if is_all_seen => Line::text(Style::Plain, "no rules of other programs run before these"),
-            0 => Line::text(
+        let (rules, run) = if foreign == 1 {
+            ("rule of another program", "runs")
+        } else {
+            ("rules of other programs", "run")
+        };
+        let mut lines = match foreign {
+            0 if !deeds.is_empty() => vec![],
+            0 if is_all_seen => vec![Line::text(Style::Plain, "no rules of other programs run before these")],
+            0 => vec![Line::text(
                 Style::Plain,
                 "no rules of other programs that could be seen run before these",
-            ),
-            1 => Line::text(Style::Trouble, "1 rule of another program runs before or among these"),
-            _ => Line::text(
+            )],
+            _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![Line::text(
+                Style::Plain,
+                format!("{foreign} {rules} {run} before or among these, and no connection is lost there"),
+            )],
+            _ => vec![Line::text(
                 Style::Trouble,
-                format!("{foreign} rules of other programs run before or among these"),
-            ),
+                format!("{foreign} {rules} {run} before or among these"),
+            )],
+        };
+        if !deeds.is_empty() {
+            let heading = "rules of other programs interfere (see proxy-init verify)";
+            lines.push(Line::text(Style::Trouble, heading));
         }
+        for deed in deeds.iter().take(MOST) {
+            let deed = filled(&format!("  {deed}"));
+            lines.extend(deed.lines().map(|line| Line::text(Style::Plain, line)));
+        }
+        if deeds.len() > MOST {
+            lines.push(Line::text(Style::Plain, format!("  ... {} more", deeds.len() - MOST)));
+        }
+        lines
     }
 
     /// Adds the lines of a direction, the chains of both families side by side.
@@ -562,7 +598,7 @@ fn before_jump<'a>(chain: &'a ShownChain<'a>) -> impl Iterator<Item = &'a ShownR
 
 #[cfg(test)]
 mod tests {
-    use packets::found::{self, Found};
+    use packets::found::{self, Found, Network};
     use packets::rules::{self, Action, Condition, Counters, Field, Name, Nat, Subsystem};
     use serde_json::json;
 
@@ -597,7 +633,7 @@ mod tests {
 
     #[test]
     fn linkerds_defaults_fit_a_screen() {
-        let text = Shown::of(&installed(Mode::Nft, &chart())).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &chart()), &Network::default()).text(false);
         let want = "\
 nft mode
 no rules of other programs run before these
@@ -630,7 +666,7 @@ flags that install proxy-init's rules as found
         // As Linkerd's charts have it, without IPv6.
         let mut config = chart();
         config.ipv6 = false;
-        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
         assert!(text.lines().count() <= 24, "{text}");
         let title = "nft mode without rules for IPv6, whose connections bypass the proxy\n";
         assert!(text.starts_with(title), "{text}");
@@ -640,7 +676,7 @@ flags that install proxy-init's rules as found
     fn a_long_list_of_ports_is_a_few_lines() {
         let mut config = chart();
         config.ignored_inbound_ports = (1..=200).map(|port| (port * 3).to_string().parse().unwrap()).collect();
-        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
         assert!(text.contains("\n    ... 12 more like these\n"), "{text}");
         assert!(text.contains("\n    15 "), "the rule after them: {text}");
     }
@@ -650,7 +686,7 @@ flags that install proxy-init's rules as found
         let mut config = chart();
         config.redirected_ports = vec!["8080".parse().unwrap()];
         for mode in [Mode::Nft, Mode::Native] {
-            let text = Shown::of(&installed(mode, &config)).text(false);
+            let text = Shown::of(&installed(mode, &config), &Network::default()).text(false);
             let told = "chosen port\n    all others bypass the proxy\n\noutbound\n";
             assert!(text.contains(told), "{text}");
             assert_eq!(text.matches("all others").count(), 1, "{text}");
@@ -661,14 +697,14 @@ flags that install proxy-init's rules as found
     fn rules_in_two_modes_are_told_first() {
         let mut found = installed(Mode::Nft, &chart());
         found.tables.extend(installed(Mode::Native, &chart()).tables);
-        let text = Shown::of(&found).text(false);
+        let text = Shown::of(&found, &Network::default()).text(false);
         let title = "proxy-init's rules are in several modes at once, nft and native: connections\n  pass all of them\n\nnft mode\n";
         assert!(text.starts_with(title), "{text}");
     }
 
     #[test]
     fn native_mode_counts_both_families_together() {
-        let text = Shown::of(&installed(Mode::Native, &chart())).text(false);
+        let text = Shown::of(&installed(Mode::Native, &chart()), &Network::default()).text(false);
         let want = "\
 native mode
 no rules of other programs run before these
@@ -698,7 +734,7 @@ inbound
         config.ignored_inbound_subnets = ["10.0.0.0/8", "fd00::/8", "192.0.2.0/24"]
             .map(|net| net.parse().unwrap())
             .into();
-        let text = Shown::of(&installed(Mode::Nft, &config)).text(false);
+        let text = Shown::of(&installed(Mode::Nft, &config), &Network::default()).text(false);
         let want = "
   PROXY_INIT_REDIRECT
       1    1   11  to port 4190,4191,    bypasses the proxy       ignored ports
@@ -739,7 +775,7 @@ inbound
         docker.rules = vec![accept; 12];
         found.tables[0].chains.push(docker);
 
-        let shown = Shown::of(&found);
+        let shown = Shown::of(&found, &Network::default());
         assert_eq!(shown.backends[0].flags, None);
         let text = shown.text(false);
         for want in [
@@ -794,17 +830,38 @@ inbound
     }
 
     #[test]
+    fn foreign_rules_interfere_or_do_not() {
+        let told = |action| {
+            let mut found = installed(Mode::Nft, &chart());
+            rules_of(&mut found, "PREROUTING").insert(0, foreign(Field::DestinationPort, 81, action));
+            let text = Shown::of(&found, &Network::default()).text(false);
+            let (told, _) = text.split_once("IPv4 IPv6\n").unwrap();
+            told.trim_end().to_owned()
+        };
+        assert_eq!(
+            told(Action::Continue),
+            "nft mode\n1 rule of another program runs before or among these, and no connection is lost there"
+        );
+        assert_eq!(
+            told(Action::Redirect(Some((15006, 15006)))),
+            "nft mode\n1 rule of another program runs before or among these\n\
+             rules of other programs interfere (see proxy-init verify)\n  \
+             IPv4, PREROUTING: a rule redirects connections: to port 81"
+        );
+    }
+
+    #[test]
     fn a_dormant_table_and_a_chain_without_a_jump_are_marked() {
         let mut found = installed(Mode::Nft, &chart());
         found.tables[0].dormant = true;
-        let text = Shown::of(&found).text(false);
+        let text = Shown::of(&found, &Network::default()).text(false);
         assert!(
             text.contains("PREROUTING (prerouting, priority -100, IPv4: switched off: the table is dormant)"),
             "{text}"
         );
         let mut found = installed(Mode::Native, &chart());
         rules_of(&mut found, "OUTPUT").clear();
-        let text = Shown::of(&found).text(false);
+        let text = Shown::of(&found, &Network::default()).text(false);
         assert!(
             text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"),
             "{text}"
@@ -814,7 +871,7 @@ inbound
     #[test]
     fn json_has_the_documented_keys() {
         let found = installed(Mode::Legacy, &chart());
-        let shown = Shown::of(&found);
+        let shown = Shown::of(&found, &Network::default());
         let json: Value = serde_json::from_str(&shown.json()).unwrap();
         assert_eq!((&json["schema"], &json["not_known"]), (&json!(1), &json!([])));
         let backend = &json["backends"][0];
@@ -858,7 +915,7 @@ inbound
                 reason: "for a reason".to_owned(),
             }],
         };
-        let shown = Shown::of(&found);
+        let shown = Shown::of(&found, &Network::default());
         assert_eq!(
             shown.text(false),
             "not known whether this network namespace has rules of proxy-init's: what could\n  be seen has none\n\
