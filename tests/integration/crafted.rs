@@ -515,6 +515,40 @@ fn what_arrives_for_loopback_depends_on_a_setting() {
     }
 }
 
+/// `ip rule` may route by marks, which rules set: by which way that is, isn't followed.
+#[test]
+fn where_marks_are_routed_by_isnt_known() {
+    let marking = |hook: &str, kind: &str| {
+        format!("table inet t {{ chain c {{ type {kind} hook {hook} priority -150; meta mark set 7; }}; }}")
+    };
+    let by_mark = [
+        "ip rule add fwmark 7 table 100",
+        "ip route add blackhole default table 100",
+    ];
+    let keeping = "sysctl -qw net.ipv4.tcp_fwmark_accept=1";
+    for (setting, hook, kind, question, answer) in [
+        (None, "output", "route", Question::OfProxy, NOT_KNOWN),
+        (None, "output", "route", Question::Inbound, NOT_KNOWN),
+        (None, "output", "route", Question::Outbound, NOT_KNOWN),
+        (None, "prerouting", "filter", Question::Inbound, PROXY),
+        (Some(keeping), "prerouting", "filter", Question::Inbound, NOT_KNOWN),
+        (None, "postrouting", "filter", Question::OfProxy, "bypasses the proxy"),
+    ] {
+        let marks = marking(hook, kind);
+        let set_up: Vec<&str> = by_mark.into_iter().chain(setting).chain([marks.as_str()]).collect();
+        is_so(&set_up, question, 0, answer);
+    }
+    let after = marking("output", "route").replace("-150", "-90");
+    is_so(&[by_mark[0], by_mark[1], &after], Question::Outbound, 0, PROXY);
+    // Without such a rule, they decide nothing.
+    is_so(
+        &[&marking("output", "route")],
+        Question::OfProxy,
+        0,
+        "bypasses the proxy",
+    );
+}
+
 /// `ip rule` may have routes for some users, of whom nothing is said.
 #[test]
 fn users_have_routes_of_their_own() {

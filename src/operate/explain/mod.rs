@@ -177,6 +177,10 @@ fn answer_by<'a>(
                 Verdict::NotKnown("it depends on the user, by whom `ip rule` routes: give --uid".to_owned());
         }
     }
+    if let Some(at) = routing::marked(routing, connection, &answer) {
+        let why = format!("{at} sets a mark, by which `ip rule` routes, which is not followed");
+        answer.verdict = Verdict::NotKnown(why);
+    }
     let neighbours = routing::neighbours(routing, connection, destination, &answer);
     if let Some(neighbours) = &neighbours {
         answer = explain::after_discovery(found, &routing.network, neighbours, answer);

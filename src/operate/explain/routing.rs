@@ -9,10 +9,10 @@ use netfilter::netlink::route::{self, Neighbour, Packet, Route, RouteKind};
 use nix::errno::Errno;
 use packets::found::{Device, Found, Listener, Network};
 use packets::rules::{
-    Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address, interface,
-    ip,
+    Action, Direction, Effect, Family, Field, Hook, Intervals, LOOPBACK, LOOPBACK_INDEX, Name, Nat, Table, address,
+    interface, ip,
 };
-use packets::walk::{self, Matched, Neighbours, Step, any_but_lo};
+use packets::walk::{self, Matched, Neighbours, Place, Step, any_but_lo};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict, proxy};
@@ -575,12 +575,12 @@ pub(super) fn of_other_users(
     if asked.uid.is_some() || asked.direction == Direction::Inbound || asked.to.ip().is_unspecified() {
         return Vec::new();
     }
-    let Ok(ranges) = routing.answer(route::user_ranges_like(asked.to.ip())) else {
+    let Ok(rules) = routing.answer(route::rules_like(asked.to.ip())) else {
         return Vec::new();
     };
     let is_proxys = |uid: u32| proxy(&found.tables).uids.meets(&[(uid.into(), uid.into())]);
     let mut others = Vec::new();
-    for (first, last) in ranges {
+    for (first, last) in rules.into_iter().filter_map(|rule| rule.users) {
         for uid in [first.checked_sub(1), Some(first), Some(last), last.checked_add(1)] {
             let Some(uid) = uid.filter(|uid| !is_proxys(*uid) && *uid != u32::MAX) else {
                 continue;
@@ -598,6 +598,41 @@ pub(super) fn of_other_users(
         }
     }
     others
+}
+
+/// The rule that gives a packet a mark after which it is, or may be, routed by another route: `ip rule` has rules about
+/// marks. What is for this namespace, as what was redirected on its way out, the local table routes before these.
+pub(super) fn marked<'a>(routing: &Routing, connection: &Connection, answer: &Answer<'a>) -> Option<Place<'a>> {
+    let is_inbound = connection.direction == Direction::Inbound;
+    let is_local = !is_inbound
+        && connection
+            .device
+            .as_ref()
+            .is_some_and(|name| name.as_bytes() == LOOPBACK);
+    if is_local
+        || matches!(
+            answer.verdict,
+            Verdict::Dropped | Verdict::Rejected | Verdict::NotKnown(_)
+        )
+    {
+        return None;
+    }
+    let sets_mark = |effect: &Effect| matches!(effect, Effect::Mark { field: Field::Mark, .. });
+    let is_before = |step: &&Step<'_>| is_inbound || !matches!(step.matched, Matched::Yes(Action::Redirect(_)));
+    let at = answer.steps.iter().take_while(is_before).find_map(|step| {
+        let is_routed = match step.packet {
+            // A socket may take over the mark of what it accepts.
+            walk::Packet::First if is_inbound => routing.network.settings.keeps_mark,
+            walk::Packet::First => step.hook == Hook::Output,
+            walk::Packet::Reply => is_inbound && step.hook == Hook::Output,
+            _ => false,
+        };
+        let may_match = !matches!(step.matched, Matched::No(_));
+        let rule = step.at.rule().filter(|_| is_routed && may_match)?;
+        rule.effects.iter().any(sets_mark).then_some(step.at)
+    })?;
+    let rules = routing.answer(route::rules_like(connection.to.ip())).ok()?;
+    rules.iter().any(|rule| rule.is_by_mark).then_some(at)
 }
 
 /// The neighbours who have to find each other before the connection's first packet; none if they know each other, or

@@ -8,7 +8,7 @@ use packets::found::{Address, Device};
 use packets::rules::{LOOPBACK, Name};
 
 use super::message::{Attributes, Malformed, Message, Writer, address, put, string, u16_at, u32_at};
-use super::uapi::{FRA_UID_RANGE, IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
+use super::uapi::{FRA_FWMARK, FRA_UID_RANGE, IFLA_LINK_NETNSID, RTA_DPORT, RTA_IP_PROTO, RTA_SPORT, RTA_UID};
 use super::{ReadError, Socket};
 
 /// Lengths of `struct rtmsg`, `struct ifinfomsg` (linux/rtnetlink.h) and `struct ifaddrmsg` (linux/if_addr.h), which
@@ -244,16 +244,28 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     }))
 }
 
-/// The ranges of users for whom `ip rule` has rules of their own for this address's family.
-pub fn user_ranges_like(of: IpAddr) -> Result<Vec<(u32, u32)>, ReadError> {
+/// Of which packets a rule of `ip rule` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutingRule {
+    /// Of the first of these users to the last, if it is of some.
+    pub users: Option<(u32, u32)>,
+    /// Whether it looks at the packet's mark.
+    pub is_by_mark: bool,
+}
+
+/// The rules by which routes are chosen for this address's family.
+pub fn rules_like(of: IpAddr) -> Result<Vec<RoutingRule>, ReadError> {
     let mut subheader = [0; FIB_RULE_HDR];
     subheader[0] = family(of);
     dump(libc::RTM_GETRULE, &subheader, |message| {
         let attributes = Attributes(message.payload.get(FIB_RULE_HDR..).ok_or(Malformed)?);
-        let range = attributes.find(FRA_UID_RANGE)?;
-        range
-            .map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?)))
-            .transpose()
+        let users = attributes.find(FRA_UID_RANGE)?;
+        Ok(Some(RoutingRule {
+            users: users
+                .map(|range| Ok((u32_at(range, 0)?, u32_at(range, 4)?)))
+                .transpose()?,
+            is_by_mark: attributes.find(FRA_FWMARK)?.is_some(),
+        }))
     })
 }
 

@@ -6,6 +6,7 @@ pub(crate) const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Which libc has for glibc only.
 pub(crate) const RTA_UID: u16 = 25;
 /// `struct fib_rule_uid_range` of linux/fib_rules.h: the first and the last user.
+pub(crate) const FRA_FWMARK: u16 = 10;
 pub(crate) const FRA_UID_RANGE: u16 = 20;
 pub(crate) const IFLA_LINK_NETNSID: u16 = 37;
 pub(crate) const SOCK_DIAG_BY_FAMILY: i32 = 20;
