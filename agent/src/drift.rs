@@ -29,12 +29,12 @@ pub enum Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoRules => "none",
-            Self::Configuration => "configuration",
-            Self::Finding(kind) => kind.as_str(),
-            Self::OtherBackend => "other-backend",
-        })
+        match self {
+            Self::NoRules => f.write_str("none"),
+            Self::Configuration => f.write_str("configuration"),
+            Self::Finding(kind) => kind.fmt(f),
+            Self::OtherBackend => f.write_str("other-backend"),
+        }
     }
 }
 

@@ -50,7 +50,7 @@ impl Finding {
 /// What kind of difference a [`Finding`] is. Its text is the word that docs/verify.md explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[non_exhaustive]
-#[display("{}", self.as_str())]
+#[display(rename_all = "kebab-case")]
 pub enum FindingKind {
     /// The family has none of proxy-init's rules.
     NoRules,
@@ -78,94 +78,51 @@ pub enum FindingKind {
     Dropped,
 }
 
-impl FindingKind {
-    /// Its word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FindingKind::NoRules => "no-rules",
-            FindingKind::NoChain => "no-chain",
-            FindingKind::Dormant => "dormant",
-            FindingKind::NotHooked => "not-hooked",
-            FindingKind::Missing => "missing",
-            FindingKind::Unexpected => "unexpected",
-            FindingKind::Different => "different",
-            FindingKind::OutOfOrder => "out-of-order",
-            FindingKind::Doubled => "doubled",
-            FindingKind::Shadowed => "shadowed",
-            FindingKind::Policy => "policy",
-            FindingKind::Dropped => "dropped",
-        }
-    }
-}
-
-/// What is wrong.
+/// What is wrong, and with what, by [`FindingKind`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Problem {
-    /// The family has none of proxy-init's rules. As many are expected.
+pub(crate) enum Problem {
+    /// As many are expected.
     NoRules(usize),
-    /// The chain, or native mode's table, was not found.
+    NoTable,
     NoChain,
-    /// The table is dormant, so none of its chains is hooked.
     Dormant,
-    /// The base chain is not hooked where it should be.
     NotHooked,
-    /// A rule was not found.
     Missing(String),
-    /// A rule was found that isn't expected.
     Unexpected(String),
-    /// A rule with the right comment says something else.
     Different {
-        /// The rule that is expected.
         expected: String,
-        /// The one that was found.
         found: String,
     },
-    /// All rules were found, but in another order.
     OutOfOrder {
-        /// The rules in the right order.
         expected: Vec<String>,
-        /// The rules in the order in which they were found.
         found: Vec<String>,
     },
-    /// The jump to proxy-init's chain was found more than once.
     Doubled(String),
-    /// Another rule keeps connections from proxy-init's chain.
+    /// `by` is the other rule, or the policy. If it isn't certain, it depends on something that isn't understood.
     Shadowed {
         /// The jump to proxy-init's chain; none if there is none.
         jump: Option<String>,
-        /// The other rule, or the policy.
         by: String,
-        /// What it does.
         fate: Fate,
-        /// Which connections.
         connections: String,
-        /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
     },
-    /// The base chain's policy drops what bypasses the proxy.
     Policy,
-    /// Another rule drops what proxy-init's rules have redirected.
     Dropped {
-        /// The other rule, or the policy.
         by: String,
-        /// Which connections.
         connections: String,
         /// Whose: the client's, or the reply.
         packet: Packet,
-        /// Whether that is certain, or depends on something that isn't understood.
         certain: bool,
     },
     /// Another rule drops what comes from or goes to other hosts that it names, as a firewall that keeps these out does.
     Barred {
         by: String,
-        /// Which connections.
         connections: String,
     },
     /// Another rule drops what neighbours find each other by, before the first packet of any connection.
     Undiscovered {
         family: Family,
-        /// The other rule, or the policy.
         by: String,
         /// The command that lets it through; none where it is lost by what a rule makes of it.
         admit: Option<String>,
@@ -179,7 +136,7 @@ impl Problem {
     pub fn kind(&self) -> FindingKind {
         match self {
             Problem::NoRules(_) => FindingKind::NoRules,
-            Problem::NoChain => FindingKind::NoChain,
+            Problem::NoTable | Problem::NoChain => FindingKind::NoChain,
             Problem::Dormant => FindingKind::Dormant,
             Problem::NotHooked => FindingKind::NotHooked,
             Problem::Missing(_) => FindingKind::Missing,
@@ -223,9 +180,12 @@ impl Problem {
     /// The rules that are expected, and those that were found instead.
     pub fn sides(&self) -> (Vec<&str>, Vec<&str>) {
         match self {
-            Problem::NoRules(_) | Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Policy => {
-                (vec![], vec![])
-            }
+            Problem::NoRules(_)
+            | Problem::NoTable
+            | Problem::NoChain
+            | Problem::Dormant
+            | Problem::NotHooked
+            | Problem::Policy => (vec![], vec![]),
             Problem::Missing(rule) => (vec![rule], vec![]),
             Problem::Unexpected(rule) | Problem::Doubled(rule) => (vec![], vec![rule]),
             Problem::Different { expected, found } => (vec![expected], vec![found]),
@@ -254,7 +214,7 @@ impl Problem {
         }
         let words = match self {
             Problem::NoRules(rules) => return format!("all {rules} rules are missing"),
-            Problem::NoChain => "not found",
+            Problem::NoTable | Problem::NoChain => "not found",
             Problem::Dormant => "the table is dormant: none of its chains is hooked",
             Problem::NotHooked => "the chain is not hooked where it should be, so it sees no connection",
             Problem::Missing(_) => "missing",
@@ -601,7 +561,7 @@ fn native(expected: &[Table], found: &Found) -> Vec<Finding> {
     for table in expected {
         match found.table(table.subsystem, table.family, &table.name.to_string()) {
             Some(held) => findings.extend(differences_of(table, held)),
-            None => findings.push(finding(table, &format!("table {table}"), Problem::NoChain)),
+            None => findings.push(finding(table, &format!("table {table}"), Problem::NoTable)),
         }
     }
     findings
@@ -788,11 +748,12 @@ fn shadows(
         .map(|line| line.to_string());
     // If the way to the chain is broken, every connection passes it by, and no other rule is to blame for that.
     let is_broken = known.iter().any(|finding| {
-        matches!(
-            finding.problem,
-            Problem::NoRules(_) | Problem::NoChain | Problem::Dormant | Problem::NotHooked | Problem::Missing(_)
-        ) && finding.family == expected.family.title()
-            && base.is_some_and(|base| finding.chain == base.name.to_string() || finding.chain.starts_with("table "))
+        let is_before_base = match finding.problem {
+            Problem::NoRules(_) | Problem::NoTable | Problem::Dormant => true,
+            Problem::NotHooked | Problem::Missing(_) => base.is_some_and(|base| base.name == *finding.chain),
+            _ => false,
+        };
+        is_before_base && finding.family == expected.family.title()
     });
     let report = |outcome: &Outcome<'_>| -> Option<Finding> {
         let at = outcome

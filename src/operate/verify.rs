@@ -97,7 +97,7 @@ fn finding_json(finding: &Finding) -> Value {
     let mut pairs = vec![
         ("family", finding.family.as_str().into()),
         ("chain", finding.chain.as_str().into()),
-        ("kind", finding.kind().as_str().into()),
+        ("kind", finding.kind().to_string().into()),
         ("wanted", expected.into()),
         ("found", found.into()),
     ];

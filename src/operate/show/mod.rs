@@ -7,7 +7,7 @@ use std::path::Path;
 
 use packets::found::{Found, Line, Network, Unseen};
 use packets::rules::{
-    self, Action, Base, Chain, Direction, Family, Field, Hook, Name, Policy, Subsystem, Table, TableFamily,
+    self, Action, Base, Chain, Direction, Family, Field, Hook, Policy, Subsystem, Table, TableFamily,
 };
 use packets::walk::{Slot, first_hooks};
 
@@ -217,19 +217,12 @@ const WAY_OF_REDIRECTED: [Hook; 6] = [
 /// Whether a base chain, or one to which it leads, drops packets or does what isn't understood.
 fn can_drop(slot: &Slot<'_>) -> bool {
     let table = slot.table;
-    let mut chains = vec![slot.chain];
-    let mut next = 0;
-    while let Some(chain) = chains.get(next).copied() {
-        next += 1;
-        for action in chain.rules.iter().flat_map(|rule| table.outcomes(&rule.action)) {
-            if matches!(action, Action::Drop | Action::Reject(_) | Action::Unknown(_)) {
-                return true;
-            }
-            let target = action.target().and_then(|target| table.chain(target));
-            chains.extend(target.filter(|target| chains.iter().all(|known| known.name != target.name)));
-        }
-    }
+    let reached = table.reached(&slot.chain.rules).into_iter().chain([slot.chain]);
+    let mut actions = reached
+        .flat_map(|chain| &chain.rules)
+        .flat_map(|rule| table.outcomes(&rule.action));
     slot.base.policy == Policy::Drop
+        || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::Unknown(_)))
 }
 
 /// A chain's name, after that of its table.
@@ -297,7 +290,7 @@ impl<'a> ChainWalk<'a> {
             };
             let matters = !slot.chain.rules.is_empty() || slot.base.policy == Policy::Drop || slot.table.is(self.ours);
             if comes_first && matters {
-                self.add(slot.table, slot.chain, 0, tied.then_some("may run before or after"));
+                self.add(slot.table, slot.chain, tied.then_some("may run before or after"));
             }
         }
         // Whether or not anything leads there.
@@ -313,7 +306,7 @@ impl<'a> ChainWalk<'a> {
                     note
                 };
                 if !is_base || !chain.rules.is_empty() {
-                    self.add(self.ours, chain, 0, Some(note));
+                    self.add(self.ours, chain, Some(note));
                 }
             }
         }
@@ -338,44 +331,36 @@ impl<'a> ChainWalk<'a> {
         }
     }
 
-    /// Adds a chain, and after it those to which its rules lead.
-    fn add(&mut self, table: &'a Table, chain: &'a Chain, depth: usize, note: Option<&'static str>) {
-        /// The kernel's limit is 16 (`NFT_JUMP_STACK_SIZE`).
-        const DEEPEST: usize = 16;
-        if depth > DEEPEST || self.has(table, chain) {
-            return;
-        }
-        let note = note.or_else(|| {
-            let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
-            drops.then_some("policy drop: drops the rest")
-        });
+    /// Adds a chain, and after it those to which its rules lead up to the jump to proxy-init's.
+    fn add(&mut self, table: &'a Table, chain: &'a Chain, note: Option<&'static str>) {
         let jump = chain.rules.iter().position(|rule| {
             chain.base.is_some() && table.is(self.ours) && is_ours(rule) && leads_to(rule, table).is_some()
         });
-        let rules = Line::all(table, chain).enumerate().map(|(index, line)| ShownRule {
-            line,
-            effect: self.effect(line),
-            after_jump: jump.is_some_and(|jump| index > jump),
-        });
-        let shown = ShownChain {
-            direction: self.direction,
-            family: table.family,
-            name: self.name(table, chain, true),
-            title: self.name(table, chain, false),
-            base: chain.base,
-            hooked: chain.base.map(|base| hooked(base, chain)),
-            note,
-            rules: rules.collect(),
-        };
-        self.chains.push(shown);
-        let upto = jump.map_or(chain.rules.len(), |jump| jump + 1);
-        for rule in chain.rules.iter().take(upto) {
-            let outcomes = table.outcomes(&rule.action);
-            let mut targets: Vec<&Name> = outcomes.filter_map(Action::target).collect();
-            targets.dedup();
-            for target in targets.into_iter().filter_map(|name| table.chain(name)) {
-                self.add(table, target, depth + 1, None);
+        let (before, _) = chain.rules.split_at(jump.map_or(chain.rules.len(), |jump| jump + 1));
+        for (chain, note) in [(chain, note)]
+            .into_iter()
+            .chain(table.reached(before).into_iter().map(|chain| (chain, None)))
+        {
+            if self.has(table, chain) {
+                continue;
             }
+            let drops = chain.base.is_some_and(|base| base.policy == Policy::Drop);
+            let rules = Line::all(table, chain).enumerate().map(|(index, line)| ShownRule {
+                line,
+                effect: self.effect(line),
+                after_jump: chain.base.is_some() && index >= before.len(),
+            });
+            let shown = ShownChain {
+                direction: self.direction,
+                family: table.family,
+                name: self.name(table, chain, true),
+                title: self.name(table, chain, false),
+                base: chain.base,
+                hooked: chain.base.map(|base| hooked(base, chain)),
+                note: note.or(drops.then_some("policy drop: drops the rest")),
+                rules: rules.collect(),
+            };
+            self.chains.push(shown);
         }
     }
 

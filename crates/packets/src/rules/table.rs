@@ -136,6 +136,24 @@ impl Table {
         itself.into_iter().chain(verdicts.map(|(_, action)| action))
     }
 
+    /// The chains to which some of its rules lead, each once, after the rules that lead there first.
+    pub fn reached<'a>(&'a self, rules: &'a [Rule]) -> Vec<&'a Chain> {
+        let outcomes_of = |rules: &'a [Rule]| {
+            let outcomes = rules.iter().flat_map(|rule| self.outcomes(&rule.action));
+            outcomes.collect::<Vec<_>>().into_iter().rev()
+        };
+        let mut reached: Vec<&Chain> = Vec::new();
+        let mut waiting: Vec<&Action> = outcomes_of(rules).collect();
+        while let Some(action) = waiting.pop() {
+            let target = action.target().and_then(|name| self.chain(name));
+            if let Some(chain) = target.filter(|target| reached.iter().all(|known| known.name != target.name)) {
+                reached.push(chain);
+                waiting.extend(outcomes_of(&chain.rules));
+            }
+        }
+        reached
+    }
+
     /// Whether its rules are best shown in iptables' syntax: true of legacy tables, and of the nf_tables tables that
     /// iptables-nft makes.
     pub fn is_xtables(&self) -> bool {
@@ -210,7 +228,8 @@ pub enum Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{ports, table};
+    use crate::rules::Field;
+    use crate::rules::examples::{chain, ports, rule, table};
 
     #[test]
     fn numbers_are_a_conditions_own_or_its_sets() {
@@ -232,6 +251,44 @@ mod tests {
         ] {
             assert_eq!(table.numbers(&values), numbers, "{values:?}");
         }
+    }
+
+    /// Whatever leads there, a chain that leads back among it, and one that is not there.
+    #[test]
+    fn chains_are_reached_once_and_in_the_order_in_which_they_run() {
+        let name = |name: &str| Name::from(name);
+        let jump = |to: &str| rule([], Action::Jump(name(to)));
+        let map = Set {
+            verdicts: vec![
+                ((1, 1), Action::Goto(name("c"))),
+                ((2, 2), Action::Drop),
+                ((3, 3), Action::Jump(name("d"))),
+            ],
+            ..ports("map", &[(1, 3)])
+        };
+        let by_map = rule([], Action::Map(Field::DestinationPort, name("map")));
+        let table = Table {
+            sets: vec![map],
+            ..table(
+                "inet mine",
+                vec![
+                    chain("a", vec![jump("b"), by_map, jump("gone"), jump("b")]),
+                    chain("b", vec![jump("e"), jump("a")]),
+                    chain("c", vec![jump("b")]),
+                    chain("d", vec![]),
+                    chain("e", vec![]),
+                    chain("unused", vec![jump("a")]),
+                ],
+            )
+        };
+        let reached = |rules| {
+            let reached = table.reached(rules).into_iter();
+            reached.map(|chain| chain.name.to_string()).collect::<Vec<_>>()
+        };
+        let rules = &table.chains[0].rules;
+        assert_eq!(reached(rules), ["b", "e", "a", "c", "d"]);
+        assert_eq!(reached(&rules[1..2]), ["c", "b", "e", "a", "d"]);
+        assert!(reached(&rules[2..3]).is_empty());
     }
 
     #[test]
