@@ -527,7 +527,7 @@ fn in_words(open: &Open<'_>) -> Option<String> {
         }
         Open::Match(at, reason, packet, hook) => (*at, reason, *packet, *hook),
     };
-    if let Reason::Condition(Condition::Unknown(text), _) = reason {
+    if let Reason::Condition(Condition::NotUnderstood(text), _) = reason {
         return Some(format!("it depends on `{text}` in {at}, which is not understood"));
     }
     if let Reason::Condition(

@@ -40,7 +40,7 @@ fn condition_in_words(table: &Table, condition: &Condition) -> String {
         Condition::Flags { text, .. }
         | Condition::Masked { text, .. }
         | Condition::Context { text, .. }
-        | Condition::Unknown(text) => text.clone(),
+        | Condition::NotUnderstood(text) => text.clone(),
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn action(effects: &[Effect], action: &Action) -> String {
         Action::Redirect(Some((first, last))) => format!("to this host, ports {first}-{last}"),
         Action::Map(_, map) => format!("as @{map} says"),
         Action::RedirectByMap(_, map) => format!("to this host, the port that @{map} says"),
-        Action::Unknown(text) => format!("not understood: {text}"),
+        Action::NotUnderstood(text) => format!("not understood: {text}"),
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) fn why_not(table: &Table, reason: &Reason<'_>) -> String {
             return format!("this packet {}", flags(*field, had));
         }
         Reason::Condition(Condition::Context { context, .. }, _) => return not_in_context(*context).to_owned(),
-        Reason::Condition(Condition::Unknown(_), _) => return "not understood".to_owned(),
+        Reason::Condition(Condition::NotUnderstood(_), _) => return "not understood".to_owned(),
     };
     if had.is_none() {
         return match field {
@@ -201,7 +201,7 @@ pub(super) fn why_not_known(reason: &Reason<'_>) -> String {
             };
             format!("not known: {what}")
         }
-        Reason::Condition(Condition::Unknown(_), _) => "not understood".to_owned(),
+        Reason::Condition(Condition::NotUnderstood(_), _) => "not understood".to_owned(),
     }
 }
 

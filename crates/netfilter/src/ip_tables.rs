@@ -247,10 +247,10 @@ fn verdict(code: i32, goto: bool, entry: &Entry<'_>, heads: &[(usize, &[u8])]) -
                 _ if to == entry.offset + entry.bytes.len() => Action::Continue,
                 Some((_, name)) if goto => Action::Goto(Name::from(*name)),
                 Some((_, name)) => Action::Jump(Name::from(*name)),
-                None => Action::Unknown(format!("[jump to {to}]")),
+                None => Action::NotUnderstood(format!("[jump to {to}]")),
             }
         }
-        _ => Action::Unknown(format!("[verdict {code}]")),
+        _ => Action::NotUnderstood(format!("[verdict {code}]")),
     }
 }
 
@@ -278,7 +278,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         let interval = (address & mask, address & mask | field.largest() & !mask);
         conditions.push(match subnet(family, interval) {
             Some(_) => Condition::compare(field, interval, inverted & bit != 0),
-            None => Condition::Unknown(format!("[{field:?} under a mask with holes]")),
+            None => Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")),
         });
     }
     for (place, field, bit) in [
@@ -292,7 +292,7 @@ fn header(family: Family, layout: &Layout, entry: &[u8]) -> Result<Vec<Condition
         }
         let rest = u128::MAX.checked_shr(mask.leading_ones()).unwrap_or(0);
         if mask != !rest {
-            conditions.push(Condition::Unknown(format!("[{field:?} under a mask with holes]")));
+            conditions.push(Condition::NotUnderstood(format!("[{field:?} under a mask with holes]")));
             continue;
         }
         let prefix = (name & mask).to_be_bytes();

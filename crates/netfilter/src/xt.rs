@@ -4,7 +4,7 @@
 //! Each layout is that of the kernel's header, padded to 8 bytes (`XT_ALIGN`), for nft_compat refuses any other size.
 //! Numbers are in the machine's byte order but where a comment says otherwise.
 
-use packets::rules::flags::{CtState, tracked};
+use packets::rules::flags::{CtState, constant, tracked};
 use packets::rules::xtables::MULTIPORT_REFERENCES;
 use packets::rules::{Action, Bits, Condition, Context, Effect, Family, Field, Intervals, Name, Nat, Rule, Values};
 
@@ -111,15 +111,13 @@ pub fn read_match(name: &[u8], revision: u32, info: &[u8], family: Family) -> Re
         (b"connmark", 1) => Some(vec![read_mark(Field::ConnectionMark, info)?]),
         // Each is about one of IPv6's extension headers, and doesn't match a packet without it, negated or not
         // (`rt_mt6` in net/ipv6/netfilter/ip6t_rt.c, `frag_mt6`, `hbh_mt6`, `mh_mt6`). TCP's have none.
-        (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => Some(vec![Condition::Flags {
-            field: Field::Protocol,
-            numbers: Vec::new(),
-            text: format!("-m {} [...]", Name::from(name)),
-        }]),
+        (b"rt" | b"frag" | b"hbh" | b"dst" | b"mh" | b"srh", _) => {
+            Some(vec![constant(format!("-m {} [...]", Name::from(name)), false)])
+        }
         _ => None,
     };
     Ok(Read::Conditions(conditions.unwrap_or_else(|| {
-        vec![Condition::Unknown(format!("-m {} [...]", Name::from(name)))]
+        vec![Condition::NotUnderstood(format!("-m {} [...]", Name::from(name)))]
     })))
 }
 
@@ -157,7 +155,9 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         (b"CT", _) if u16_at(info, 0)? & 1 != 0 => return Ok(Target::Effect(Effect::Untrack)),
         // XT_CT_ZONE_MARK takes the zone from the mark. A connection's other packets may be in another one, where nothing is
         // known of the translation.
-        (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => Action::Unknown("CT --zone".to_owned()),
+        (b"CT", _) if u16_at(info, 0)? & 16 != 0 || u16_at(info, 2)? != 0 => {
+            Action::NotUnderstood("CT --zone".to_owned())
+        }
         (b"MARK", 2) => return Ok(Target::Effect(mark(info)?)),
         (b"CONNMARK", 1 | 2) => return Ok(Target::Effect(connection_mark(revision, info)?)),
         (b"HL", 0) => return Ok(Target::Effect(hop_limit(info)?)),
@@ -201,7 +201,7 @@ pub fn read_target(name: &[u8], revision: u32, info: &[u8], family: Family) -> R
         }
         (b"REJECT", 0) => Action::Reject(rejection(info, family)?),
         (b"REJECT", _) => Action::Reject(text(name)),
-        _ => Action::Unknown(text(name)),
+        _ => Action::NotUnderstood(text(name)),
     };
     Ok(Target::Action(action))
 }
@@ -467,7 +467,7 @@ fn read_icmpv6(info: &[u8]) -> Result<Condition, Malformed> {
     Ok(Condition::Flags {
         text: format!("-m icmp6{} --icmpv6-type {kind}{codes}", not(negated)),
         field: Field::IcmpType,
-        numbers: numbers.as_slice().to_vec(),
+        numbers,
     })
 }
 
@@ -485,7 +485,7 @@ fn read_hop_limit(info: &[u8]) -> Result<Option<Condition>, Malformed> {
     Ok(Some(Condition::Flags {
         text: format!("-m hl {word} {hops}"),
         field: Field::HopLimit,
-        numbers: numbers.as_slice().to_vec(),
+        numbers,
     }))
 }
 
@@ -500,21 +500,26 @@ fn hop_limit(info: &[u8]) -> Result<Effect, Malformed> {
     })
 }
 
-/// The names of types of addresses, by the number of `RTN_*` (iptables' libxt_addrtype.c).
-const ADDRESS_TYPES: [&str; 12] = [
-    "UNSPEC",
-    "UNICAST",
-    "LOCAL",
-    "BROADCAST",
-    "ANYCAST",
-    "MULTICAST",
-    "BLACKHOLE",
-    "UNREACHABLE",
-    "PROHIBIT",
-    "THROW",
-    "NAT",
-    "XRESOLVE",
-];
+/// The names of these types of addresses, a bit for each by the number of `RTN_*`. They are nft's; iptables' are the same
+/// in capitals.
+pub(crate) fn address_types(types: u16) -> Vec<&'static str> {
+    const NAMES: [&str; 12] = [
+        "unspec",
+        "unicast",
+        "local",
+        "broadcast",
+        "anycast",
+        "multicast",
+        "blackhole",
+        "unreachable",
+        "prohibit",
+        "throw",
+        "nat",
+        "xresolve",
+    ];
+    let named = (0..).zip(NAMES).filter(|(number, _)| types & 1 << number != 0);
+    named.map(|(_, name)| name).collect()
+}
 
 /// `struct xt_addrtype_info` and the one after it: the types of the source, those of the destination, and what of that is
 /// inverted: in the first, each by a number of its own.
@@ -533,22 +538,23 @@ fn read_address_type(revision: u32, info: &[u8]) -> Result<Option<Vec<Condition>
             continue;
         }
         let negated = flags & bit != 0;
-        let named = (0..).zip(ADDRESS_TYPES).filter(|(number, _)| types & 1 << number != 0);
-        let named: Vec<_> = named.map(|(_, name)| name).collect();
+        let named = address_types(types);
         // Both are of one match.
         let name = if conditions.is_empty() { "-m addrtype" } else { "" };
-        conditions.push(Condition::Context {
-            text: format!("{name}{} --{side}-type {}", not(negated), named.join(","))
-                .trim_start()
-                .to_owned(),
-            context: Context::AddressType {
+        let text = format!(
+            "{name}{} --{side}-type {}",
+            not(negated),
+            named.join(",").to_uppercase()
+        );
+        conditions.push(Condition::in_context(
+            text.trim_start().to_owned(),
+            Context::AddressType {
                 is_source,
                 types,
                 negated,
                 is_xt: true,
             },
-            holding: None,
-        });
+        ));
     }
     Ok(Some(conditions))
 }
@@ -565,14 +571,13 @@ fn read_reverse_path(info: &[u8]) -> Result<Option<Condition>, Malformed> {
         (INVERTED, " --invert"),
     ];
     let words = named.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, word)| *word);
-    Ok(Some(Condition::Context {
-        text: format!("-m rpfilter{}", words.collect::<String>()),
-        context: Context::ReversePath {
+    Ok(Some(Condition::in_context(
+        format!("-m rpfilter{}", words.collect::<String>()),
+        Context::ReversePath {
             is_loose: flags & LOOSE != 0,
             negated: flags & INVERTED != 0,
         },
-        holding: None,
-    }))
+    )))
 }
 
 /// `struct xt_iprange_mtinfo`: the first and the last source, the same of the destination, each as long as IPv6's, and flags
@@ -602,7 +607,7 @@ fn read_ranges(info: &[u8], family: Family) -> Result<Vec<Condition>, Malformed>
                 .trim_start()
                 .to_owned(),
             field,
-            numbers: numbers.as_slice().to_vec(),
+            numbers,
         });
     }
     Ok(conditions)
@@ -624,7 +629,7 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
     };
     // `XT_HASHLIMIT_RATE_MATCH`, which compares rates in another way.
     if name == b"hashlimit" && u32_at(info, if revision == 1 { 16 } else { 272 })? & 1 << 6 != 0 {
-        return Ok(Condition::Unknown("-m hashlimit [...]".to_owned()));
+        return Ok(Condition::NotUnderstood("-m hashlimit [...]".to_owned()));
     }
     let is_always = name == b"recent" && u8_at(info, 8)? & SET != 0;
     let words = match name {
@@ -840,7 +845,7 @@ mod tests {
             panic!("no conditions");
         };
         match conditions.as_slice() {
-            [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.clone()),
+            [Condition::Flags { text, field, numbers }] => (text.clone(), *field, numbers.as_slice().to_vec()),
             other => panic!("{other:?}"),
         }
     }
@@ -874,7 +879,7 @@ mod tests {
         ] {
             assert_eq!(numbers(b"hl", &info), (text.to_owned(), Field::HopLimit, hops));
         }
-        let unknown = vec![Condition::Unknown("-m hl [...]".to_owned())];
+        let unknown = vec![Condition::NotUnderstood("-m hl [...]".to_owned())];
         assert_eq!(
             read_match(b"hl", 0, &[4, 64], Family::V6),
             Ok(Read::Conditions(unknown))

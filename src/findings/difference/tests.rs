@@ -148,7 +148,7 @@ fn rules_that_differ() {
     );
     // Both are compared by what they do: this condition isn't understood, though it is written alike.
     let same_text = after(|table| {
-        rules_of(table, output)[1].conditions = vec![Condition::Unknown("-o lo".to_owned())];
+        rules_of(table, output)[1].conditions = vec![Condition::NotUnderstood("-o lo".to_owned())];
     });
     assert_eq!(same_text.len(), 1, "{same_text:?}");
     assert!(
@@ -296,7 +296,7 @@ fn rules_that_come_first() {
     // There, connection tracking has seen the packet already.
     let untracking = effect_of([to_port(80)], Effect::Untrack);
     assert!(after(|table| rules_of(table, "PREROUTING").insert(0, untracking.clone())).is_empty());
-    let unknown = first(Action::Unknown("NFQUEUE".to_owned()));
+    let unknown = first(Action::NotUnderstood("NFQUEUE".to_owned()));
     let does = "may take connections away (it is not understood): to port 80";
     assert_eq!(unknown, [shadowed("PREROUTING", does, &line("NFQUEUE"))]);
 
@@ -322,7 +322,7 @@ fn a_rule_that_is_met_twice_is_reported_once() {
     let twice = after(|table| {
         table.chains.push(chain(
             "sub",
-            vec![rule([to_port(80)], Action::Unknown("NFQUEUE".to_owned()))],
+            vec![rule([to_port(80)], Action::NotUnderstood("NFQUEUE".to_owned()))],
         ));
         let jump = rule([], Action::Jump(Name::from("sub")));
         rules_of(table, "PREROUTING").splice(0..0, [jump.clone(), jump]);

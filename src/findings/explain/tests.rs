@@ -56,7 +56,7 @@ fn nat(hook: Hook, priority: i32, rules: Vec<Rule>) -> Table {
 }
 
 fn strange() -> Condition {
-    Condition::Unknown("numgen".to_owned())
+    Condition::NotUnderstood("numgen".to_owned())
 }
 
 fn redirect(port: u16) -> Action {
@@ -295,7 +295,10 @@ fn what_the_answer_depends_on_is_said() {
     let found = beside(vec![to]);
     assert!(said(&found, &inbound("10.0.0.1:80")).contains("the address to which it is translated"));
     assert_eq!(said(&found, &inbound("10.0.0.1:4190")), "dropped");
-    let odd = filter(Hook::Output, vec![rule([], Action::Unknown("queue to 1".to_owned()))]);
+    let odd = filter(
+        Hook::Output,
+        vec![rule([], Action::NotUnderstood("queue to 1".to_owned()))],
+    );
     assert_eq!(
         said(&beside(vec![odd]), &outbound("10.0.0.1:80")),
         "not known: `queue to 1` in inet mine, chain mine does something that is not understood"
@@ -354,9 +357,7 @@ fn the_ack_is_told_of_where_something_depends_on_it() {
     let ack = Condition::Flags {
         text: "tcp flags ack".to_owned(),
         field: Field::TcpFlags,
-        numbers: packets::rules::flags::ACK
-            .map(|flags| (flags.into(), flags.into()))
-            .into(),
+        numbers: Intervals::each(packets::rules::flags::ACK),
     };
     let explained = |condition: Condition| {
         let found = beside(vec![filter(Hook::Output, vec![rule([condition], Action::Drop)])]);
@@ -421,7 +422,7 @@ fn the_reason_is_one_that_matters() {
 
 #[test]
 fn of_two_doubts_the_one_is_said_on_which_it_depends() {
-    let doubt = |text: &str, action| rule([Condition::Unknown(text.to_owned())], action);
+    let doubt = |text: &str, action| rule([Condition::NotUnderstood(text.to_owned())], action);
     let rules = vec![doubt("first", Action::Continue), doubt("second", Action::Drop)];
     let said = said(&beside(vec![filter(Hook::Prerouting, rules)]), &inbound("10.0.0.1:80"));
     assert!(said.starts_with("not known: it depends on `second` in "), "{said}");

@@ -222,7 +222,7 @@ fn can_drop(slot: &Slot<'_>) -> bool {
         .flat_map(|chain| &chain.rules)
         .flat_map(|rule| table.outcomes(&rule.action));
     slot.base.policy == Policy::Drop
-        || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::Unknown(_)))
+        || actions.any(|action| matches!(action, Action::Drop | Action::Reject(_) | Action::NotUnderstood(_)))
 }
 
 /// A chain's name, after that of its table.

@@ -86,9 +86,9 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self) -> Rule {
         match (&self.rule.action, self.changes.take()) {
-            (Action::Continue, Some(change)) => self.rule.action = Action::Unknown(change),
+            (Action::Continue, Some(change)) => self.rule.action = Action::NotUnderstood(change),
             // It decides about a packet that it has changed. How is not understood, so neither is whether it gets here.
-            (_, Some(change)) => self.rule.conditions.push(Condition::Unknown(change)),
+            (_, Some(change)) => self.rule.conditions.push(Condition::NotUnderstood(change)),
             _ => {}
         }
         self.rule
@@ -104,12 +104,12 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self, text: impl Into<String>) {
-        self.rule.conditions.push(Condition::Unknown(text.into()));
+        self.rule.conditions.push(Condition::NotUnderstood(text.into()));
     }
 
     /// The condition of this expression on what a register holds.
     fn not_understood(&self, register: u32, expression: &str) -> Condition {
-        Condition::Unknown(self.registers.describe(register) + expression)
+        Condition::NotUnderstood(self.registers.describe(register) + expression)
     }
 
     fn effect(&mut self, text: impl Into<String>) {
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         {
             // It was done whether the condition holds or not.
             self.rule.conditions.truncate(conditions);
-            self.decide(Action::Unknown(done));
+            self.decide(Action::NotUnderstood(done));
         }
         Ok(())
     }
@@ -464,7 +464,7 @@ impl<'a> Reader<'a> {
         if lookup.to == Some(libc::NFT_REG_VERDICT as u32) {
             return self.decide(match field {
                 Some(field) => Action::Map(field, Name::from(lookup.set.0)),
-                None => Action::Unknown("[vmap]".to_owned()),
+                None => Action::NotUnderstood("[vmap]".to_owned()),
             });
         }
         self.rule.conditions.push(condition);
@@ -507,7 +507,7 @@ impl<'a> Reader<'a> {
             let mut verdicts = set.verdicts.iter().map(|(_, action)| action);
             self.decide(match verdicts.next() {
                 Some(action) if is_exact && verdicts.all(|other| other == action) => action.clone(),
-                Some(_) => Action::Unknown("[vmap]".to_owned()),
+                Some(_) => Action::NotUnderstood("[vmap]".to_owned()),
                 None => Action::Continue,
             });
             return Some(());
@@ -649,7 +649,7 @@ impl<'a> Reader<'a> {
             (libc::NFT_CT_MARK, _) => self.set_mark(Field::ConnectionMark, conntrack.register),
             // A connection's tracked addresses are looked up by zone, and its other packets' zone is not set here: they
             // may not be translated.
-            (libc::NFT_CT_ZONE, _) => self.decide(Action::Unknown("[ct zone]".to_owned())),
+            (libc::NFT_CT_ZONE, _) => self.decide(Action::NotUnderstood("[ct zone]".to_owned())),
             _ => self.other(b"ct"),
         }
     }
@@ -673,13 +673,9 @@ impl<'a> Reader<'a> {
 
     /// A limit, which holds as long as it isn't reached or, by its first flag (`NFT_LIMIT_F_INV` and the others), once it is.
     fn limit(&mut self, text: String, flags: u32) {
-        self.rule.conditions.push(Condition::Context {
-            text,
-            context: Context::Limit {
-                holds_below: flags & 1 == 0,
-            },
-            holding: None,
-        });
+        let holds_below = flags & 1 == 0;
+        let limit = Condition::in_context(text, Context::Limit { holds_below });
+        self.rule.conditions.push(limit);
     }
 
     fn redirect(&mut self, Redirect { first, last, flags }: Redirect) {
@@ -747,7 +743,7 @@ impl<'a> Reader<'a> {
             | b"socket" | b"tunnel" | b"xfrm" => self.unknown(text),
             // queue, synproxy and fwd take the packet; tproxy needs a listener that is transparent, and does nothing
             // without one.
-            _ => self.decide(Action::Unknown(text)),
+            _ => self.decide(Action::NotUnderstood(text)),
         }
     }
 }
@@ -774,46 +770,27 @@ fn looked_up(fib: expression::Fib) -> Loaded {
 }
 
 fn address_type(is_source: bool, types: u16, negated: bool) -> Condition {
-    const NAMES: [&str; 10] = [
-        "unspec",
-        "unicast",
-        "local",
-        "broadcast",
-        "anycast",
-        "multicast",
-        "blackhole",
-        "unreachable",
-        "prohibit",
-        "throw",
-    ];
-    let named = (0..).zip(NAMES).filter(|(number, _)| types & 1 << number != 0);
-    let named: Vec<_> = named.map(|(_, name)| name).collect();
     let side = if is_source { "saddr" } else { "daddr" };
     let not = if negated { "!= " } else { "" };
-    Condition::Context {
-        text: match named.as_slice() {
-            [only] => format!("fib {side} type {not}{only}"),
-            list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
-        },
-        context: Context::AddressType {
-            is_source,
-            types,
-            negated,
-            is_xt: false,
-        },
-        holding: None,
-    }
+    let text = match xt::address_types(types).as_slice() {
+        [only] => format!("fib {side} type {not}{only}"),
+        list => format!("fib {side} type {not}{{ {} }}", list.join(", ")),
+    };
+    let context = Context::AddressType {
+        is_source,
+        types,
+        negated,
+        is_xt: false,
+    };
+    Condition::in_context(text, context)
 }
 
 /// Whether there is a route back, by the device on which the packet came or by any; if negated, whether there is none.
 fn reverse_path(is_loose: bool, negated: bool) -> Condition {
     let by = if is_loose { "" } else { " . iif" };
     let so = if negated { "missing" } else { "exists" };
-    Condition::Context {
-        text: format!("fib saddr{by} oif {so}"),
-        context: Context::ReversePath { is_loose, negated },
-        holding: None,
-    }
+    let context = Context::ReversePath { is_loose, negated };
+    Condition::in_context(format!("fib saddr{by} oif {so}"), context)
 }
 
 fn is_mark(field: Field) -> bool {
@@ -856,7 +833,7 @@ pub(crate) fn action(verdict: Verdict<'_>) -> Action {
         Verdict::Return => Action::Return,
         Verdict::Jump(chain) => Action::Jump(Name::from(chain)),
         Verdict::Goto(chain) => Action::Goto(Name::from(chain)),
-        Verdict::Other(code) => Action::Unknown(format!("[verdict {code}]")),
+        Verdict::Other(code) => Action::NotUnderstood(format!("[verdict {code}]")),
     }
 }
 
@@ -923,7 +900,6 @@ mod tests {
             // What such a condition comes to isn't in its text.
             let fixed = rule.conditions.iter().find_map(|condition| match condition {
                 Condition::Flags { numbers, .. } => {
-                    let numbers = Intervals::new(numbers.iter().copied());
                     let held =
                         |state: &&CtState| of_states(&Intervals::one(state.bit().into())).meets(numbers.as_slice());
                     Some(format!(" (of {} states)", CtState::ALL.iter().filter(held).count()))

@@ -71,7 +71,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     prop_oneof![
         20 => compared,
         1 => any::<bool>().prop_map(|is_new| ct_state(|state| (state == CtState::New) == is_new)),
-        1 => Just(Condition::Unknown("fib daddr type local".to_owned())),
+        1 => Just(Condition::NotUnderstood("fib daddr type local".to_owned())),
     ]
 }
 
@@ -95,7 +95,7 @@ fn action() -> impl Strategy<Value = Action> {
             Action::Continue,
             Action::Nat(Nat::somewhere("dnat to 10.0.0.1")),
             Action::Map(Field::DestinationPort, Name::from("ports")),
-            Action::Unknown("queue".to_owned()),
+            Action::NotUnderstood("queue".to_owned()),
         ]),
     ]
 }
@@ -190,7 +190,7 @@ fn what_is_refused_is_named() {
             None,
         ),
         (
-            Condition::Unknown("fib daddr type local".to_owned()),
+            Condition::NotUnderstood("fib daddr type local".to_owned()),
             Some("fib daddr type local"),
             Some("fib daddr type local"),
         ),
@@ -218,7 +218,7 @@ fn what_is_refused_is_named() {
         Action::Accept,
         Action::Continue,
         Action::Goto(Name::from("PROXY_INIT_OUTPUT")),
-        Action::Unknown("queue".to_owned()),
+        Action::NotUnderstood("queue".to_owned()),
     ] {
         let rule = packets::rules::examples::rule([tcp()], action);
         assert!(

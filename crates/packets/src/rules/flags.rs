@@ -109,27 +109,23 @@ pub fn tracked(text: String, holds: impl Fn(Tracked) -> bool) -> Condition {
     }
 }
 
-fn numbers(holds: impl Fn(Tracked) -> bool) -> Vec<(u128, u128)> {
-    let held = Tracked::all().filter(|tracked| holds(*tracked));
-    held.map(|tracked| (tracked.number(), tracked.number())).collect()
+fn numbers(holds: impl Fn(Tracked) -> bool) -> Intervals {
+    Intervals::each(Tracked::all().filter(|tracked| holds(*tracked)).map(Tracked::number))
 }
 
 /// The numbers in [`Field::State`] whose states are among these bits, which are as sets of nf_tables have them.
 pub fn of_states(bits: &Intervals) -> Intervals {
-    Intervals::new(numbers(|tracked| {
+    numbers(|tracked| {
         let bit = u128::from(tracked.state.bit());
         bits.meets(&[(bit, bit)])
-    }))
+    })
 }
 
 /// A condition that holds for every packet, or for none.
 pub fn constant(text: String, holds: bool) -> Condition {
-    let all = (0, Field::Protocol.largest());
-    Condition::Flags {
-        text,
-        field: Field::Protocol,
-        numbers: holds.then_some(all).into_iter().collect(),
-    }
+    let field = Field::Protocol;
+    let numbers = if holds { field.any() } else { Intervals::default() };
+    Condition::Flags { text, field, numbers }
 }
 
 /// TCP's flags of a connection's first segment: SYN, and perhaps those of ECN.

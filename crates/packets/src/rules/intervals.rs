@@ -9,11 +9,11 @@ use std::{fmt, slice};
 /// zeros, as the kernel compares them.
 ///
 /// Copies are made for each rule that connections are compared with, so that they take no memory of their own.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Intervals(Held);
 
 /// Most sets are a single interval. No set of one is held as a list.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Held {
     One((u128, u128)),
     List(Arc<[(u128, u128)]>),

@@ -98,7 +98,7 @@ impl fmt::Display for NftCondition<'_> {
             Condition::Flags { text, .. }
             | Condition::Masked { text, .. }
             | Condition::Context { text, .. }
-            | Condition::Unknown(text) => f.write_str(text),
+            | Condition::NotUnderstood(text) => f.write_str(text),
         }
     }
 }
@@ -181,7 +181,7 @@ impl fmt::Display for NftAction<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "redirect to :{first}-{last}"),
             Action::Map(field, map) => write!(f, "{} vmap @{map}", field.facts().nft),
             Action::RedirectByMap(field, map) => write!(f, "redirect to :{} map @{map}", field.facts().nft),
-            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::Unknown(text) => f.write_str(text),
+            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => f.write_str(text),
         }
     }
 }

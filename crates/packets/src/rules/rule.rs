@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::rules::field::Field;
+use crate::rules::intervals::Intervals;
 use crate::rules::name::Name;
 
 /// A rule: its action is taken for packets that meet every condition.
@@ -128,7 +129,7 @@ pub enum Condition {
     Flags {
         text: String,
         field: Field,
-        numbers: Vec<(u128, u128)>,
+        numbers: Intervals,
     },
     /// Under a mask, the field is this number or, if negated, it isn't: `--syn`, `meta mark & 1 == 1`.
     Masked {
@@ -148,7 +149,7 @@ pub enum Condition {
         holding: Option<Holding>,
     },
     /// A condition that isn't understood: it may hold or not.
-    Unknown(String),
+    NotUnderstood(String),
 }
 
 /// What a condition asks that looks at more than the packet: what routing says of its addresses, or how many came before.
@@ -174,15 +175,21 @@ pub enum Context {
 
 /// Of which packets a condition holds: where they have the field, it is one of these numbers. Of a packet that has none of
 /// the fields, that isn't known.
-pub type Holding = Vec<(Field, Vec<(u128, u128)>)>;
+pub type Holding = Vec<(Field, Intervals)>;
 
 impl Condition {
     /// What it looks at, if it is understood.
     pub fn field(&self) -> Option<Field> {
         match self {
             Self::In { field, .. } | Self::Flags { field, .. } | Self::Masked { field, .. } => Some(*field),
-            Self::Context { .. } | Self::Unknown(_) => None,
+            Self::Context { .. } | Self::NotUnderstood(_) => None,
         }
+    }
+
+    /// One that depends on more than the packet, so that it isn't known yet where it holds.
+    pub fn in_context(text: String, context: Context) -> Self {
+        let holding = None;
+        Self::Context { text, context, holding }
     }
 
     /// The field is one of these.
@@ -324,7 +331,7 @@ pub enum Action {
     /// The connection goes to the port of this host that the map has for the field's number.
     RedirectByMap(Field, Name),
     /// Something that isn't understood: it may do anything.
-    Unknown(String),
+    NotUnderstood(String),
 }
 
 impl Action {

@@ -260,9 +260,9 @@ mod tests {
         let jump = |to: &str| rule([], Action::Jump(name(to)));
         let map = Set {
             verdicts: vec![
-                ((1, 1), Action::Goto(name("c"))),
-                ((2, 2), Action::Drop),
-                ((3, 3), Action::Jump(name("d"))),
+                (Intervals::one(1), Action::Goto(name("c"))),
+                (Intervals::one(2), Action::Drop),
+                (Intervals::one(3), Action::Jump(name("d"))),
             ],
             ..ports("map", &[(1, 3)])
         };

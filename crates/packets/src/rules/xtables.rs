@@ -51,7 +51,9 @@ impl fmt::Display for IptablesRule<'_> {
             Action::Redirect(Some((first, last))) => write!(f, "-j REDIRECT --to-ports {first}-{last}"),
             Action::Map(field, map) => write!(f, "[{field:?} vmap @{map}]"),
             Action::RedirectByMap(field, map) => write!(f, "[redirect to :{field:?} map @{map}]"),
-            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::Unknown(text) => write!(f, "-j {text}"),
+            Action::Nat(Nat { text, .. }) | Action::Reject(text) | Action::NotUnderstood(text) => {
+                write!(f, "-j {text}")
+            }
         }
     }
 }
@@ -66,9 +68,10 @@ fn order(condition: &Condition) -> u8 {
             IptablesOption::Header(place, _) => place,
             IptablesOption::Match { .. } | IptablesOption::None => OTHERS,
         },
-        Condition::Flags { .. } | Condition::Masked { .. } | Condition::Context { .. } | Condition::Unknown(_) => {
-            OTHERS
-        }
+        Condition::Flags { .. }
+        | Condition::Masked { .. }
+        | Condition::Context { .. }
+        | Condition::NotUnderstood(_) => OTHERS,
     }
 }
 
@@ -77,7 +80,7 @@ fn write_condition(f: &mut fmt::Formatter<'_>, condition: &Condition) -> fmt::Re
         Condition::Flags { text, .. }
         | Condition::Masked { text, .. }
         | Condition::Context { text, .. }
-        | Condition::Unknown(text) => {
+        | Condition::NotUnderstood(text) => {
             return write!(f, "{text} ");
         }
         Condition::In { field, values, negated } => (*field, values, *negated),
@@ -200,7 +203,11 @@ mod tests {
                 "-s 10.0.0.0/8 -d 192.0.2.0/24 -i eth+ -o eth0 -p tcp -j RETURN",
             ),
             (
-                vec![to_port(1), Condition::Unknown("-m recent --rcheck".to_owned()), tcp()],
+                vec![
+                    to_port(1),
+                    Condition::NotUnderstood("-m recent --rcheck".to_owned()),
+                    tcp(),
+                ],
                 Action::Accept,
                 "-p tcp -m tcp --dport 1 -m recent --rcheck -j ACCEPT",
             ),
@@ -258,7 +265,7 @@ mod tests {
                 Action::Nat(Nat::somewhere("DNAT --to-destination 10.0.0.1")),
                 "-j DNAT --to-destination 10.0.0.1",
             ),
-            (vec![], Action::Unknown("NFQUEUE".to_owned()), "-j NFQUEUE"),
+            (vec![], Action::NotUnderstood("NFQUEUE".to_owned()), "-j NFQUEUE"),
         ] {
             let rule = Rule {
                 conditions,

@@ -314,16 +314,14 @@ pub(super) fn meeting(
     condition: &Condition,
 ) -> Meeting {
     match (condition, known) {
-        (Condition::Unknown(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
+        (Condition::NotUnderstood(_), _) | (Condition::Context { .. }, None) => Meeting::NotUnderstood,
         (_, None) => Meeting::None,
         _ if misses(known, condition) => Meeting::None,
-        (Condition::Flags { numbers, .. }, Some(known)) => {
-            split(known, &Intervals::new(numbers.iter().copied()), false)
-        }
+        (Condition::Flags { numbers, .. }, Some(known)) => split(known, numbers, false),
         (Condition::Context { holding, .. }, Some(known)) => {
             let of_field = holding.iter().flatten().find(|(of, _)| Some(*of) == field);
-            let numbers = of_field.map(|(_, numbers)| numbers.iter().copied());
-            split(known, &Intervals::new(numbers.into_iter().flatten()), false)
+            let none = Intervals::default();
+            split(known, of_field.map_or(&none, |(_, numbers)| numbers), false)
         }
         (
             Condition::Masked {
@@ -536,7 +534,7 @@ mod tests {
             // That takes a closer look.
             (port(80.into(), true), false),
             (port(Values::Set(Name::from("gone")), false), false),
-            (Condition::Unknown("-m recent".to_owned()), false),
+            (Condition::NotUnderstood("-m recent".to_owned()), false),
             // Nobody of this namespace sends them.
             (Condition::is(Field::Uid, 0), true),
         ] {

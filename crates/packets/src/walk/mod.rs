@@ -22,7 +22,8 @@
 //! One walk answers all: what it decides, and what arrives, are [`Outcome`]s, and whoever wants to know each [`Step`]
 //! has it recorded. What isn't known is of three kinds:
 //! - what could not be seen ([`Unseen`](crate::found::Unseen)), which the walk knows nothing of;
-//! - what is not understood ([`Condition::Unknown`](crate::rules::Condition::Unknown), [`Fate::NotUnderstood`]);
+//! - what is not understood, which is called that wherever it is
+//!   ([`Condition::NotUnderstood`](crate::rules::Condition::NotUnderstood), [`Fate::NotUnderstood`]);
 //! - what depends on something open ([`Open`]): connections that get somewhere only by one of its answers carry an
 //!   assumption.
 

@@ -416,7 +416,7 @@ mod tests {
             (rule([], nat(None)), &[v4, v6]),
             (rule([], nat(Some("10.0.0.1"))), &[v4]),
             (rule([], nat(Some("::1"))), &[v6]),
-            (rule([], Action::Unknown("-j CT".to_owned())), &[]),
+            (rule([], Action::NotUnderstood("-j CT".to_owned())), &[]),
             (rule([], Action::Drop), &[]),
             (looking, &[v4, v6]),
         ] {

@@ -1,5 +1,6 @@
 //! Connections on their way, and which of them are taken together.
 
+use std::cmp::Ordering;
 use std::rc::Rc;
 
 use crate::rules::flags::{ACK, CtState, SYN_ACK, Tracked};
@@ -76,24 +77,6 @@ pub(super) struct Mapping {
     field: Field,
     from: Intervals,
     to: Intervals,
-}
-
-/// Whether a base chain runs before something that the kernel itself does at its hook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    Before,
-    After,
-    NotKnown,
-}
-
-impl Side {
-    fn of(chain: i32, other: i32) -> Self {
-        match chain.cmp(&other) {
-            std::cmp::Ordering::Less => Self::Before,
-            std::cmp::Ordering::Equal => Self::NotKnown,
-            std::cmp::Ordering::Greater => Self::After,
-        }
-    }
 }
 
 impl<'a> State<'a> {
@@ -309,13 +292,14 @@ impl<'a> State<'a> {
         fields.into_iter().fold(marked, all)
     }
 
-    /// On which side of connection tracking a chain of this priority is.
-    pub(super) fn tracking(&self, hook: Hook, priority: i32) -> Side {
+    /// Whether a chain of this priority runs before connection tracking or after it; where they are equal, that isn't
+    /// known.
+    pub(super) fn tracking(&self, hook: Hook, priority: i32) -> Ordering {
         match hook {
-            _ if self.is_seen => Side::After,
-            Hook::Ingress => Side::Before,
-            Hook::Prerouting | Hook::Output => Side::of(priority, TRACKING),
-            _ => Side::After,
+            _ if self.is_seen => Ordering::Greater,
+            Hook::Ingress => Ordering::Less,
+            Hook::Prerouting | Hook::Output => priority.cmp(&TRACKING),
+            _ => Ordering::Greater,
         }
     }
 
@@ -366,15 +350,15 @@ impl<'a> State<'a> {
         self.connections.get(Field::State) == Some(&Intervals::one(invalid.number()))
     }
 
-    /// On which side of the translation a chain of this priority is where the connection's mapping is known from its
-    /// first packet; before it, if nothing is translated at the hook. Destinations of replies are what sources were
-    /// (`nf_nat_packet` in net/netfilter/nf_nat_core.c).
-    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Side {
+    /// The same of the translation where the connection's mapping is known from its first packet; before it, if nothing is
+    /// translated at the hook. Destinations of replies are what sources were (`nf_nat_packet` in
+    /// net/netfilter/nf_nat_core.c).
+    pub(super) fn translation(&self, hook: Hook, priority: i32) -> Ordering {
         let mut pending = self.flow.pending.iter();
         if pending.any(|(field, _)| is_translated_at(*field, hook)) {
-            Side::of(priority, nat_priority(hook))
+            priority.cmp(&nat_priority(hook))
         } else {
-            Side::Before
+            Ordering::Less
         }
     }
 

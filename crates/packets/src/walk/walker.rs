@@ -1,5 +1,6 @@
 //! Takes sets of connections through base chains.
 
+use std::cmp::Ordering;
 use std::net::IpAddr;
 
 use crate::found::{Found, Line, Network};
@@ -10,7 +11,7 @@ use crate::rules::{
 use crate::walk::connections::{Connections, Meeting, lo, others};
 use crate::walk::evaluate::ask;
 use crate::walk::order::{Orders, Slot, is_one_table, orders, places};
-use crate::walk::state::{Side, State, merged};
+use crate::walk::state::{State, merged};
 use crate::walk::step::{Assumption, Fate, Matched, Open, Outcome, Packet, Place, Question, Reason, Step};
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`); what goes on for longer is no ruleset of the kernel's.
@@ -372,7 +373,7 @@ impl<'a, 'g> Walker<'a, 'g> {
         let mut seen = Vec::new();
         for mut state in translated.into_iter().rev() {
             let side = state.tracking(hook, priority);
-            state.is_seen |= side == Side::After;
+            state.is_seen |= side == Ordering::Greater;
             seen.extend(self.on_side(side, Open::Side(slot, "tracks the connection"), state, State::look));
         }
         seen
@@ -382,13 +383,13 @@ impl<'a, 'g> Walker<'a, 'g> {
     /// told whether it is after that.
     fn on_side(
         &mut self,
-        side: Side,
+        side: Ordering,
         open: Open<'a>,
         mut state: State<'a>,
         pass: impl Fn(&mut State<'a>, bool),
     ) -> Vec<State<'a>> {
-        if side != Side::NotKnown {
-            pass(&mut state, side == Side::After);
+        if side != Ordering::Equal {
+            pass(&mut state, side == Ordering::Greater);
             return vec![state];
         }
         let question = self.ask(open);
@@ -598,7 +599,7 @@ impl<'a, 'g> Walker<'a, 'g> {
                     Some(_) => {}
                 }
             }
-            Action::Unknown(_) => {
+            Action::NotUnderstood(_) => {
                 self.leave_open(at, &mut state);
                 visit.next.push(state);
             }

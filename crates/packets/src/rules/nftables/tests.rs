@@ -88,7 +88,7 @@ fn conditions_are_written_as_nft_lists_them() {
         (not(Condition::is(Field::Gid, 5)), "meta skgid != 5"),
         (ct_state(|state| state == CtState::New), "ct state new"),
         (
-            Condition::Unknown("fib daddr type local".to_owned()),
+            Condition::NotUnderstood("fib daddr type local".to_owned()),
             "fib daddr type local",
         ),
     ] {
@@ -112,7 +112,7 @@ fn actions_are_written_as_nft_lists_them() {
         (Action::Redirect(Some((4143, 4150))), "redirect to :4143-4150"),
         (Action::Map(Field::DestinationPort, name), "tcp dport vmap @sub"),
         (Action::Nat(Nat::somewhere("dnat to 10.0.0.1")), "dnat to 10.0.0.1"),
-        (Action::Unknown("queue to 1".to_owned()), "queue to 1"),
+        (Action::NotUnderstood("queue to 1".to_owned()), "queue to 1"),
     ] {
         assert_eq!(NftRule(&rule([], action)).to_string(), text);
     }

@@ -102,7 +102,7 @@ fn a_connection_is_three_packets_and_each_passes_the_hooks_of_its_way() {
     let to = || Condition::is(Field::DestinationPort, 80);
     let from = || Condition::is(Field::SourcePort, 80);
     let ack = || {
-        let numbers = flags::ACK.map(|flags| (flags.into(), flags.into())).into();
+        let numbers = Intervals::each(flags::ACK);
         Condition::Flags {
             text: "tcp flags ack".to_owned(),
             field: Field::TcpFlags,
@@ -218,7 +218,7 @@ fn the_ack_of_an_untracked_connection_is_of_a_new_one() {
     let is_syn = Condition::Flags {
         text: "tcp flags syn".to_owned(),
         field: Field::TcpFlags,
-        numbers: flags::SYN.map(|flags| (flags.into(), flags.into())).into(),
+        numbers: Intervals::each(flags::SYN),
     };
     let raw = || {
         filter(
@@ -538,7 +538,7 @@ fn the_ack_after_an_untracked_reply_is_of_no_new_connection() {
     let is_ack = Condition::Flags {
         text: "tcp flags ack".to_owned(),
         field: Field::TcpFlags,
-        numbers: flags::ACK.map(|flags| (flags.into(), flags.into())).into(),
+        numbers: Intervals::each(flags::ACK),
     };
     let redirecting = nat(
         "nat",
@@ -559,7 +559,7 @@ fn a_rule_that_is_asked_several_times_is_one_step() {
             to: Some(Bits::constant(Field::Mark, 1)),
             text: String::new(),
         }],
-        ..rule([Condition::Unknown("-m recent".to_owned())], Action::Continue)
+        ..rule([Condition::NotUnderstood("-m recent".to_owned())], Action::Continue)
     };
     let count = |condition| rule([condition], Action::Continue);
     let rules = vec![

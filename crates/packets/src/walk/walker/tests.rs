@@ -26,7 +26,7 @@ fn redirect(port: u16) -> Action {
 }
 
 fn unknown() -> Action {
-    Action::Unknown("queue to 1".to_owned())
+    Action::NotUnderstood("queue to 1".to_owned())
 }
 
 fn fixed(holds: bool) -> Condition {
@@ -34,7 +34,7 @@ fn fixed(holds: bool) -> Condition {
 }
 
 fn strange() -> Condition {
-    Condition::Unknown("-m recent".to_owned())
+    Condition::NotUnderstood("-m recent".to_owned())
 }
 
 fn any(action: Action) -> Rule {
