@@ -3,16 +3,18 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use netfilter::netlink::listeners::listeners;
 use netfilter::netlink::user_namespace::owns_network;
 use netfilter::netlink::{ReadError, route};
-use packets::found::{Device, Found, Network, Settings};
-use packets::rules::{Context, Family, Field, Intervals, RoutingFacts};
+use nix::errno::Errno;
+use packets::found::{Address, Device, Found, Network, Settings};
+use packets::rules::{Context, Family, Field, Intervals, LOOPBACK_INDEX, RoutingFacts, address, ip};
 
 use crate::backend::proc_of_thread;
+use crate::error;
 use crate::findings::neighbours::Traces;
 use crate::findings::user_namespaces::UserNamespaces;
 
@@ -67,6 +69,14 @@ pub(super) fn setting(name: &str) -> Option<i64> {
     read.trim().parse().ok()
 }
 
+/// Whether it is an address of this family, of more than one link.
+fn is_wide(address: IpAddr, family: Family) -> bool {
+    match address {
+        IpAddr::V4(_) => family == Family::V4,
+        IpAddr::V6(v6) => family == Family::V6 && !v6.is_unicast_link_local(),
+    }
+}
+
 /// Those on which hosts have to ask for each other before they connect over this family: they have an address of more than the
 /// link, and no neighbour whose hardware address was written down.
 ///
@@ -78,19 +88,72 @@ pub(super) fn devices_that_ask(network: &Network, family: Family) -> Result<Vec<
     let mut devices = network.devices.clone().map_or_else(route::devices, Ok)?;
     let addresses = network.addresses.clone().map_or_else(route::addresses, Ok)?;
     devices.retain(|device| {
-        let is_wide = |address: IpAddr| match address {
-            IpAddr::V4(_) => family == Family::V4,
-            IpAddr::V6(v6) => family == Family::V6 && !v6.is_unicast_link_local(),
-        };
         let has_address = addresses
             .iter()
-            .any(|known| known.device == device.index && is_wide(known.address));
+            .any(|known| known.device == device.index && is_wide(known.address, family));
         let is_pinned = known.iter().any(|neighbour| {
             neighbour.device == device.index && neighbour.is_permanent && !neighbour.address.is_multicast()
         });
         device.has_neighbours && device.is_up && has_address && !is_pinned
     });
     Ok(devices)
+}
+
+/// Why no packet comes or goes over this family, whatever the rules say; none if some may, or nothing has an address.
+///
+/// # Errors
+/// The kernel can't be asked.
+pub(super) fn unroutable(network: &Network, family: Family, uid: Option<u32>) -> Result<Option<String>, ReadError> {
+    let is_others = |known: &&Address| known.device != LOOPBACK_INDEX && is_wide(known.address, family);
+    let own: Vec<&Address> = network.addresses.iter().flatten().filter(is_others).collect();
+    let is_up = |known: &&Address| network.device(known.device).is_none_or(|device| device.is_up);
+    if own.is_empty() {
+        return Ok(None);
+    }
+    if !own.iter().any(is_up) {
+        return Ok(Some(format!("no interface with an {family} address is up")));
+    }
+    let ask = |from: IpAddr, to: IpAddr| {
+        let port = 80;
+        let asked = route::route(route::Packet {
+            to: SocketAddr::new(to, port),
+            from: Some(from),
+            from_port: None,
+            uid,
+            device: None,
+        });
+        match asked {
+            Ok(_) => Ok(None),
+            Err(ReadError::Socket(errno)) if is_refusal(&ReadError::Socket(errno)) => Ok(Some(errno)),
+            Err(error) => Err(error),
+        }
+    };
+    let mut refused = None;
+    for known in own {
+        // The other host of the smallest network, and one of the addresses for documentation (RFC 5737, RFC 3849).
+        let neighbour = ip(family, address(known.address) ^ 1);
+        let distant = match family {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        };
+        match ask(known.address, distant)? {
+            None => return Ok(None),
+            // There is no default route, and what is near has one.
+            Some(Errno::ENETUNREACH) if ask(known.address, neighbour.unwrap_or(distant))?.is_none() => return Ok(None),
+            Some(errno) => refused = Some(errno),
+        }
+    }
+    Ok(refused.map(|errno| {
+        let errno = error::Errno::of(errno);
+        format!("the kernel routes no packet of the proxy's over {family} to other networks ({errno})")
+    }))
+}
+
+/// Whether that is routing's answer: there is no route, or one that refuses packets.
+pub(super) fn is_refusal(error: &ReadError) -> bool {
+    use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
+
+    matches!(error, ReadError::Socket(EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))
 }
 
 /// Has routing say where the conditions hold that ask it. By which device the route back to the other host leaves is `back`, as

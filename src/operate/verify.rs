@@ -16,11 +16,11 @@ use crate::findings::recognize;
 use crate::operate::choose::try_out;
 use crate::operate::install::Install;
 use crate::operate::json::{object, strings};
-use crate::operate::neighbours::{devices_that_ask, network, settle, unread};
+use crate::operate::neighbours::{devices_that_ask, network, settle, unread, unroutable};
 use crate::operate::words::filled;
 use crate::ours::{has_rules, holders};
 use crate::wanted::tables::expected;
-use crate::wanted::{Config, Mode, ModeChoice, Ruleset, plan};
+use crate::wanted::{Config, Mode, ModeChoice, OwnerId, Ruleset, plan};
 use crate::{namespace, operate};
 
 /// What a verification found.
@@ -226,6 +226,12 @@ impl Verification {
     pub(super) fn with_surroundings(mut self, config: &Config, found: &Found, network: &Network) -> Self {
         self.neighbours = shown_by_namespace(found, network.devices.as_deref().unwrap_or_default());
         for &family in config.families() {
+            match unroutable(network, family, config.proxy_uid.map(OwnerId::get)) {
+                Ok(why) => self.neighbours.extend(why),
+                Err(error) => self
+                    .neighbours
+                    .push(format!("not known: what is routed over {family} (rtnetlink: {error})")),
+            }
             match devices_that_ask(network, family) {
                 Ok(devices) => {
                     let whose = unread(network, family == Family::V4 && !devices.is_empty());
@@ -298,7 +304,6 @@ mod tests {
     use packets::rules::{Action, Hook, Kind, examples};
 
     use super::*;
-    use crate::wanted::OwnerId;
 
     fn chart() -> Config {
         let mut config = Config::new("4143".parse().unwrap(), "4140".parse().unwrap());

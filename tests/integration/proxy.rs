@@ -46,6 +46,34 @@ fn warnings(namespace: &Namespace, question: &str) -> Value {
     serde_json::from_str::<Value>(&said).unwrap()["warnings"].clone()
 }
 
+/// Rules are in place where no packet comes or goes.
+#[test]
+fn routes_and_devices_by_which_nothing_comes_or_goes_are_named() {
+    let routes_none = "the kernel routes no packet of the proxy's over IPv4";
+    let down = "no interface with an IPv4 address is up";
+    for (line, want) in [
+        ("true", None),
+        ("ip route delete default", None),
+        ("ip link set eth0 down", Some(down)),
+        ("ip route replace blackhole default", Some(routes_none)),
+        ("ip route replace prohibit default", Some(routes_none)),
+        ("ip rule add uidrange 2102-2102 unreachable", Some(routes_none)),
+        ("ip rule add uidrange 1000-1000 unreachable", None),
+        ("ip route flush table main", Some(routes_none)),
+        ("ip address flush dev eth0", None),
+    ] {
+        let lab = Lab::new();
+        install(&lab.pod, &chart_in("nft"));
+        lab.pod.sh(line);
+        for question in [QUESTIONS[1].to_owned(), format!("verify {}", chart_in("nft"))] {
+            let said = warnings(&lab.pod, &question).to_string();
+            for warning in [routes_none, down] {
+                assert_eq!(said.contains(warning), want == Some(warning), "{line}: {said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_port_on_which_nothing_listens_is_named() {
     let port = |port: u16| format!("nothing listens on port {port}");

@@ -16,7 +16,7 @@ use packets::walk::{self, Matched, Neighbours, Place, Step, any_but_lo};
 
 use crate::error::{self, Error};
 use crate::findings::explain::{Answer, Connection, Verdict, proxy};
-use crate::operate::neighbours::{network, setting};
+use crate::operate::neighbours::{is_refusal, network, setting};
 
 /// The kernel's routing in the thread's network namespace.
 #[derive(Debug)]
@@ -343,13 +343,6 @@ fn packet(to: SocketAddr, connection: &Connection) -> Packet {
         uid: connection.uid,
         device: None,
     }
-}
-
-/// Whether that is routing's answer: there is no route, or one that refuses packets.
-fn is_refusal(error: &ReadError) -> bool {
-    use Errno::{EACCES, EHOSTUNREACH, EINVAL, ENETUNREACH};
-
-    matches!(error, ReadError::Socket(EACCES | EHOSTUNREACH | EINVAL | ENETUNREACH))
 }
 
 fn errno(error: &ReadError) -> Errno {
