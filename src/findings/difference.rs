@@ -305,8 +305,10 @@ impl Finding {
 
     /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
     pub fn interference(&self) -> Option<String> {
-        let deed = self.problem.deed("a rule")?;
-        Some(format!("{}, {}: {deed}", self.family, self.chain))
+        let problem = &self.problem;
+        let deed = || problem.deed("a rule").unwrap_or_else(|| problem.words("a rule"));
+        let is_about_others = problem.is_about_others();
+        is_about_others.then(|| format!("{}, {}: {}", self.family, self.chain, deed()))
     }
 }
 

@@ -527,6 +527,21 @@ fn a_filter_after_the_rules_interferes_if_connections_say_so() {
         let harmless = "after these, and drop nothing that is redirected\n  inet guard c (";
         assert_eq!(text.contains(harmless), port.is_some(), "{text}");
     }
+    // As fail2ban, which keeps a host out that it names.
+    let lab = Lab::new();
+    install(&lab.pod, &chart_in("nft"));
+    let chain = "type filter hook prerouting priority -300; ip saddr 198.51.100.9 drop";
+    feed(
+        &lab.pod,
+        "nft -f -",
+        &format!("table inet guard {{ chain c {{ {chain}; }}; }}"),
+    )
+    .success();
+    let text = install(&lab.pod, "show");
+    let told = "\n1 rule of another program runs before or among these\n\
+                rules of other programs may interfere (see proxy-init verify)\n  \
+                IPv4, inet guard c: a rule keeps out other hosts, which it names: from\n";
+    assert!(text.contains(told), "{text}");
 }
 
 #[test]

@@ -337,18 +337,14 @@ impl Backend<'_> {
 
     /// Whether rules of other programs come first, and what they and later ones do to connections.
     fn interference(&self, is_all_seen: bool) -> Vec<Line> {
-        let others = self
-            .others
-            .iter()
-            .flatten()
-            .filter(|finding| !finding.problem.is_warning());
-        let deeds: Vec<String> = others.filter_map(Finding::interference).collect();
+        let others = self.others.as_deref().unwrap_or_default();
+        let deeds: Vec<String> = others.iter().filter_map(Finding::interference).collect();
         let rules = self.chains.iter().flat_map(before_jump);
         let foreign = rules.filter(|rule| !rule.is_ours()).count();
-        let (rules, run) = if foreign == 1 {
-            ("rule of another program", "runs")
+        let (rules, run, take) = if foreign == 1 {
+            ("rule of another program", "runs", "takes")
         } else {
-            ("rules of other programs", "run")
+            ("rules of other programs", "run", "take")
         };
         let mut lines = match foreign {
             0 if !deeds.is_empty() => vec![],
@@ -359,7 +355,7 @@ impl Backend<'_> {
             )],
             _ if self.others.is_some() && deeds.is_empty() && is_all_seen => vec![Line::text(
                 Style::Plain,
-                format!("{foreign} {rules} {run} before or among these, and no connection is lost there"),
+                format!("{foreign} {rules} {run} before or among these, and {take} no connection"),
             )],
             _ => vec![Line::text(
                 Style::Trouble,
@@ -367,7 +363,12 @@ impl Backend<'_> {
             )],
         };
         if !deeds.is_empty() {
-            let heading = "rules of other programs interfere (see proxy-init verify)";
+            let may = if others.iter().all(|finding| finding.problem.is_warning()) {
+                "may "
+            } else {
+                ""
+            };
+            let heading = format!("rules of other programs {may}interfere (see proxy-init verify)");
             lines.push(Line::text(Style::Trouble, heading));
         }
         for deed in deeds.iter().take(MOST) {
@@ -840,7 +841,7 @@ inbound
         };
         assert_eq!(
             told(Action::Continue),
-            "nft mode\n1 rule of another program runs before or among these, and no connection is lost there"
+            "nft mode\n1 rule of another program runs before or among these, and takes no connection"
         );
         assert_eq!(
             told(Action::Redirect(Some((15006, 15006)))),
