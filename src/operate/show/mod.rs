@@ -204,6 +204,9 @@ fn backend<'a>(mode: Mode, found: &'a Found, network: &Network) -> Backend<'a> {
     }
 }
 
+/// What is noted of proxy-init's own chain if no rule leads there.
+const UNUSED: &str = "unused: nothing leads here";
+
 /// The hooks that redirected connections and their replies pass, in the order in which they are told.
 const WAY_OF_REDIRECTED: [Hook; 6] = [
     Hook::Ingress,
@@ -295,7 +298,7 @@ impl<'a> ChainWalk<'a> {
         }
         // Whether or not anything leads there.
         let names = [own.counterpart(), own];
-        for (name, note) in names.into_iter().zip(["not hooked", "unused: nothing leads here"]) {
+        for (name, note) in names.into_iter().zip(["not hooked", UNUSED]) {
             let is_base = name != own;
             if let Some(chain) = chain_of(self.ours, name)
                 && !self.has(self.ours, chain)

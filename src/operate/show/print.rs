@@ -7,7 +7,7 @@ use packets::rules::{Direction, Family, Field, TableFamily};
 use packets::walk::Slot;
 use serde_json::Value;
 
-use super::{Backend, Effect, Shown, ShownChain, ShownRule, full_name, hooked};
+use super::{Backend, Effect, Shown, ShownChain, ShownRule, UNUSED, full_name, hooked};
 use crate::findings::difference::{Finding, FindingKind};
 use crate::operate::json::object;
 use crate::operate::style::Style;
@@ -281,6 +281,9 @@ impl Backend<'_> {
             let what = "not one complete, untouched installation (see proxy-init verify)";
             lines.push(Line::text(Style::Trouble, what));
         }
+        if shown.backends.len() == 1 {
+            lines.extend(self.unused());
+        }
         lines.extend(self.interference(shown.not_known.is_empty()));
         let counters = vec!["pkts"; used.len()];
         lines.push(Line::row(Style::Dim, &[&[""], used.as_slice(), &["", "", ""]].concat()));
@@ -333,6 +336,26 @@ impl Backend<'_> {
             return Some(Family::V6);
         }
         (has_v6 && !has_v4 && !has_both).then_some(Family::V4)
+    }
+
+    /// Whose connections no rule leads to proxy-init's chain.
+    fn unused(&self) -> impl Iterator<Item = Line> {
+        let unused = self.chains.iter().filter(|chain| chain.note == Some(UNUSED));
+        unused.map(
+            |ShownChain {
+                 name,
+                 direction,
+                 family,
+                 ..
+             }| {
+                let of = match family {
+                    TableFamily::Ip(family) => format!("{family} "),
+                    _ => String::new(),
+                };
+                let text = format!("no rule leads to {name}: {direction} {of}connections bypass the proxy");
+                Line::text(Style::Trouble, text)
+            },
+        )
     }
 
     /// Whether rules of other programs come first, and what they and later ones do to connections.
@@ -865,6 +888,10 @@ inbound
         let text = Shown::of(&found, &Network::default()).text(false);
         assert!(
             text.contains("\n  PROXY_INIT_OUTPUT (unused: nothing leads here)\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\nno rule leads to PROXY_INIT_OUTPUT: outbound connections bypass the proxy\n"),
             "{text}"
         );
     }
