@@ -4,15 +4,7 @@
 //! the kernel's order, and splits it where a rule takes only some of them. One connection is a set of one; "any TCP
 //! connection" is the largest set.
 //!
-//! How the kernel decides:
-//! - Only the first packet of a connection passes nat chains. The first one that sets up a mapping ends it: later nat
-//!   chains are not asked (`nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
-//! - An accept, explicit or by policy, ends only its own base chain. A drop ends everything (nf_hook_slow in
-//!   net/netfilter/core.c).
-//! - A goto never comes back to the chain that it left: the end of its target returns to whoever jumped before. The end
-//!   of a base chain is its policy (nft_do_chain in net/netfilter/nf_tables_core.c, ipt_do_table in ip_tables.c).
-//! - A packet that connection tracking is told to ignore passes no nat chain.
-//! - A redirected packet has its new destination from there on: at later chains of the hook, and at later hooks.
+//! How the kernel decides is in docs/facts.md, with its sources.
 //!
 //! Before a connection's first packet over IPv6, neighbours find each other ([`discovery`]) by packets that pass the same
 //! chains. A connection is three packets: the first one, the reply, and the ACK after it. Each goes its way through the hooks
