@@ -400,6 +400,24 @@ mod tests {
     use super::*;
     use crate::xt::NF_NAT_RANGE_PROTO_SPECIFIED;
 
+    /// All others are read by expressions of their own, and not written.
+    #[test]
+    fn every_field_has_its_place() {
+        let only_read = [
+            Field::State,
+            Field::ConnectionMark,
+            Field::TcpFlags,
+            Field::IcmpType,
+            Field::HopLimit,
+        ];
+        for field in Field::ALL {
+            assert!(
+                Expression::load(field).is_some() != only_read.contains(&field),
+                "{field:?}"
+            );
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_back() {
         let (name, revision, info) = (Text(b"multiport"), 1, Bytes(&[1, 2, 3, 4, 5, 6, 7, 8]));

@@ -20,24 +20,7 @@ fn sets() -> Vec<Set> {
 }
 
 fn field() -> impl Strategy<Value = Field> {
-    prop::sample::select(vec![
-        Field::Family,
-        Field::Protocol,
-        Field::Source(Family::V4),
-        Field::Source(Family::V6),
-        Field::Destination(Family::V4),
-        Field::Destination(Family::V6),
-        Field::SourcePort,
-        Field::DestinationPort,
-        Field::Uid,
-        Field::Gid,
-        Field::InInterface,
-        Field::OutInterface,
-        Field::State,
-        Field::Mark,
-        Field::ConnectionMark,
-        Field::TcpFlags,
-    ])
+    prop::sample::select(Field::ALL.to_vec())
 }
 
 /// An interval of a field's numbers: among them subnets, single numbers, and all; and some that run backwards or that
