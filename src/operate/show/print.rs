@@ -46,7 +46,8 @@ impl Shown<'_> {
         if let [_, _, ..] = self.backends.as_slice() {
             let modes: Vec<String> = self.backends.iter().map(|backend| backend.mode.to_string()).collect();
             let twice = format!(
-                "proxy-init's rules are in several modes at once, {}: connections pass all of them",
+                "proxy-init's rules are in several modes at once, {}: connections pass all of them; `proxy-init uninstall` \
+                 removes them",
                 modes.join(" and ")
             );
             text += &Style::Trouble.paint(filled(&twice).trim_end(), colour);
@@ -722,7 +723,7 @@ flags that install proxy-init's rules as found
         let mut found = installed(Mode::Nft, &chart());
         found.tables.extend(installed(Mode::Native, &chart()).tables);
         let text = Shown::of(&found, &Network::default()).text(false);
-        let title = "proxy-init's rules are in several modes at once, nft and native: connections\n  pass all of them\n\nnft mode\n";
+        let title = "proxy-init's rules are in several modes at once, nft and native: connections\n  pass all of them; `proxy-init uninstall` removes them\n\nnft mode\n";
         assert!(text.starts_with(title), "{text}");
     }
 
