@@ -586,6 +586,7 @@ fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> 
         places.entry((rule.words(), rule.is_ours())).or_default().push(place);
     }
     let mut rows = Vec::new();
+    let mut rest = others.into_iter();
     let mut next = 0;
     for rule in before_jump(first) {
         let same = places.get_mut(&(rule.words(), rule.is_ours()));
@@ -595,25 +596,14 @@ fn merged<'a>(first: &'a ShownChain<'a>, second: Option<&'a ShownChain<'a>>) -> 
         });
         let mut both = vec![(first, rule)];
         if let Some(place) = place {
-            rows.extend(
-                others
-                    .get(next..place)
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|rule| vec![(second, *rule)]),
-            );
-            both.extend(others.get(place).map(|other| (second, *other)));
+            let alone = rest.by_ref().take(place - next);
+            rows.extend(alone.map(|rule| vec![(second, rule)]));
+            both.extend(rest.next().map(|other| (second, other)));
             next = place + 1;
         }
         rows.push(both);
     }
-    rows.extend(
-        others
-            .get(next..)
-            .unwrap_or_default()
-            .iter()
-            .map(|rule| vec![(second, *rule)]),
-    );
+    rows.extend(rest.map(|rule| vec![(second, rule)]));
     rows
 }
 
