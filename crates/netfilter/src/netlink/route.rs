@@ -194,6 +194,7 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
     let kind = Attributes(info).find(libc::IFLA_INFO_KIND)?;
     let kind = kind.map(string).transpose()?.unwrap_or_default();
     let flags = u32_at(message.payload, 8)? as i32;
+    let number = |attribute| attributes.find(attribute)?.map(|bytes| u32_at(bytes, 0)).transpose();
     Ok(Device {
         // `ifi_index` and `ifi_flags`
         index: u32_at(message.payload, 4)?,
@@ -202,17 +203,11 @@ pub(crate) fn read_device(message: &Message<'_>) -> Result<Device, Malformed> {
         is_up: flags & libc::IFF_UP != 0,
         // The other end of a veth pair is named there too, and a device of another namespace by its number there.
         lower: if IS_ON_ANOTHER.contains(&kind) && attributes.find(IFLA_LINK_NETNSID)?.is_none() {
-            attributes
-                .find(libc::IFLA_LINK)?
-                .map(|bytes| u32_at(bytes, 0))
-                .transpose()?
+            number(libc::IFLA_LINK)?
         } else {
             None
         },
-        master: attributes
-            .find(libc::IFLA_MASTER)?
-            .map(|bytes| u32_at(bytes, 0))
-            .transpose()?,
+        master: number(libc::IFLA_MASTER)?,
         // `ndisc_constructor` in net/ipv6/ndisc.c
         has_neighbours: flags & (libc::IFF_LOOPBACK | libc::IFF_NOARP | libc::IFF_POINTOPOINT) == 0,
     })

@@ -103,8 +103,8 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::examples::{chain, ports, rule, table};
-    use crate::rules::{Action, Family, Name};
+    use crate::rules::examples::{base, chain, ports, rule, table};
+    use crate::rules::{Action, Family, Kind, Name, always};
 
     #[test]
     fn a_table_is_found_by_all_of_its_name() {
@@ -134,6 +134,42 @@ mod tests {
         }
         assert_eq!(found.tables_of(Subsystem::NfTables).count(), 4);
         assert_eq!(found.tables_of(Subsystem::Legacy).count(), 1);
+    }
+
+    /// nft's lookup of the route back is another one at input. What is known already stays.
+    #[test]
+    fn conditions_are_settled_where_what_they_ask_is_known() {
+        let back = Context::ReversePath {
+            is_loose: false,
+            negated: false,
+        };
+        let limit = Context::Limit { holds_below: true };
+        let known = Condition::Context {
+            text: "known".to_owned(),
+            context: limit,
+            holding: Some(always(true)),
+        };
+        let asking = |context| Condition::in_context("asking".to_owned(), context);
+        let table = |name: &str, hook| {
+            let rule = rule([asking(back), asking(limit), known.clone()], Action::Accept);
+            table(name, vec![base("chain", Kind::Filter, hook, 0, vec![rule])])
+        };
+        for (name, hook, is_back_settled) in [
+            ("inet mine", Hook::Input, false),
+            ("inet mine", Hook::Prerouting, true),
+            ("netdev mine", Hook::Ingress, true),
+            ("ip filter", Hook::Input, true),
+        ] {
+            let mut found = Found {
+                tables: vec![table(name, hook)],
+                not_known: vec![],
+            };
+            assert!(found.asks(|context| context == back) && found.asks(|context| context == limit));
+            found.settle(|_| Some(always(false)));
+            assert_eq!(found.asks(|context| context == back), !is_back_settled, "{name} {hook}");
+            assert!(!found.asks(|context| context == limit));
+            assert_eq!(found.tables[0].chains[0].rules[0].conditions[2], known);
+        }
     }
 
     #[test]
