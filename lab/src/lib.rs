@@ -12,6 +12,7 @@ pub mod api_double;
 pub mod apt;
 pub mod architecture;
 pub mod cgroups;
+pub mod chart;
 pub mod cluster;
 pub mod confined;
 pub mod connections;

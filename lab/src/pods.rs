@@ -11,7 +11,10 @@ use std::process::Command;
 use crate::containerd::NEWER;
 use crate::rootfs::Origin;
 use crate::shell::{Result, Run as _, need_root, target};
-use crate::{LayOut, Outcome, apt, confined, install};
+use crate::{LayOut, Outcome, apt, confined, install, linkerd};
+
+/// The word for the benchmark, in place of scenarios'.
+pub const WAITS: &str = "--waits";
 
 /// What it takes, and Debian's packages of it.
 const NEEDS: [(&str, &str); 5] = [
@@ -75,6 +78,7 @@ fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayO
     }
     lay_out(&folder)?;
     add_iptables(&folder)?;
+    add_commands(&folder)?;
     if newer {
         // Its C library and what else it needs are in there.
         let root = apt::unpack_all(RELEASE, "containerd", &["containerd"])?;
@@ -91,14 +95,46 @@ fn try_with(newer: bool, release: Option<&Path>, words: &[String], lay_out: LayO
     }
     let program = confined::Program::build("pods", &["--features", "pods"])?;
     program.run(&folder, words)?;
-    program.kill(&folder)?;
+    if words != [WAITS] {
+        program.kill(&folder)?;
+    }
     Ok(Outcome::AsExpected(()))
+}
+
+/// What a pod waits for by each way to its rules, on a newer containerd: a table, and a chart in this file.
+///
+/// # Errors
+/// Why it wasn't measured.
+pub fn waits(lay_out: LayOut, chart: &Path) -> Result<String> {
+    match try_with(true, None, &[WAITS.to_owned()], lay_out)? {
+        Outcome::AsExpected(()) => {
+            fs::copy(target("pods").join("waits.svg"), chart)?;
+            Ok(fs::read_to_string(target("pods").join("waits.md"))?)
+        }
+        Outcome::Skipped(reason) => Err(reason.into()),
+    }
+}
+
+/// An image of iptables-nft, with linkerd-init's commands for both families and for IPv4 alone in scripts.
+fn add_commands(images: &Path) -> Result<()> {
+    let (root, origin) = (images.join("commands"), Origin::here()?);
+    origin.add_iptables("nft", &root)?;
+    origin.add_program("dash", &root, "bin")?;
+    for ipv6 in [true, false] {
+        let commands = linkerd::commands("nft", ipv6);
+        let lines = commands
+            .iter()
+            .map(|command| format!("/usr/sbin/{}", command.join(" ")));
+        let script = lines.collect::<Vec<_>>().join(" &&\n");
+        fs::write(root.join(format!("{}.sh", commands.len())), script)?;
+    }
+    Ok(())
 }
 
 /// Adds iptables to the image `legacy`, and makes of it one in which it has file capabilities.
 fn add_iptables(images: &Path) -> Result<()> {
     let [legacy, file_capabilities] = ["legacy", "file-capabilities"].map(|name| images.join(name));
-    Origin::here()?.add_iptables_legacy(&legacy)?;
+    Origin::here()?.add_iptables("legacy", &legacy)?;
     Command::new("cp")
         .arg("--archive")
         .arg(&legacy)

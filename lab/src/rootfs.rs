@@ -38,16 +38,20 @@ impl Origin {
         self.add_libraries(&from, root)
     }
 
-    /// iptables-legacy and its extensions, under the names that Debian's package gives it in /usr/sbin.
-    pub fn add_iptables_legacy(&self, root: &Path) -> Result<()> {
-        let multi = "xtables-legacy-multi";
+    /// iptables-legacy or iptables-nft, as `mode` says, and its extensions, under the names that Debian's package gives it in
+    /// /usr/sbin.
+    pub fn add_iptables(&self, mode: &str, root: &Path) -> Result<()> {
+        let multi = &format!("xtables-{mode}-multi");
         self.add_program(multi, root, "usr/sbin")?;
         let extensions = format!("usr/lib/{}-linux-gnu/xtables", self.architecture.machine());
         for extension in fs::read_dir(self.folder.join(&extensions))?.flatten() {
             self.add_library(&extensions, &extension.file_name().to_string_lossy(), root)?;
         }
         for family in ["iptables", "ip6tables"] {
-            for name in ["-legacy", "-legacy-restore", "-legacy-save", "-restore", "-save"] {
+            for name in ["", "-restore", "-save"] {
+                symlink(multi, root.join("usr/sbin").join(format!("{family}-{mode}{name}")))?;
+            }
+            for name in ["-restore", "-save"] {
                 symlink(multi, root.join("usr/sbin").join(format!("{family}{name}")))?;
             }
         }

@@ -12,7 +12,6 @@ use std::time::Instant;
 use nix::unistd::Uid;
 
 mod cgroup;
-mod chart;
 mod contenders;
 mod group;
 mod groups;

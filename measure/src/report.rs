@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use lab::chart::{self, Row};
 use lab::samples::{self, Samples};
 
-use crate::chart::{self, Row};
 use crate::contenders::{Rules, linkerds, ours};
 use crate::group::Measured;
 use crate::result::Result;
@@ -139,6 +139,7 @@ pub(crate) fn install_chart(rules: &Rules, install: &Measured) -> String {
         .into_iter()
         .map(|samples| Row {
             name: short(rules, &samples.name),
+            is_ours: samples.name.starts_with("proxy-init"),
             microseconds: samples.p50(),
             after: times(samples.p50(), reference),
         })
@@ -147,7 +148,7 @@ pub(crate) fn install_chart(rules: &Rules, install: &Measured) -> String {
         "Median from the first process' start to the last one's end; {}; ×: times as long as nft mode",
         rules.families()
     );
-    chart::bars("How long a pod waits for its rules", &says, &rows)
+    chart::bars("How long a pod waits for its rules", &says, "iptables and nft", &rows)
 }
 
 /// As many times as long as the reference, where it is noticeably more.

@@ -15,6 +15,9 @@ use crate::build;
 /// What of criterion's goes into the document: its name in benches/.
 const CONNECTIONS: &str = "connect by ports";
 
+/// The page's last section, which has a measurement of its own.
+const PODS: &str = "\n## What a pod waits for\n";
+
 /// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
 /// criterion. Without any, everything is measured, and docs/ is made of it.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -22,6 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => whole(),
+        ["--pods"] => pods(),
         ["--quick", rest @ ..] => processes(rest, &target("bench")),
         ["--only" | "--runs", ..] => processes(&[&["--full"], &words[..]].concat(), &target("bench")),
         _ => inside(&words),
@@ -42,6 +46,7 @@ pub(crate) fn try_once() -> Result<Vec<String>> {
 
 fn whole() -> Result<()> {
     let docs = root().join("docs");
+    let before = fs::read_to_string(docs.join("benchmarks.md"))?;
     processes(&["--full"], &docs)?;
     forget(&target("criterion"))?;
     inside(&[])?;
@@ -56,9 +61,31 @@ fn whole() -> Result<()> {
         plugin()?,
         samples::by_ports(&read(CONNECTIONS)?)
     );
+    if let Some((_, pods)) = before.split_once(PODS) {
+        let _ = write!(text, "{PODS}{pods}");
+    }
     fs::write(&document, text)?;
     println!("Written to {}", document.display());
     Ok(())
+}
+
+/// Measures what a pod waits for, and writes that section of the page alone.
+fn pods() -> Result<()> {
+    let docs = root().join("docs");
+    let table = lab::pods::waits(crate::lay_out, &docs.join("waits.svg"))?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let document = docs.join("benchmarks.md");
+    let page = fs::read_to_string(&document)?;
+    let (rest, _) = page.split_once(PODS).unwrap_or((&page, ""));
+    let text = format!(
+        "{rest}{PODS}\nFrom RunPodSandbox to the first byte that a client on the node reads from the port that the rules lead \
+         to, on Debian sid's containerd (Linux {}), alone and 60 at once, by turns; and the processor time of a pod, with the \
+         runtime and the agent. kubelet, the proxy's own container and Linkerd's Go plugin are left out. A shell runs \
+         linkerd-init's commands, and the validator is ours. `cargo xtask bench --pods` measures this.\n\n\
+         ![How long a pod waits, by each way to its rules](waits.svg)\n\n{table}",
+        kernel.trim()
+    );
+    Ok(fs::write(&document, text)?)
 }
 
 fn processes(arguments: &[&str], output: &Path) -> Result<()> {

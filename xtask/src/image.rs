@@ -186,7 +186,7 @@ pub(crate) fn run() -> Result<()> {
     image.check_labels(&labels(&INIT, architecture, &commit)?)?;
     // The target `legacy` is on Debian's image, which can't be pulled: this machine's iptables-legacy stands in for it.
     let legacy = build_stage.join("out/legacy");
-    Origin::here()?.add_iptables_legacy(&legacy)?;
+    Origin::here()?.add_iptables("legacy", &legacy)?;
 
     let net_admin = &["CAP_NET_ADMIN"][..];
     let net_raw_too = &["CAP_NET_ADMIN", "CAP_NET_RAW"][..];

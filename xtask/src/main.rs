@@ -89,6 +89,8 @@ To measure, and to keep lists up to date:
                (needs root; takes some 10 minutes).
                  --quick      whole processes only, into target/bench: a minute
                  --only WORD  the tables with that word in their heading
+                 --pods       what a pod waits for, by containerd: into the page,
+                              in a quarter of an hour
                  --save-baseline NAME, --baseline NAME
                               keep what criterion measures inside the process,
                               and compare with it

@@ -73,7 +73,7 @@ fn fill(lay_out: LayOut) -> Result<PathBuf> {
     }
     fs::write(folder.join(CHART), chart()?)?;
     lay_out(&images)?;
-    Origin::here()?.add_iptables_legacy(&images.join("legacy"))?;
+    Origin::here()?.add_iptables("legacy", &images.join("legacy"))?;
     add_linkerd_init(&images)?;
     Ok(folder)
 }
@@ -108,7 +108,7 @@ fn link(program: &Path, folder: &Path) -> Result<()> {
 /// mode.
 fn add_linkerd_init(images: &Path) -> Result<()> {
     let folder = images.join("linkerd-init");
-    Origin::here()?.add_iptables_legacy(&folder)?;
+    Origin::here()?.add_iptables("legacy", &folder)?;
     let busybox = apt::unpack("bookworm", "busybox-static")?;
     fs::create_dir_all(folder.join("bin"))?;
     fs::copy(busybox.join("bin/busybox"), folder.join("bin/busybox"))?;

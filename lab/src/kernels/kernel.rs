@@ -124,7 +124,7 @@ impl Kernel {
         for link in ["bin/sh", "bin/cat", "bin/mkdir", "bin/sleep", "sbin/modprobe"] {
             symlink("/bin/busybox", root.join(link))?;
         }
-        guest.origin.add_iptables_legacy(&root)?;
+        guest.origin.add_iptables("legacy", &root)?;
         let modules = self.copy_modules(&root)?;
         let script = format!("find . | cpio --quiet -o -H newc > {}", self.initramfs.display());
         Command::new("sh").current_dir(&root).args(["-c", &script]).run()?;

@@ -15,6 +15,7 @@ mod nri;
 mod own_users;
 mod pod;
 mod scenario;
+mod waits;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 use lab::confined::{self, Inside, cover, mount_on};
 use lab::containerd::NEWER;
+use lab::pods;
 use lab::shell::{Result, Run as _};
 
 use cni::Servers;
@@ -95,6 +97,9 @@ fn run(inside: &Inside) -> Result<()> {
         confined::hold();
     }
     let world = World::new(node, images, init::NETWORK)?;
+    if inside.words == [pods::WAITS] {
+        return Ok(std::fs::write(folder.join("waits.md"), nri::waits(&world, folder)?)?);
+    }
     let mut scenarios = init::scenarios();
     scenarios.push(documentation::scenario(folder));
     scenarios.extend(cni::scenarios(&servers));

@@ -23,10 +23,11 @@ use crate::init::in_the_mesh;
 use crate::node::{Bridge, Network, Node, Setup};
 use crate::pod::{Meta, Pod};
 use crate::scenario::{Scenario, World};
+use crate::waits;
 
 /// The network without a plugin, and the one with it.
-const BY_NRI: &str = "nri";
-const BY_CNI: &str = "cni";
+pub(crate) const BY_NRI: &str = "nri";
+pub(crate) const BY_CNI: &str = "cni";
 
 /// The agent's mode, and the one that it comes to.
 const MODES: [(&str, &str); 5] = [
@@ -93,15 +94,28 @@ pub(crate) fn scenarios(folder: &Path) -> Vec<Scenario> {
     all.collect()
 }
 
+/// The benchmark's table, on a node of its own.
+pub(crate) fn waits(outer: &World<'_>, folder: &Path) -> Result<String> {
+    let [bridge, ..] = &BRIDGES;
+    waits::join(&outer.node.cgroup)?;
+    on_a_node(outer, folder, 0, bridge, |host| waits::measure(host, folder))
+}
+
 /// A node, and where its agents are reached.
-struct Host<'a> {
-    world: World<'a>,
+pub(crate) struct Host<'a> {
+    pub(crate) world: World<'a>,
     images: &'a Path,
     path: PathBuf,
     address: SocketAddr,
 }
 
-fn on_a_node(outer: &World<'_>, images: &Path, number: usize, bridge: &'static Bridge, work: Work) -> Result<String> {
+fn on_a_node(
+    outer: &World<'_>,
+    images: &Path,
+    number: usize,
+    bridge: &'static Bridge,
+    work: impl Fn(&Host<'_>) -> Result<String>,
+) -> Result<String> {
     // As on a node, where systemd has it so: mounts of this mount namespace, and of no other one, reach the agent's.
     Command::new("mount").args(["--make-rshared", "/"]).run()?;
     let path = PathBuf::from(format!("/run/nri-node-{number}"));
@@ -134,7 +148,7 @@ fn on_a_node(outer: &World<'_>, images: &Path, number: usize, bridge: &'static B
 }
 
 /// An agent, killed in the end.
-struct Agent(Child);
+pub(crate) struct Agent(Child);
 
 impl Drop for Agent {
     fn drop(&mut self) {
@@ -151,7 +165,7 @@ impl Agent {
 
 impl Host<'_> {
     /// One that has registered.
-    fn agent(&self, mode: &str) -> Result<Agent> {
+    pub(crate) fn agent(&self, mode: &str) -> Result<Agent> {
         let agent = self.start(mode)?;
         self.until_ready()?;
         Ok(agent)
@@ -220,11 +234,11 @@ impl Host<'_> {
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned))
     }
 
-    fn meshed(&self, network: &str) -> Result<Pod<'_>> {
+    pub(crate) fn meshed(&self, network: &str) -> Result<Pod<'_>> {
         self.annotated(network, &[("linkerd.io/proxy-version", "edge-1")])
     }
 
-    fn annotated(&self, network: &str, pairs: &[(&str, &str)]) -> Result<Pod<'_>> {
+    pub(crate) fn annotated(&self, network: &str, pairs: &[(&str, &str)]) -> Result<Pod<'_>> {
         Pod::start(self.world.node, network, &meta(pairs))
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct World<'a> {
 
 /// The images that there are.
 #[derive(Debug)]
-pub(crate) struct Images([Image; 4]);
+pub(crate) struct Images([Image; 5]);
 
 impl Images {
     pub(crate) fn new() -> Result<Self> {
@@ -32,6 +32,7 @@ impl Images {
             Image::of_dockerfile("scratch")?,
             Image::of_dockerfile("legacy")?,
             Image::of_dockerfile("file-capabilities")?,
+            Image::running("commands", &[]),
         ]))
     }
 
@@ -57,6 +58,11 @@ impl Images {
     /// The same, where iptables-legacy has file capabilities, as in linkerd-init's image.
     pub(crate) fn file_capabilities(&self) -> &Image {
         &self.0[3]
+    }
+
+    /// linkerd-init's iptables commands, in scripts for a shell.
+    pub(crate) fn commands(&self) -> &Image {
+        &self.0[4]
     }
 }
 

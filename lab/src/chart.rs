@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 
 /// One of those that are compared.
 #[derive(Debug)]
-pub(crate) struct Row {
-    pub(crate) name: String,
+pub struct Row {
+    /// Beside the bar.
+    pub name: String,
+    /// Its colour says whether it is ours.
+    pub is_ours: bool,
     /// The bar's length.
-    pub(crate) microseconds: f64,
+    pub microseconds: f64,
     /// What is written after the time.
-    pub(crate) after: String,
+    pub after: String,
 }
 
 const WIDTH: f64 = 860.0;
@@ -30,12 +33,12 @@ stroke:#fff;stroke-width:4px;stroke-linejoin:round;paint-order:stroke}\
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc;stroke:#0d1117}.quiet,.axis text{fill:#9198a1}.back{fill:#0d1117}\
 .axis line{stroke:#3d444d}.ours{fill:#4493f8}.others{fill:#d29922}}";
 
-/// The whole picture.
-pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
+/// The whole picture; `others` says what those are that aren't ours.
+pub fn bars(title: &str, subtitle: &str, others: &str, rows: &[Row]) -> String {
     let most = rows.iter().map(|row| row.microseconds).fold(0.0, f64::max);
     let (step, unit) = (step(most), Unit::of(most));
     let place = |microseconds: f64| LEFT + LONGEST * microseconds / most;
-    let mut drawn = legend(rows);
+    let mut drawn = legend(others, rows);
     let mut y = TOP;
     for row in rows {
         let middle = y + BAR / 2.0 + 4.5;
@@ -46,7 +49,7 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
              <text x=\"{:.1}\" y=\"{middle:.1}\">{} <tspan class=\"quiet\">{}</tspan></text>",
             LEFT - 10.0,
             escaped(&row.name),
-            Kind::of(row).class(),
+            class(row.is_ours),
             y + 0.5,
             (place(row.microseconds) - LEFT).max(1.5),
             BAR - 1.0,
@@ -83,56 +86,30 @@ pub(crate) fn bars(title: &str, subtitle: &str, rows: &[Row]) -> String {
     )
 }
 
-/// Whose bar it is, which its colour says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    ProxyInit,
-    Others,
-}
-
-impl Kind {
-    const ALL: [Self; 2] = [Self::ProxyInit, Self::Others];
-
-    fn of(row: &Row) -> Self {
-        match row.name.as_str() {
-            name if name.starts_with("proxy-init") => Self::ProxyInit,
-            _ => Self::Others,
-        }
-    }
-
-    fn class(self) -> &'static str {
-        match self {
-            Self::ProxyInit => "ours",
-            Self::Others => "others",
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::ProxyInit => "proxy-init",
-            Self::Others => "iptables and nft",
-        }
-    }
+/// The name of a colour.
+fn class(is_ours: bool) -> &'static str {
+    if is_ours { "ours" } else { "others" }
 }
 
 /// What the colours of these rows mean.
-fn legend(rows: &[Row]) -> String {
-    /// Room for the longest words, and for the square before them.
+fn legend(others: &str, rows: &[Row]) -> String {
+    /// Room for the first words, and for the square before them.
     const COLUMN: f64 = 130.0;
-    let kinds = Kind::ALL
-        .into_iter()
-        .filter(|kind| rows.iter().any(|row| Kind::of(row) == *kind));
     let mut drawn = String::new();
-    for (index, kind) in kinds.enumerate() {
-        let x = LEFT + COLUMN * index as f64;
+    let mut x = LEFT;
+    for (is_ours, words) in [(true, "proxy-init"), (false, others)] {
+        if !rows.iter().any(|row| row.is_ours == is_ours) {
+            continue;
+        }
         let _ = write!(
             drawn,
             "<rect class=\"{}\" x=\"{x}\" y=\"60\" width=\"11\" height=\"11\" rx=\"1.5\"/>\
              <text class=\"quiet\" x=\"{}\" y=\"70\">{}</text>",
-            kind.class(),
+            class(is_ours),
             x + 17.0,
-            kind.words()
+            escaped(words)
         );
+        x += COLUMN;
     }
     drawn
 }
@@ -204,6 +181,7 @@ mod tests {
     fn row(name: &str, microseconds: f64) -> Row {
         Row {
             name: name.to_owned(),
+            is_ours: name.starts_with("proxy-init"),
             microseconds,
             after: String::new(),
         }
@@ -211,14 +189,14 @@ mod tests {
 
     #[test]
     fn a_legend_names_the_colours_that_are_there() {
-        let chart = bars("", "", &[row("proxy-init, nft mode", 1.0)]);
+        let chart = bars("", "", "iptables and nft", &[row("proxy-init, nft mode", 1.0)]);
         assert!(chart.contains(">proxy-init</text>"), "{chart}");
         assert!(!chart.contains("iptables and nft"), "{chart}");
     }
 
     #[test]
     fn lengths_are_linear() {
-        let chart = bars("a < b", "", &[row("x", 1_000.0), row("y", 4_000.0)]);
+        let chart = bars("a < b", "", "", &[row("x", 1_000.0), row("y", 4_000.0)]);
         assert!(chart.contains("width=\"97.5\""), "{chart}");
         assert!(chart.contains("width=\"390.0\""), "{chart}");
         assert!(chart.contains("a &lt; b"), "{chart}");
