@@ -1225,3 +1225,28 @@ fn a_chain_that_many_rules_lead_to_is_written_once() {
     assert_eq!(said.matches(" as above\n").count(), 14, "{said}");
     assert!(said.lines().count() < 75, "{said}");
 }
+
+/// They are followed one after the other, and the text has each rule once.
+#[test]
+fn connections_that_differ_by_device_are_told_together() {
+    let lab = Lab::new();
+    for line in [
+        "ip link add eth1 type veth peer name far1",
+        "ip link set eth1 up",
+        "ip address add 10.78.0.2/24 dev eth1",
+    ] {
+        lab.pod.sh(line);
+    }
+    install(&lab.pod, &chart_in("nft"));
+    let table = "table ip t { chain c { tcp dport 90 drop; tcp dport 80 meta mark set 7; }; chain b { type filter hook \
+                 prerouting priority -150; iifname eth1 tcp dport 80 meta mark set 8; jump c; }; }";
+    feed(&lab.pod, "nft -f -", table).success();
+    let said = Run::new("explain inbound --to 10.77.0.2:80").output(&lab.pod).success();
+    for line in [
+        "        1   no   to port 90: port 80 is not 90\n",
+        "        2   yes  tcp: to the proxy, port 4143\n",
+    ] {
+        let line = line.trim_start_matches(' ');
+        assert_eq!(said.matches(line).count(), 1, "{line}{said}");
+    }
+}

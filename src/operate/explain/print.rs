@@ -1,8 +1,9 @@
 //! An explanation as text and as JSON.
 
+use std::collections::HashMap;
 use std::fmt;
 
-use packets::walk::{Packet, Step};
+use packets::walk::{Packet, Place, Step};
 use serde_json::Value;
 
 use super::{Explained, is_match, matches, whose};
@@ -78,9 +79,10 @@ impl Explained<'_> {
         let mut before: Option<&Step<'_>> = None;
         let mut left_out = 0;
         let mut in_a_row = 0;
-        let mut written: Vec<&[Step<'_>]> = Vec::new();
-        let mut rest = self.steps.as_slice();
-        while let Some((step, after)) = rest.split_first() {
+        let mut written: Vec<&[&Step<'_>]> = Vec::new();
+        let steps = once(&self.steps.iter().collect::<Vec<_>>());
+        let mut rest = steps.as_slice();
+        while let Some((&step, after)) = rest.split_first() {
             rest = after;
             let is_same_chain = before.is_some_and(|before| is_in_chain_of(before, step));
             in_a_row = match (is_same_chain, is_match(step)) {
@@ -109,7 +111,7 @@ impl Explained<'_> {
     }
 
     /// Whether two jumps lead to the same chain, and the same comes of it.
-    fn is_same_way(&self, one: &[Step<'_>], other: &[Step<'_>]) -> bool {
+    fn is_same_way(&self, one: &[&Step<'_>], other: &[&Step<'_>]) -> bool {
         one.len() == other.len()
             && one.iter().zip(other).all(|(one, other)| {
                 (one.packet, one.hook, one.at) == (other.packet, other.hook, other.at)
@@ -218,11 +220,42 @@ fn is_in_chain_of(one: &Step<'_>, other: &Step<'_>) -> bool {
 }
 
 /// How many of the steps after one are in the chain to which it leads, and in those to which that one does.
-fn jump_length(one: &Step<'_>, after: &[Step<'_>]) -> usize {
+fn jump_length(one: &Step<'_>, after: &[&Step<'_>]) -> usize {
     let inside = after
         .iter()
         .take_while(|step| (step.packet, step.hook) == (one.packet, one.hook) && step.depth > one.depth);
     inside.count()
+}
+
+/// Each rule once to which a jump leads. Connections that differ in what isn't known, as their device, are taken through its
+/// chain one after the other.
+fn once<'s, 'a>(steps: &[&'s Step<'a>]) -> Vec<&'s Step<'a>> {
+    let place = |step: &Step<'_>| match step.at {
+        Place::Rule(line) => (step.packet, step.hook, std::ptr::from_ref(line.rule).addr()),
+        Place::Policy(slot) => (step.packet, step.hook, std::ptr::from_ref(slot.chain).addr()),
+    };
+    let mut places = HashMap::new();
+    let mut merged: Vec<(&'s Step<'a>, Vec<&'s Step<'a>>)> = Vec::new();
+    let mut rest = steps;
+    while let Some((&step, after)) = rest.split_first() {
+        let (inside, others) = after.split_at(jump_length(step, after));
+        rest = others;
+        let index = *places.entry(place(step)).or_insert(merged.len());
+        let Some((known, all_inside)) = merged.get_mut(index) else {
+            merged.push((step, inside.to_vec()));
+            continue;
+        };
+        all_inside.extend(inside);
+        // What isn't known of some of them says more than what is of others, and a match more than none.
+        let says = |step: &Step<'_>| is_match(step).map_or(2, u8::from);
+        if says(step) > says(known) {
+            *known = step;
+        }
+    }
+    let whole = merged.into_iter().map(|(step, inside)| (step, once(&inside)));
+    whole
+        .flat_map(|(step, inside)| std::iter::once(step).chain(inside))
+        .collect()
 }
 
 fn indent(step: &Step<'_>) -> usize {

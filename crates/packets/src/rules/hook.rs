@@ -3,7 +3,7 @@
 use derive_more::Display;
 
 /// A place in the way of a packet (`enum nf_inet_hooks` in linux/netfilter.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 #[display(rename_all = "lowercase")]
 pub enum Hook {
     /// As it comes from the network device.
