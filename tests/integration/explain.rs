@@ -1042,6 +1042,14 @@ fn limits_are_conditions_of_the_answer() {
         ),
         (
             &[
+                "-A INPUT -p tcp -m hashlimit --hashlimit-above 9/sec --hashlimit-rate-match --hashlimit-rate-interval 1 \
+                 --hashlimit-name y -j DROP",
+            ],
+            "nft",
+            Some("-m hashlimit"),
+        ),
+        (
+            &[
                 "-A INPUT -m recent --name x --set",
                 "-A INPUT -m recent --name x --update --seconds 9 --hitcount 9 -j DROP",
             ],
@@ -1080,11 +1088,17 @@ fn limits_are_conditions_of_the_answer() {
         "tcp dport 4143 limit rate over 9/second drop",
         "ct count over 99 reject",
         "quota over 9 mbytes drop",
+        "add @seen { ip saddr limit rate over 9/second } drop",
+        "update @seen { ip saddr ct count over 9 } drop",
+        "update @seen { ip saddr counter quota over 9 mbytes } drop",
     ] {
         feed(
             &lab.pod,
             "nft -f -",
-            &format!("table inet f {{ chain in {{ type filter hook input priority 5; {rule}; }}; }}"),
+            &format!(
+                "table inet f {{ set seen {{ type ipv4_addr; flags dynamic; size 99; }}; chain in {{ type filter hook input \
+                 priority 5; {rule}; }}; }}"
+            ),
         )
         .success();
         let said = first_line(&lab, "inbound --to 10.77.0.2:80");
@@ -1093,6 +1107,10 @@ fn limits_are_conditions_of_the_answer() {
             said.starts_with(begins) && said.ends_with("` in inet f, chain in is reached"),
             "{said}"
         );
+        let handshakes = Handshakes::new(&[&lab.pod], &[4143]);
+        let client = Client::new(SocketAddr::new(NEIGHBOUR[0], 20_001));
+        let reached = handshakes.connect(&lab.outside, &client, "10.77.0.2:80".parse().unwrap());
+        assert!(matches!(reached, Outcome::Answered { .. }), "{rule}: {reached:?}");
         lab.pod.sh("nft delete table inet f");
     }
 }

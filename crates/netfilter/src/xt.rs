@@ -627,10 +627,6 @@ fn read_limit(name: &[u8], revision: u32, info: &[u8]) -> Result<Condition, Malf
         (b"recent", _) => (u8_at(info, 8)? & SET != 0) != (u8_at(info, 9)? != 0),
         _ => true,
     };
-    // `XT_HASHLIMIT_RATE_MATCH`, which compares rates in another way.
-    if name == b"hashlimit" && u32_at(info, if revision == 1 { 16 } else { 272 })? & 1 << 6 != 0 {
-        return Ok(Condition::NotUnderstood("-m hashlimit [...]".to_owned()));
-    }
     let is_always = name == b"recent" && u8_at(info, 8)? & SET != 0;
     let words = match name {
         b"limit" => rate(u32_at(info, 0)?, u32_at(info, 4)?),

@@ -181,6 +181,15 @@ expressions! {
     Quota "quota" { bytes: u64 = NFTA_QUOTA_BYTES(1), flags: u32 = NFTA_QUOTA_FLAGS(2) }
     /// `[ connlimit count COUNT flags FLAGS ]`
     Connlimit "connlimit" { count: u32 = NFTA_CONNLIMIT_COUNT(1), flags: u32 = NFTA_CONNLIMIT_FLAGS(2) }
+    /// `[ dynset OPERATION reg_key REGISTER set SET expr … ]`: adds or updates an element, and asks the expressions that it
+    /// has. The operation is one of `NFT_DYNSET_OP_*`; one of the flags is `NFT_DYNSET_F_INV`.
+    Dynset<'a> "dynset" {
+        set: Text<'a> = NFTA_DYNSET_SET_NAME(1),
+        operation: u32 = NFTA_DYNSET_OP(3),
+        flags: Option<u32> = NFTA_DYNSET_FLAGS(9),
+        expression: Option<Bytes<'a>> = NFTA_DYNSET_EXPR(7),
+        expressions: Option<Bytes<'a>> = NFTA_DYNSET_EXPRESSIONS(10),
+    }
     /// `[ reject type KIND code CODE ]`; the kind is one of `NFT_REJECT_*`, the code ICMP's, or one of `NFT_REJECT_ICMPX_*`.
     Reject "reject" { kind: i32 = NFTA_REJECT_TYPE(1), code: Option<u8> = NFTA_REJECT_ICMP_CODE(2) }
     /// `[ exthdr load … => reg REGISTER ]`: of an extension header, or of an option of TCP's.
@@ -358,6 +367,7 @@ impl<'a> Expression<'a> {
                 | Self::Fib(_)
                 | Self::Limit(_)
                 | Self::Quota(_)
+                | Self::Dynset(_)
                 | Self::SetPayload(_)
                 | Self::LoadOption(_)
                 | Self::SetOption(_)

@@ -11,7 +11,7 @@ use packets::rules::{
     Name, Nat, Rule, Set, TableFamily, Values, interface, set_size,
 };
 
-use super::expression::{self, Compare, Decide, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
+use super::expression::{self, Compare, Decide, Dynset, Expression, Lookup, Mask, Payload, Range, Redirect, Verdict};
 use super::header::{
     self, ETHER_TYPE, ICMPV6_TYPE, IPV4_FRAGMENT, IPV4_PROTOCOL, IPV6_HOPS, IPV6_PROTOCOL, META_FIELDS, PAYLOAD_FIELDS,
     Rewritten, TCP_FLAGS,
@@ -222,6 +222,7 @@ impl<'a> Reader<'a> {
                 let over = if connlimit.flags & 1 == 0 { "" } else { "over " };
                 self.limit(format!("ct count {over}{}", connlimit.count), connlimit.flags);
             }
+            Expression::Dynset(dynset) => self.meter(dynset)?,
             Expression::Other(name) => self.other(name),
         }
         Ok(())
@@ -676,6 +677,42 @@ impl<'a> Reader<'a> {
         let holds_below = flags & 1 == 0;
         let limit = Condition::in_context(text, Context::Limit { holds_below });
         self.rule.conditions.push(limit);
+    }
+
+    /// Limits that each element of a set has for itself: each holds as one without a set, and all of them as long as the
+    /// set has room (`nft_dynset_eval` in net/netfilter/nft_dynset.c).
+    fn meter(&mut self, dynset: Dynset<'a>) -> Result<(), Malformed> {
+        /// `NFT_DYNSET_OP_DELETE`
+        const DELETE: u32 = 2;
+        let mut limits = Vec::new();
+        if let Some(one) = dynset.expression {
+            limits.push(Expression::read(Attributes(one.0))?);
+        }
+        for element in Attributes(dynset.expressions.map_or(&[], |list| list.0)) {
+            limits.push(Expression::read(Attributes(element?.1))?);
+        }
+        let is_limit = |expression: &Expression<'_>| {
+            matches!(
+                expression,
+                Expression::Limit(_) | Expression::Quota(_) | Expression::Connlimit(_) | Expression::Counter(_)
+            )
+        };
+        // The set may have limits of its own, where none are here.
+        if dynset.operation == DELETE
+            || dynset.flags.unwrap_or_default() != 0
+            || limits.is_empty()
+            || !limits.iter().all(is_limit)
+        {
+            self.other(b"dynset");
+            return Ok(());
+        }
+        self.limit(format!("meter in @{}", Name::from(dynset.set.0)), 0);
+        for limit in limits {
+            if !matches!(limit, Expression::Counter(_)) {
+                self.next(limit)?;
+            }
+        }
+        Ok(())
     }
 
     fn redirect(&mut self, Redirect { first, last, flags }: Redirect) {
