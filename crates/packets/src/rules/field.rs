@@ -360,8 +360,20 @@ mod tests {
     #[test]
     fn every_field_has_words_of_its_own() {
         for field in Field::ALL {
-            let FieldFacts { nft, any, open, .. } = field.facts();
+            let FieldFacts {
+                nft, any, open, flag, ..
+            } = field.facts();
             assert!([nft, any, open].iter().all(|words| !words.is_empty()), "{field:?}");
+            let is_asked_for = matches!(
+                field,
+                Field::Source(_)
+                    | Field::SourcePort
+                    | Field::Uid
+                    | Field::Gid
+                    | Field::InInterface
+                    | Field::OutInterface
+            );
+            assert_eq!(flag.is_some(), is_asked_for, "{field:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::found::Device;
 use crate::rules::examples::{base, effect_of, not, rule, table, to_port};
 use crate::rules::{Bits, Chain, Condition, Effect, Kind, Rule, TCP, Table, flags};
 use crate::walk::connections::any_but_lo;
@@ -749,6 +750,53 @@ fn arp_passes_tables_of_its_own_and_those_of_devices() {
                 is_lost,
                 "{name} {hook}"
             );
+        }
+    }
+}
+
+/// A bond's packets come in by its ports before they come in by it, and leave by them after they leave by it.
+#[test]
+fn packets_pass_the_devices_beneath_theirs() {
+    let device = |index, name: &str, kind: &str, master| Device {
+        index,
+        name: Name::from(name),
+        kind: kind.into(),
+        is_up: true,
+        lower: None,
+        master,
+        has_neighbours: true,
+    };
+    let network = Network {
+        devices: Some(vec![
+            device(2, "bond0", "bond", None),
+            device(3, "eth1", "veth", Some(2)),
+        ]),
+        ..Network::default()
+    };
+    let around = Surroundings {
+        network: &network,
+        ..Surroundings::default()
+    };
+    for (direction, hook) in [(Direction::Inbound, Hook::Ingress), (Direction::Outbound, Hook::Egress)] {
+        for (name, is_passed) in [("eth1", true), ("eth2", false)] {
+            let mut dropping = base("f", Kind::Filter, hook, 0, vec![rule([], Action::Drop)]);
+            dropping.devices = Some(Intervals::one(interface(name.as_bytes())));
+            let found = Found {
+                tables: vec![table("netdev f", vec![dropping])],
+                not_known: vec![],
+            };
+            let field = if hook == Hook::Ingress {
+                Field::InInterface
+            } else {
+                Field::OutInterface
+            };
+            let by_bond = to_80(direction).replaced(field, Intervals::one(interface(b"bond0")));
+            let walk = there_and_back(&found, Family::V4, direction, by_bond, &around, None);
+            let dropped = walk
+                .decisions
+                .iter()
+                .any(|outcome| (outcome.packet, outcome.fate) == (Packet::First, Fate::Dropped));
+            assert_eq!(dropped, is_passed, "{direction} {name}");
         }
     }
 }
