@@ -304,7 +304,7 @@ impl Finding {
     }
 
     /// What another program's rule does to connections, without the rule; none if this is about proxy-init's own rules.
-    pub fn interference(&self) -> Option<String> {
+    pub(crate) fn interference(&self) -> Option<String> {
         let problem = &self.problem;
         let deed = || problem.deed("a rule").unwrap_or_else(|| problem.words("a rule"));
         let is_about_others = problem.is_about_others();
