@@ -199,6 +199,7 @@ mod tests {
             (0x0a4d_00ff, BROADCAST),
             (u32::MAX.into(), BROADCAST),
             (1, BROADCAST),
+            (1 << 24, UNICAST),
             (0xe0 << 24, MULTICAST),
             (0xc000_0201, UNICAST),
         ] {
