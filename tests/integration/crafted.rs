@@ -450,6 +450,40 @@ fn settings_are_heeded() {
     }
 }
 
+/// Who sends from another device's address is answered by that one.
+#[test]
+fn the_reply_may_come_by_the_device_that_has_the_address() {
+    let lab = Lab::new();
+    let outside = lab.outside.path();
+    let link = format!("ip link add eth1 type veth peer name far1 netns {}", outside.display());
+    lab.pod.sh(&link);
+    for line in ["ip addr add 10.78.0.2/24 dev eth1", "ip link set eth1 up"] {
+        lab.pod.sh(line);
+    }
+    for line in ["ip addr add 10.78.0.1/24 dev far1", "ip link set far1 up"] {
+        lab.outside.sh(line);
+    }
+    let handshakes = Handshakes::new(&[&lab.pod, &lab.outside], &[80]);
+    install(&lab.pod, &chart_in("nft"));
+    lab.pod.sh("iptables-nft -A INPUT -i eth0 -j DROP");
+    let proxy = Owner { uid: 2102, ..ROOT };
+    for (from, answer, arrives) in [
+        ("10.77.0.2:40000", "dropped: the reply", false),
+        ("10.78.0.2:40000", NOT_KNOWN, true),
+    ] {
+        let line = format!("explain outbound --to 10.77.0.1:80 --from {from} --uid 2102 --output short");
+        let said = Run::new(&line).output(&lab.pod).success();
+        assert!(said.starts_with(answer), "{line}: {said}");
+        let client = Client {
+            owner: proxy,
+            ..Client::new(from.parse().unwrap())
+        };
+        let outcome = handshakes.connect(&lab.pod, &client, "10.77.0.1:80".parse().unwrap());
+        let answered = matches!(outcome, Outcome::Answered { .. });
+        assert_eq!(answered, arrives, "{line}: {said}{outcome:?}");
+    }
+}
+
 /// The server's packets have a way of their own: by its address and port, and by its user.
 #[test]
 fn the_reply_is_routed_as_the_kernel_does() {

@@ -61,7 +61,7 @@ fn a_pod_does_not_redirect_its_node() {
             for words in [
                 "nothing was changed",
                 "the node's own network namespace",
-                "--allow-host-network",
+                "allow-host-network installs",
             ] {
                 assert!(line.contains(words), "{words} in {line}");
             }

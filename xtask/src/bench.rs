@@ -20,12 +20,12 @@ const PODS: &str = "\n## What a pod waits for\n";
 
 /// `--quick`, `--only WORD` and `--runs N` are for proxy-init-bench, and leave docs/ as it is; other arguments are for
 /// criterion. Without any, everything is measured, and docs/ is made of it.
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
+pub(crate) fn run(arguments: &[String], lay_out: fn(&Path) -> Result<()>) -> Result<()> {
     need_root("cargo xtask bench", "to make network namespaces")?;
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => whole(),
-        ["--pods"] => pods(),
+        ["--pods"] => pods(lay_out),
         ["--quick", rest @ ..] => processes(rest, &target("bench")),
         ["--only" | "--runs", ..] => processes(&[&["--full"], &words[..]].concat(), &target("bench")),
         _ => inside(&words),
@@ -70,9 +70,9 @@ fn whole() -> Result<()> {
 }
 
 /// Measures what a pod waits for, and writes that section of the page alone.
-fn pods() -> Result<()> {
+fn pods(lay_out: fn(&Path) -> Result<()>) -> Result<()> {
     let docs = root().join("docs");
-    let table = lab::pods::waits(crate::lay_out, &docs.join("waits.svg"))?;
+    let table = lab::pods::waits(lay_out, &docs.join("waits.svg"))?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let document = docs.join("benchmarks.md");
     let page = fs::read_to_string(&document)?;

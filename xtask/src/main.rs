@@ -144,7 +144,7 @@ fn main() -> ExitCode {
         ("fuzz", arguments) => setup::for_tests().and_then(|()| fuzz(arguments)),
         ("release", []) => setup::for_build().and_then(|()| release::run()),
         ("release", [flag]) if flag == "--check" => setup::for_build().and_then(|()| release::check()),
-        ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments)),
+        ("bench", arguments) => setup::for_tests().and_then(|()| bench::run(arguments, lay_out)),
         ("" | "help" | "-h" | "--help", _) => {
             println!("{HELP}");
             Ok(())

@@ -157,6 +157,16 @@ impl Network {
         (!found.is_empty()).then_some(found)
     }
 
+    /// The names, as numbers, of the devices that have any of these addresses.
+    pub fn having(&self, family: Family, addresses: &Intervals) -> Intervals {
+        let having = self.of_family(family).filter(|known| {
+            let known = address(known.address);
+            addresses.meets(&[(known, known)])
+        });
+        let devices = having.filter_map(|known| self.device(known.device));
+        Intervals::each(devices.map(|device| interface(device.name.as_bytes())))
+    }
+
     fn of_family(&self, family: Family) -> impl Iterator<Item = &Address> {
         let addresses = self.addresses.iter().flatten();
         addresses.filter(move |known| Family::of(known.address) == family)

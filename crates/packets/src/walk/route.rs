@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::found::{Found, Listener, Network, Settings};
 use crate::rules::flags::DATA;
 use crate::rules::{Action, Direction, Family, Field, Hook, Intervals, LOOPBACK, Name, Nat, Rule, Table, interface};
-use crate::walk::connections::{Connections, lo};
+use crate::walk::connections::{Connections, any_but_lo, lo};
 use crate::walk::state::{Owner, State, merged};
 use crate::walk::step::{Assumption, Fate, Open, Outcome, Packet};
 use crate::walk::walker::{Walk, Walker, Watched};
@@ -68,6 +68,19 @@ impl Surroundings<'_> {
             |field, nobodys: &Intervals| connections.get(field).is_some_and(|known| nobodys.includes(known));
         let is_forged = direction == Direction::Inbound && is_all_in(Field::Source(family), &network.own(family));
         !is_forged && !is_all_in(Field::Destination(family), &network.broadcasts(family))
+    }
+
+    /// Whether a reply goes to addresses of other devices than that by which the first packet has left, so that it may
+    /// come by any: the other host has a route of its own.
+    fn sends_from_another_device(&self, reply: &State<'_>) -> bool {
+        let Some(leaving) = reply.connections.get(Field::InInterface) else {
+            return false;
+        };
+        Family::ALL.into_iter().any(|family| {
+            let to = reply.connections.get(Field::Destination(family));
+            let having = to.map(|to| self.network.having(family, to)).unwrap_or_default();
+            !having.is_empty() && !having.meets(leaving.as_slice())
+        })
     }
 
     /// Who answers connections that arrive at these ports.
@@ -497,6 +510,9 @@ fn reply<'a>(state: State<'a>, way: Way, around: &Surroundings<'_>) -> State<'a>
         let device = Intervals::one(interface(device.as_bytes()));
         reply.set(Field::OutInterface, device.clone());
         reply = reply.leaving_by(device);
+    }
+    if way == Way::Out && around.sends_from_another_device(&reply) {
+        reply.set(Field::InInterface, any_but_lo());
     }
     let server = is_from_here.then(|| around.owner(reply.flow.port.as_ref()));
     reply.flow_mut().server = server;
