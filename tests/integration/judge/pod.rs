@@ -235,6 +235,11 @@ impl Case {
         self.bound && !self.is_inbound() && !self.is_local()
     }
 
+    /// Whether the client's port is one that the kernel gives (net.ipv4.ip_local_port_range).
+    pub(super) fn has_clients_port(&self) -> bool {
+        self.from_port >= 32768
+    }
+
     fn client(&self) -> Client {
         Client {
             owner: if self.is_inbound() { ROOT } else { self.owner },
