@@ -120,7 +120,8 @@ fn a_held_lock_is_named_and_the_wait_flag_waits() {
 
     let line = Run::new(&chart()).output(&namespace).last_line();
     assert!(
-        line.contains("another program holds the xtables lock") && line.contains("add -w"),
+        line.contains("another program holds the xtables lock")
+            && line.contains("wait for it, as iptables does with -w"),
         "{line}"
     );
     assert!(!saved(&namespace, "legacy").contains("PROXY_INIT"));
@@ -237,7 +238,7 @@ fn a_kernel_without_legacy_tables_is_named() {
         line.contains("this kernel has no legacy nat table") && line.contains("unable to initialize"),
         "{line}"
     );
-    assert!(line.contains("--iptables-mode nft"), "{line}");
+    assert!(line.contains("use nft mode"), "{line}");
 }
 
 #[test]
