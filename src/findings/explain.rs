@@ -450,18 +450,16 @@ fn what_is_open(questions: &[Open<'_>], ends: &[End<'_>]) -> String {
     };
     // A field matters if what may become of the connection isn't the same for all of its numbers.
     let matters = |field: Field| {
-        let fates = |numbers: Option<&Intervals>| {
-            let same = ends
-                .iter()
-                .filter(move |(end, _)| end.connections.get(field) == numbers);
-            let mut fates: Vec<String> = same.map(|(_, verdict)| format!("{verdict:?}")).collect();
-            fates.sort();
-            fates.dedup();
-            fates
+        let verdicts = |numbers: Option<&Intervals>| -> Vec<_> {
+            let same = ends.iter().filter(|(end, _)| end.connections.get(field) == numbers);
+            same.map(|(_, verdict)| verdict).collect()
         };
-        let mut all = ends.iter().map(|(end, _)| fates(end.connections.get(field)));
-        let first = all.next();
-        all.any(|fates| Some(fates) != first)
+        let mut all = ends.iter().map(|(end, _)| verdicts(end.connections.get(field)));
+        let first = all.next().unwrap_or_default();
+        all.any(|others| {
+            let are_alike = others.iter().all(|verdict| first.contains(verdict));
+            !(are_alike && first.iter().all(|verdict| others.contains(verdict)))
+        })
     };
     let told = questions
         .iter()
