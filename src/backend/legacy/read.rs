@@ -18,13 +18,8 @@ use crate::wanted::Mode;
 /// Reads every legacy table that there is. What can't be seen is said in [`Found::not_known`].
 pub(crate) fn read() -> Result<Found, Error> {
     let mut found = Found::default();
-    let lists = Family::ALL.map(names);
-    for ((family, inferred), list) in Family::ALL
-        .into_iter()
-        .zip(inferred(&lists, &XTABLES.map(|(name, _)| name)))
-        .zip(lists)
-    {
-        match list.or_else(|error| inferred.ok_or(error)) {
+    for (family, names) in Family::ALL.into_iter().zip(all_names()) {
+        match names {
             Ok(names) => {
                 for name in names {
                     found.tables.push(read_table(family, &name)?);
@@ -35,6 +30,14 @@ pub(crate) fn read() -> Result<Found, Error> {
         }
     }
     Ok(found)
+}
+
+/// Which tables each family has, as the kernel lists them or, where only root may read that, as can be inferred.
+fn all_names() -> impl Iterator<Item = io::Result<Vec<String>>> {
+    let lists = Family::ALL.map(names);
+    let inferred = inferred(&lists, &XTABLES.map(|(name, _)| name));
+    let known = lists.into_iter().zip(inferred);
+    known.map(|(list, inferred)| list.or_else(|error| inferred.ok_or(error)))
 }
 
 /// Where only root may read the lists: which of the wanted tables each family has, if that can be inferred.
@@ -110,10 +113,7 @@ impl Lists {
 
 /// Whether it is certain that no family has a legacy table.
 pub(crate) fn has_none() -> bool {
-    let lists = Family::ALL.map(names);
-    let inferred = inferred(&lists, &XTABLES.map(|(name, _)| name));
-    let mut lists = lists.into_iter().zip(inferred);
-    lists.all(|(list, inferred)| list.ok().or(inferred).is_some_and(|names| names.is_empty()))
+    all_names().all(|names| names.is_ok_and(|names| names.is_empty()))
 }
 
 pub(crate) fn has_nat_table(family: Family) -> Result<bool, Unseen> {
