@@ -55,9 +55,10 @@ pub enum Error {
 
     /// A pod is about to install its rules in the node's own network namespace.
     #[error(
-        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or the namespace that was \
-         named is the node's): the rules would redirect the node's own connections, and stay when the pod is gone: run the pod without \
-         hostNetwork or without this init container; allow-host-network installs the rules all the same"
+        "nothing was changed: this is the node's own network namespace, not the pod's (hostNetwork: true, or the \
+         namespace that was named is the node's): the rules would redirect the node's own connections, and stay when \
+         the pod is gone: run the pod without hostNetwork or without this init container; allow-host-network installs \
+         the rules all the same"
     )]
     HostNetwork,
 
@@ -193,8 +194,8 @@ pub enum Error {
 
     /// Another program is changing legacy rules.
     #[error(
-        "legacy mode: nothing was changed: another program holds the xtables lock: wait for it, as iptables does with -w, or find it \
-         with `fuser {file}`"
+        "legacy mode: nothing was changed: another program holds the xtables lock: wait for it, as iptables \
+         does with -w, or find it with `fuser {file}`"
     )]
     LockHeld { file: PathBuf },
 
