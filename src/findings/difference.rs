@@ -782,9 +782,10 @@ fn shadows(
             if connections.get(to) == around.network.redirected_to(family, &any_but_lo()).as_ref() {
                 connections = connections.lacking(&[to]);
             }
-            match is_barring {
-                true => barred(at, in_words(&connections)),
-                false => Problem::Dropped {
+            if is_barring {
+                barred(at, in_words(&connections))
+            } else {
+                Problem::Dropped {
                     by: named(at),
                     connections: in_words(&connections),
                     packet: match outcome.packet {
@@ -792,7 +793,7 @@ fn shadows(
                         _ => Packet::First,
                     },
                     certain: outcome.is_certain(),
-                },
+                }
             }
         } else if outcome.after_watched {
             // What runs after proxy-init's chain sees the connections that bypass the proxy, and is free to decide

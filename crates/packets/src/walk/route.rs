@@ -187,13 +187,15 @@ pub fn there_and_back<'a>(
         .iter_mut()
         .for_each(|state| state.is_settled = !state.tracked.has_entry());
     let at = first_hooks(direction).last().copied();
-    let are_told = found.tables.iter().flat_map(Table::rules).any(reads_flags);
+    let are_flags_read = found.tables.iter().flat_map(Table::rules).any(reads_flags);
     for (way, states) in ways(&mut walker, direction, states, around) {
         let there = follow(&mut walker, way, at, states);
         let replies: Vec<_> = there.into_iter().map(|state| reply(state, way, around)).collect();
-        let data = if are_told { replies.clone() } else { Vec::new() };
+        let data = are_flags_read.then(|| replies.clone());
         let mut back = follow(&mut walker, way.back(), None, replies);
-        if are_told && !back.is_empty() && !gets_through(&mut walker, way.back(), data) {
+        if let Some(data) = data.filter(|_| !back.is_empty())
+            && !gets_through(&mut walker, way.back(), data)
+        {
             back.clear();
         }
         let acks = back.into_iter().map(|state| ack(state, way, around)).collect();
